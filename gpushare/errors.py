@@ -1,0 +1,105 @@
+"""The error tree: what can go wrong, by who has to act on it.
+
+Knows nothing of the rest of the package, so that every layer may raise and catch these.
+
+    GpuShareError
+    ├─ WireError              their bytes are wrong; the text names the field
+    │  ├─ QuantityError       a Kubernetes quantity that is none
+    │  ├─ AnnotationError     an annotation of the gpushare dialect that cannot be used
+    │  └─ MessageError        a request or object body of the wrong shape
+    ├─ RequestRefused         expected at bind: nothing is broken, the pod goes back to the queue
+    │  ├─ InsufficientMemory  no device (or not enough devices) of the node has room
+    │  ├─ UnknownNode         the node is not in the books
+    │  ├─ PodMismatch         the pod is gone, is another one, or is bound elsewhere
+    │  └─ PodInFlight         a bind of the same pod is still under way
+    ├─ NotReady               the books are not filled yet, or another process leads
+    ├─ SettingsError          a setting or configuration file is wrong; the process must not start
+    ├─ ApiError               the API server refused: `status` is its HTTP status
+    │  ├─ ApiNotFound         404
+    │  ├─ ApiConflict         409
+    │  ├─ ApiGone             410: the resourceVersion is too old, list again
+    │  └─ ApiUnavailable      no answer or 5xx: the outcome is UNKNOWN, never a refusal
+    └─ InvariantError         our bug: the books contradict themselves; stop and rebuild
+
+Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares texts.
+"""
+
+
+class GpuShareError(Exception):
+    """Any error of this package; the text says what was wrong, where, and what to do."""
+
+
+class WireError(GpuShareError):
+    """Bytes or objects from outside are not what their format says."""
+
+
+class QuantityError(WireError):
+    """A Kubernetes quantity that cannot be read."""
+
+
+class AnnotationError(WireError):
+    """An annotation of the gpushare dialect that cannot be used."""
+
+
+class MessageError(WireError):
+    """A body of the wrong shape."""
+
+
+class RequestRefused(GpuShareError):  # noqa: N818  -- a refusal is an answer, not a failure
+    """A pod cannot be bound now; the scheduler will try again."""
+
+
+class InsufficientMemory(RequestRefused):
+    """The node has no device, or not enough devices, with the memory asked for."""
+
+
+class UnknownNode(RequestRefused):
+    """The node is not in the books."""
+
+
+class PodMismatch(RequestRefused):
+    """The pod is gone, was re-created under its name, or is bound elsewhere."""
+
+
+class PodInFlight(RequestRefused):
+    """Another bind of the same pod has not ended."""
+
+
+class NotReady(GpuShareError):  # noqa: N818  -- a state, said as the answer
+    """The books are not filled yet, or this process does not lead."""
+
+
+class SettingsError(GpuShareError):
+    """A setting or a configuration file is wrong."""
+
+
+class ApiError(GpuShareError):
+    """The API server answered with a status that is no success.
+
+    `status` is the HTTP status (0 where there was no answer). A plain ApiError is a definite refusal.
+    """
+
+    def __init__(self, message: str, status: int) -> None:
+        """Keep the HTTP status beside the text."""
+        super().__init__(message)
+        self.status = status
+
+
+class ApiNotFound(ApiError):
+    """404: the object does not exist."""
+
+
+class ApiConflict(ApiError):
+    """409: a precondition (uid, resourceVersion, not yet bound) failed."""
+
+
+class ApiGone(ApiError):
+    """410: the resourceVersion asked for is no longer kept; list again."""
+
+
+class ApiUnavailable(ApiError):
+    """No answer, or a 5xx: what the request did is unknown."""
+
+
+class InvariantError(GpuShareError):
+    """The books contradict themselves: our bug."""
