@@ -1,0 +1,174 @@
+"""The values everything speaks in: pods, requests, placements, nodes, reasons.
+
+Knows the standard library only. All values are frozen; whoever holds one may keep it.
+Memory is a whole number of *units*; what a unit is (GiB, MiB, a chunk) is one setting of the cluster,
+and only the device plug-in and the command line convert it. CPU is in thousandths of a core (milli),
+host memory in bytes.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+MAX_UNITS = 2**31 - 1
+"""Largest number of units accepted anywhere: sums over a node then fit int64 with room to spare."""
+
+Shares = tuple[tuple[int, int], ...]
+"""(device index, units) of each device a pod holds, by rising index, no index twice."""
+
+
+class Reason(Enum):
+    """Why a node cannot take a pod.
+
+    The texts reach users through kube-scheduler, which counts nodes by equal text and retries in a hot
+    loop when a text changes (its queueing hints, on since 1.32): few texts, no amounts, no names.
+    The first one is the original's, to the letter.
+    """
+
+    INSUFFICIENT_MEMORY = "Insufficient GPU Memory in one device"
+    INSUFFICIENT_DEVICES = "Insufficient GPU Memory in enough devices"
+    WAITS_FOR_PLUGIN = "GPU Memory waits until an equal pod has been given its device"
+    NO_DEVICE = "no shared GPU"
+    TOO_LARGE = "GPU Memory request is larger than any healthy device"
+    TOO_MANY_DEVICES = "fewer healthy devices of that size than requested"
+    UNEVEN = "GPU Memory is not a whole multiple of the GPU count, and no inventory says more"
+    OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
+    BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"
+    BROKEN_CAPACITY = "the GPU capacity of the node cannot be read"
+
+    @property
+    def resolvable(self) -> bool:
+        """Whether removing other pods may help (kube-scheduler then tries preemption)."""
+        return self in _RESOLVABLE
+
+
+_RESOLVABLE = frozenset(
+    {Reason.INSUFFICIENT_MEMORY, Reason.INSUFFICIENT_DEVICES, Reason.WAITS_FOR_PLUGIN}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PodRef:
+    """Which pod: the uid is its identity, namespace and name are only where to find it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a pod asks for.
+
+    units: memory units on *each* device. devices: how many devices (0: the pod asks for no GPU).
+    cpu: milli-cores. memory: bytes.
+    containers: (index in spec.containers, units) of each regular container that asks for GPU memory.
+    policy: the name of the policy the pod wishes, or "".
+    """
+
+    units: int = 0
+    devices: int = 0
+    cpu: int = 0
+    memory: int = 0
+    containers: Shares = ()
+    policy: str = ""
+
+    @property
+    def total(self) -> int:
+        """Units over all devices: what the pod's limits sum to."""
+        return self.units * self.devices
+
+    @property
+    def kind(self) -> tuple[int, int, int, int]:
+        """What a policy may look at: equal kinds score alike everywhere."""
+        return (self.units, self.devices, self.cpu, self.memory)
+
+    @property
+    def sizes(self) -> frozenset[int]:
+        """The sizes by which a device plug-in may mistake this pod for another (see pairing)."""
+        return frozenset([self.total, *(units for _, units in self.containers)])
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """A decision: these units on these devices of this node (`devices` rising, `units` beside them)."""
+
+    node: str
+    devices: tuple[int, ...]
+    units: tuple[int, ...]
+
+    @property
+    def shares(self) -> Shares:
+        """(device, units) pairs."""
+        return tuple(zip(self.devices, self.units, strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedPod:
+    """A pod as the API server shows it.
+
+    node: "" while unscheduled. placement: the devices its annotations name, or None when they name none
+    that can be used (absent, malformed, not adding up to the request): the books then charge every
+    device of the node. assigned: the device plug-in has marked the pod served. ended: phase Succeeded
+    or Failed. created: seconds since the epoch.
+    """
+
+    ref: PodRef
+    request: Request
+    node: str = ""
+    placement: Shares | None = None
+    assigned: bool = False
+    ended: bool = False
+    created: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """A node as the API server shows it, for one managed resource.
+
+    capacity: units of each device, by index; () where the node shares none. healthy, models, uuids: one
+    per device. cpu: milli-cores allocatable, memory: bytes allocatable, None where unknown.
+    closed: why no pod may be placed here whatever is free, or None.
+    marks_assigned: a device plug-in there is known to mark the pods it has served.
+    """
+
+    name: str
+    capacity: tuple[int, ...] = ()
+    healthy: tuple[bool, ...] = ()
+    models: tuple[str, ...] = ()
+    uuids: tuple[str, ...] = ()
+    cpu: int | None = None
+    memory: int | None = None
+    closed: Reason | None = None
+    marks_assigned: bool = False
+
+
+class State(Enum):
+    """Where a charge stands: our decision, or a fact the API server has shown us."""
+
+    ASSUMED = "assumed"
+    BOUND = "bound"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One charge in the books. placement None: unplaced, charged on every device of the node."""
+
+    ref: PodRef
+    request: Request
+    node: str
+    placement: Shares | None
+    state: State
+    assigned: bool = False
+    in_doubt: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NodeBooks:
+    """What the books say of one node: spec, units used per device, and its charges."""
+
+    spec: NodeSpec
+    used: tuple[int, ...]
+    entries: tuple[Entry, ...] = field(default=())
