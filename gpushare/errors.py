@@ -21,7 +21,8 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  └─ ApiUnavailable      no answer or 5xx: the outcome is UNKNOWN, never a refusal
     └─ InvariantError         our bug: the books contradict themselves; stop and rebuild
 
-Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares texts.
+Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares
+texts.
 """
 
 
@@ -45,7 +46,7 @@ class MessageError(WireError):
     """A body of the wrong shape."""
 
 
-class RequestRefused(GpuShareError):  # noqa: N818  -- a refusal is an answer, not a failure
+class RequestRefused(GpuShareError):
     """A pod cannot be bound now; the scheduler will try again."""
 
 
@@ -65,7 +66,7 @@ class PodInFlight(RequestRefused):
     """Another bind of the same pod has not ended."""
 
 
-class NotReady(GpuShareError):  # noqa: N818  -- a state, said as the answer
+class NotReady(GpuShareError):
     """The books are not filled yet, or this process does not lead."""
 
 
@@ -76,7 +77,8 @@ class SettingsError(GpuShareError):
 class ApiError(GpuShareError):
     """The API server answered with a status that is no success.
 
-    `status` is the HTTP status (0 where there was no answer). A plain ApiError is a definite refusal.
+    `status` is the HTTP status (0 where there was no answer). A plain ApiError is a definite
+    refusal.
     """
 
     def __init__(self, message: str, status: int) -> None:

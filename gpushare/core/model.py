@@ -1,9 +1,9 @@
 """The values everything speaks in: pods, requests, placements, nodes, reasons.
 
-Knows the standard library only. All values are frozen; whoever holds one may keep it.
-Memory is a whole number of *units*; what a unit is (GiB, MiB, a chunk) is one setting of the cluster,
-and only the device plug-in and the command line convert it. CPU is in thousandths of a core (milli),
-host memory in bytes.
+Knows the standard library only. All values are frozen; whoever holds one may keep it. Memory is a
+whole number of *units*; what a unit is (GiB, MiB, a chunk) is one setting of the cluster, and only
+the device plug-in and the command line convert it. CPU is in thousandths of a core (milli), host
+memory in bytes.
 """
 
 from dataclasses import dataclass, field
@@ -19,9 +19,9 @@ Shares = tuple[tuple[int, int], ...]
 class Reason(Enum):
     """Why a node cannot take a pod.
 
-    The texts reach users through kube-scheduler, which counts nodes by equal text and retries in a hot
-    loop when a text changes (its queueing hints, on since 1.32): few texts, no amounts, no names.
-    The first one is the original's, to the letter.
+    The texts reach users through kube-scheduler, which counts nodes by equal text and retries in a
+    hot loop when a text changes (its queueing hints, on since 1.32): few texts, no amounts, no
+    names. The first one is the original's, to the letter.
     """
 
     INSUFFICIENT_MEMORY = "Insufficient GPU Memory in one device"
@@ -63,9 +63,8 @@ class Request:
     """What a pod asks for.
 
     units: memory units on *each* device. devices: how many devices (0: the pod asks for no GPU).
-    cpu: milli-cores. memory: bytes.
-    containers: (index in spec.containers, units) of each regular container that asks for GPU memory.
-    policy: the name of the policy the pod wishes, or "".
+    cpu: milli-cores. memory: bytes. containers: (index in spec.containers, units) of each regular
+    container that asks for GPU memory. policy: the name of the policy the pod wishes, or "".
     """
 
     units: int = 0
@@ -93,7 +92,9 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A decision: these units on these devices of this node (`devices` rising, `units` beside them)."""
+    """A decision: these units on these devices of this node (`devices` rising, `units` beside
+    them).
+    """
 
     node: str
     devices: tuple[int, ...]
@@ -109,10 +110,10 @@ class Allocation:
 class ObservedPod:
     """A pod as the API server shows it.
 
-    node: "" while unscheduled. placement: the devices its annotations name, or None when they name none
-    that can be used (absent, malformed, not adding up to the request): the books then charge every
-    device of the node. assigned: the device plug-in has marked the pod served. ended: phase Succeeded
-    or Failed. created: seconds since the epoch.
+    node: "" while unscheduled. placement: the devices its annotations name, or None when they name
+    none that can be used (absent, malformed, not adding up to the request): the books then charge
+    every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
+    Succeeded or Failed. created: seconds since the epoch.
     """
 
     ref: PodRef
@@ -128,10 +129,10 @@ class ObservedPod:
 class NodeSpec:
     """A node as the API server shows it, for one managed resource.
 
-    capacity: units of each device, by index; () where the node shares none. healthy, models, uuids: one
-    per device. cpu: milli-cores allocatable, memory: bytes allocatable, None where unknown.
-    closed: why no pod may be placed here whatever is free, or None.
-    marks_assigned: a device plug-in there is known to mark the pods it has served.
+    capacity: units of each device, by index; () where the node shares none. healthy, models, uuids:
+    one per device. cpu: milli-cores allocatable, memory: bytes allocatable, None where unknown.
+    closed: why no pod may be placed here whatever is free, or None. marks_assigned: a device
+    plug-in there is known to mark the pods it has served.
     """
 
     name: str

@@ -1,0 +1,191 @@
+"""The decisions: who fits where, which node is best, which devices are taken.
+
+Pure functions over a Snapshot. Filter, prioritize and bind use the same mask and the same matrix,
+so a node that passes filter can be bound while nothing changes, and bind ranks as prioritize did.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpushare.core.model import Allocation, Reason, Request
+from gpushare.core.policy import Policy
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import REASONS, Bools, Ints, Rows, Snapshot
+from gpushare.errors import InsufficientMemory, UnknownNode
+
+BEST = 10
+"""The highest score of the extender protocol, given to one node alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to filter. Every name asked about is in exactly one of the three.
+
+    fit: names in the order asked. failed: why not, by name. unknown: names the books do not have.
+    """
+
+    fit: tuple[str, ...]
+    failed: dict[str, Reason]
+    unknown: tuple[str, ...]
+
+
+def filter_nodes(snapshot: Snapshot, names: Iterable[str], request: Request) -> Verdict:
+    """Which of the named nodes can take the request now, and why the others cannot."""
+    asked = list(dict.fromkeys(names))
+    rows = [snapshot.row.get(name, -1) for name in asked]
+    fits = _enough(feasible(snapshot, _every(snapshot), request), request).tolist()
+    fits.append(False)  # row -1, the unknown node
+    fit = tuple(name for name, row in zip(asked, rows, strict=True) if fits[row])
+    if len(fit) == len(asked):
+        return Verdict(fit, {}, ())
+    rest = [(name, row) for name, row in zip(asked, rows, strict=True) if not fits[row]]
+    known = [(name, row) for name, row in rest if row >= 0]
+    codes = _reasons(snapshot, np.array([row for _, row in known], dtype=np.intp), request)
+    failed = {
+        name: REASONS[code] or Reason.NO_DEVICE
+        for (name, _), code in zip(known, codes.tolist(), strict=True)
+    }
+    return Verdict(fit, failed, tuple(name for name, row in rest if row < 0))
+
+
+def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
+    """bool (K, D): devices with room for the request's units, for the given rows.
+
+    A row may hold fewer of them than the request needs devices: see `_enough`.
+    """
+    mask: Bools = snapshot.open[rows] & (snapshot.free[rows] >= max(request.units, 1))
+    if not snapshot.pinned:
+        return mask
+    for place in np.flatnonzero(np.isin(rows, list(snapshot.pinned))):
+        allowed = _allowed(snapshot, int(rows[place]), request)
+        if allowed is not None:
+            keep = np.zeros(mask.shape[1], dtype=bool)
+            keep[list(allowed)] = True
+            mask[place] &= keep
+    return mask
+
+
+def _allowed(snapshot: Snapshot, row: int, request: Request) -> tuple[int, ...] | None:
+    """The devices left by pairing: None for all, () for none.
+
+    While a bound pod has not been served by the device plug-in, which tells pods apart by size
+    alone, another of an equal size on the node could be given its devices. On the same devices a
+    swap is no harm.
+    """
+    pins = {devices for sizes, devices in snapshot.pinned[row] if sizes & request.sizes}
+    if not pins:
+        return None
+    devices = pins.pop()
+    return devices if not pins and len(devices) == request.devices else ()
+
+
+def score_nodes(
+    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
+) -> list[tuple[str, int]]:
+    """(name, 0..10) for each name, in the order asked; nodes that do not fit score 0.
+
+    The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
+    policy knows. The others share 0..9 by their values.
+    """
+    rows, values = _ranked(snapshot, names, request, ranking)
+    scores = dict.fromkeys(names, 0)
+    if not len(rows):
+        return list(scores.items())
+    low, high = float(values[-1]), float(values[0])
+    span = high - low
+    scaled = (values - low) * ((BEST - 1) / span) if span else np.full(len(rows), BEST - 1.0)
+    scores.update(
+        zip((snapshot.names[row] for row in rows), scaled.astype(int).tolist(), strict=True)
+    )
+    scores[snapshot.names[rows[0]]] = BEST
+    return list(scores.items())
+
+
+def best_node(
+    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
+) -> str | None:
+    """The best of the named nodes, or None when none fits."""
+    rows, _ = _ranked(snapshot, names, request, ranking)
+    return snapshot.names[rows[0]] if len(rows) else None
+
+
+def _ranked(
+    snapshot: Snapshot, names: Iterable[str], request: Request, ranking: Ranking
+) -> tuple[Rows, "np.ndarray[tuple[int], np.dtype[np.float64]]"]:
+    """Rows of the names that fit, best first, and their values. A total order."""
+    found = {snapshot.row[name] for name in names if name in snapshot.row}
+    rows = np.fromiter(found, dtype=np.intp, count=len(found))
+    mask = feasible(snapshot, rows, request)
+    enough = _enough(mask, request)
+    rows, mask = rows[enough], mask[enough]
+    if not len(rows):
+        return rows, np.empty(0)
+    values = np.where(mask, ranking.values(snapshot, request)[rows], -np.inf).max(axis=1)
+    best_first = np.lexsort((snapshot.order[rows], -values))
+    return rows[best_first], values[best_first]
+
+
+def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Allocation:
+    """The devices of the node that the policy likes best.
+
+    Raises UnknownNode, or InsufficientMemory with the reason filter would give now.
+    """
+    row = snapshot.row.get(node)
+    if row is None:
+        raise UnknownNode(f"node {node!r} is not known; is it new, or does it share no GPU?")
+    rows = np.array([row], dtype=np.intp)
+    mask = feasible(snapshot, rows, request)
+    if not _enough(mask, request)[0]:
+        reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
+        free = ", ".join(str(units) for units in snapshot.free[row][snapshot.healthy[row]])
+        raise InsufficientMemory(
+            f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
+            f"{request.devices} device(s) asked, free by device: {free or 'none'}"
+        )
+    values = np.where(mask, policy.score(snapshot, rows, request), -np.inf)[0]
+    # Highest value first, then the lowest index: a stable sort of the negated values says just
+    # that.
+    chosen = sorted(np.argsort(-values, kind="stable")[: request.devices].tolist())
+    return Allocation(node, tuple(chosen), (request.units,) * len(chosen))
+
+
+def _every(snapshot: Snapshot) -> Rows:
+    return np.arange(len(snapshot.names))
+
+
+def _enough(mask: Bools, request: Request) -> Bools:
+    """bool (K,): rows with as many feasible devices as asked for."""
+    enough: Bools = mask.sum(axis=1) >= request.devices
+    return enough
+
+
+def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
+    """int64 (K,): why each row cannot take the request, as an index into REASONS."""
+    units, devices = max(request.units, 1), request.devices
+    usable, free = snapshot.open[rows], snapshot.free[rows]
+    empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)
+    now_fits = (usable & (free >= units)).sum(axis=1)
+    busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
+    return np.select(
+        [
+            snapshot.closed[rows] != 0,
+            ~usable.any(axis=1),
+            empty_fits == 0,
+            empty_fits < devices,
+            now_fits >= devices,
+        ],
+        [
+            snapshot.closed[rows],
+            _code(Reason.NO_DEVICE),
+            _code(Reason.TOO_LARGE),
+            _code(Reason.TOO_MANY_DEVICES),
+            _code(Reason.WAITS_FOR_PLUGIN),
+        ],
+        _code(busy),
+    )
+
+
+def _code(reason: Reason) -> int:
+    return REASONS.index(reason)

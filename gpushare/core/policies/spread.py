@@ -1,0 +1,18 @@
+"""spread: the emptiest node, and on it the emptiest device.
+
+For pods that suffer from neighbours more than from waiting; it strands memory.
+"""
+
+from gpushare.core.model import Request
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+
+
+class Spread:
+    """Most free units on the node first; there, the device with the most free units."""
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """The free units of the node, plus a fraction below one for those of the device."""
+        free = snapshot.free[rows]
+        scale = 1.0 + snapshot.capacity[rows].max(axis=1, keepdims=True, initial=0)
+        value: Floats = free.sum(axis=1, keepdims=True) + free / scale
+        return value

@@ -1,0 +1,96 @@
+"""The cluster at one moment, as arrays.
+
+Knows numpy and the model; holds no lock and is never changed once made, so any thread may read it.
+N rows, one per node (a removed node leaves an empty row behind until another takes it), D columns,
+one per device index. Every question about the cluster is a sum over these arrays: at 5,000 nodes
+with 8 devices a filter costs 0.1 ms here and 2.2 ms over objects.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.model import Allocation, Reason, Shares
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+Floats = npt.NDArray[np.float64]
+Rows = npt.NDArray[np.intp]
+
+REASONS: tuple[Reason | None, ...] = (None, *Reason)
+"""What a number in `Snapshot.closed` means."""
+
+Pinned = tuple[frozenset[int], tuple[int, ...]]
+"""(sizes, devices) of a bound pod its device plug-in has not served yet."""
+
+
+@dataclass(frozen=True, eq=False)
+class Snapshot:
+    """An immutable view of the books.
+
+    names: node name by row ("" for an empty row). row: row by node name. generation: rises with
+    every change. capacity, used: int64 (N, D) units. healthy: bool (N, D), False beyond a node's
+    devices. model: int16 (N, D) index into `models`, -1 beyond. cpu_capacity, cpu_free: int64 (N,)
+    milli, memory_free: int64 (N,) bytes, all -1 capacity where unknown. cpu_only: int64 (N,) milli
+    held by pods without GPU. group: int32 (N,) equal for nodes that are alike when empty. closed:
+    int8 (N,) index into REASONS. order: int64 (N,) the rank of the node's name, the last key of
+    every order. row_generation: int64 (N,) generation of each row's last change. pinned: by row,
+    the bound pods whose equals have to wait or take the same devices (see decide).
+    """
+
+    names: tuple[str, ...]
+    row: Mapping[str, int]
+    generation: int
+    capacity: Ints
+    used: Ints
+    healthy: Bools
+    model: npt.NDArray[np.int16]
+    models: tuple[str, ...]
+    cpu_capacity: Ints
+    cpu_free: Ints
+    memory_free: Ints
+    cpu_only: Ints
+    group: npt.NDArray[np.int32]
+    closed: npt.NDArray[np.int8]
+    order: Ints
+    row_generation: Ints
+    pinned: Mapping[int, tuple[Pinned, ...]]
+
+    @cached_property
+    def open(self) -> Bools:
+        """bool (N, D): devices that may be given out: healthy, on a node not closed."""
+        mask: Bools = self.healthy & (self.closed == 0)[:, None]
+        return mask
+
+    @cached_property
+    def free(self) -> Ints:
+        """int64 (N, D): units that can be given out; 0 on devices that are not open, never
+        negative.
+        """
+        left: Ints = np.where(self.open, np.maximum(self.capacity - self.used, 0), 0)
+        return left
+
+    def without(self, node: str, shares: Shares) -> "Snapshot":
+        """The same view with these shares of a node given back (what if these pods were gone?)."""
+        used = self.used.copy()
+        for device, units in shares:
+            used[self.row[node], device] -= units
+        return replace(self, used=used)
+
+    def changed_since(self, generation: int) -> Rows:
+        """intp (K,): rows that have changed after that generation."""
+        return np.flatnonzero(self.row_generation > generation)
+
+    def fits(self, allocation: Allocation) -> bool:
+        """Whether the allocation has room on the open devices of its node."""
+        row = self.row.get(allocation.node)
+        if row is None:
+            return False
+        count = self.capacity.shape[1]
+        return all(
+            device < count and self.open[row, device] and self.free[row, device] >= units
+            for device, units in allocation.shares
+        )

@@ -1,0 +1,218 @@
+"""The arrays while they are being counted: what a Snapshot is a copy of.
+
+Plain arithmetic on numpy arrays. It knows no pods, only charges, and has no lock: the Ledger owns
+one. Charging is linear, so adding and subtracting the same charge in any order leaves the arrays as
+they were; that is what makes the incremental books equal to rebuilt ones.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.model import NodeSpec, Request, Shares
+from gpushare.core.snapshot import REASONS, Bools, Ints, Pinned, Snapshot
+
+_BOUND = 2**48
+"""CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
+
+
+class Charge(NamedTuple):
+    """What one pod takes from a node. placement None: its whole request from every device."""
+
+    node: str
+    request: Request
+    placement: Shares | None
+
+
+class _Layout(NamedTuple):
+    """The fields of a Snapshot that only nodes change."""
+
+    names: tuple[str, ...]
+    row: dict[str, int]
+    capacity: Ints
+    healthy: Bools
+    model: npt.NDArray[np.int16]
+    models: tuple[str, ...]
+    cpu_capacity: Ints
+    group: npt.NDArray[np.int32]
+    closed: npt.NDArray[np.int8]
+    order: Ints
+
+
+class Tally:
+    """Nodes by row and the sums of the charges on them."""
+
+    def __init__(self) -> None:
+        self.generation = 0
+        self.row: dict[str, int] = {}
+        self._specs: list[NodeSpec | None] = []
+        self._empty_rows: list[int] = []
+        self._capacity = np.zeros((0, 1), dtype=np.int64)
+        self._used = np.zeros((0, 1), dtype=np.int64)
+        self._healthy = np.zeros((0, 1), dtype=bool)
+        # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
+        self._host = np.zeros((0, 5), dtype=np.int64)
+        self._closed = np.zeros(0, dtype=np.int8)
+        self._changed = np.zeros(0, dtype=np.int64)
+        self._layout: _Layout | None = None
+
+    def spec(self, node: str) -> NodeSpec | None:
+        """The spec of the node, or None when there is no such node."""
+        row = self.row.get(node)
+        return None if row is None else self._specs[row]
+
+    def used(self, node: str) -> tuple[int, ...]:
+        """Units used by device of a known node."""
+        row = self.row[node]
+        spec = self._specs[row]
+        return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
+
+    def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
+        """Put the node in the books, or its new shape for the old; count its charges anew."""
+        row = self.row.get(spec.name)
+        if row is None:
+            row = self._empty_rows.pop() if self._empty_rows else self._grow_rows()
+            self.row[spec.name] = row
+        self._widen(len(spec.capacity))
+        self._clear(row)
+        self._specs[row] = spec
+        count = len(spec.capacity)
+        self._capacity[row, :count] = spec.capacity
+        self._healthy[row, :count] = spec.healthy
+        self._host[row, 0] = -1 if spec.cpu is None else min(spec.cpu, _BOUND)
+        self._host[row, 2] = -1 if spec.memory is None else min(spec.memory, _BOUND)
+        self._closed[row] = REASONS.index(spec.closed)
+        self._layout = None
+        for charge in charges:
+            self.add(charge)
+
+    def remove_node(self, name: str) -> None:
+        """Take the node out of the books; its row is used again later."""
+        row = self.row.pop(name)
+        self._clear(row)
+        self._specs[row] = None
+        self._empty_rows.append(row)
+        self._layout = None
+
+    def add(self, charge: Charge) -> None:
+        """Count a charge. On an unknown node it counts nothing until set_node brings it."""
+        self._count(charge, 1)
+
+    def subtract(self, charge: Charge) -> None:
+        """Take a counted charge back."""
+        self._count(charge, -1)
+
+    def touch(self, node: str) -> None:
+        """Mark the node changed where no sum has."""
+        row = self.row.get(node)
+        if row is not None:
+            self._mark(row)
+
+    def snapshot(self, pinned: Mapping[int, tuple[Pinned, ...]]) -> Snapshot:
+        """The arrays as they are now; what only nodes change is shared between snapshots."""
+        count = len(self._specs)
+        if self._layout is None:
+            self._layout = self._new_layout()
+        host = self._host[:count]
+        free = np.maximum(host[:, (0, 2)] - host[:, (1, 3)], 0)
+        used, changed, cpu_only = (
+            array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
+        )
+        for array in (free, used, changed, cpu_only):
+            array.flags.writeable = False
+        return Snapshot(
+            **self._layout._asdict(),
+            generation=self.generation,
+            used=used,
+            cpu_free=free[:, 0],
+            memory_free=free[:, 1],
+            cpu_only=cpu_only,
+            row_generation=changed,
+            pinned=pinned,
+        )
+
+    def _new_layout(self) -> _Layout:
+        count = len(self._specs)
+        names = tuple(spec.name if spec else "" for spec in self._specs)
+        order = np.empty(count, dtype=np.int64)
+        order[np.argsort(np.array(names, dtype=np.str_), kind="stable")] = np.arange(count)
+        groups: dict[object, int] = {}
+        models: dict[str, int] = {}
+        group = np.zeros(count, dtype=np.int32)
+        model = np.full(self._capacity.shape, -1, dtype=np.int16)[:count]
+        for row, spec in enumerate(self._specs):
+            if spec is None:
+                continue
+            alike = (spec.capacity, spec.models, spec.cpu, spec.memory)
+            group[row] = groups.setdefault(alike, len(groups))
+            model[row, : len(spec.models)] = [
+                models.setdefault(name, len(models)) for name in spec.models
+            ]
+        layout = _Layout(
+            names=names,
+            row=dict(self.row),
+            capacity=self._capacity[:count].copy(),
+            healthy=self._healthy[:count].copy(),
+            model=model,
+            models=tuple(models),
+            cpu_capacity=self._host[:count, 0].copy(),
+            group=group,
+            closed=self._closed[:count].copy(),
+            order=order,
+        )
+        for part in layout:
+            if isinstance(part, np.ndarray):
+                part.flags.writeable = False
+        return layout
+
+    def _count(self, charge: Charge, sign: int) -> None:
+        row = self.row.get(charge.node)
+        if row is None:
+            return
+        spec, request, host = self._specs[row], charge.request, self._host[row]
+        count = len(spec.capacity) if spec else 0
+        if charge.placement is not None and all(device < count for device, _ in charge.placement):
+            for device, units in charge.placement:
+                self._used[row, device] += sign * units
+        elif request.devices:
+            # Where it runs is not known: it may be on any device, so it counts on every one.
+            self._used[row, :count] += sign * request.total
+        cpu = min(request.cpu, _BOUND)
+        host[1] += sign * cpu
+        host[3] += sign * min(request.memory, _BOUND)
+        if not request.devices:
+            host[4] += sign * cpu
+        self._mark(row)
+
+    def _mark(self, row: int) -> None:
+        self.generation += 1
+        self._changed[row] = self.generation
+
+    def _clear(self, row: int) -> None:
+        for array in (self._capacity, self._used, self._host, self._closed, self._healthy):
+            array[row] = 0
+        self._mark(row)
+
+    def _grow_rows(self) -> int:
+        row = len(self._specs)
+        self._specs.append(None)
+        if row == len(self._used):
+            more = max(64, row)
+            self._capacity, self._used, self._healthy, self._host = (
+                np.pad(array, ((0, more), (0, 0)))
+                for array in (self._capacity, self._used, self._healthy, self._host)
+            )
+            self._closed = np.pad(self._closed, (0, more))
+            self._changed = np.pad(self._changed, (0, more))
+        return row
+
+    def _widen(self, devices: int) -> None:
+        more = devices - self._used.shape[1]
+        if more > 0:
+            self._capacity, self._used, self._healthy = (
+                np.pad(array, ((0, 0), (0, more)))
+                for array in (self._capacity, self._used, self._healthy)
+            )
+            self._layout = None
