@@ -1,0 +1,219 @@
+"""The aliyun gpushare dialect of pod annotations: which devices a pod was given.
+
+Knows the names (and how to derive them for another resource), reads a placement from annotations
+and writes one. Knows no JSON objects of Kubernetes and no node: an index is only bounded here,
+whether a node has that device is the books' business. Users can edit annotations, so numbers are
+strict (ASCII `[0-9]{1,10}`; Python's int() would take " +7 ", "1_000" and Arabic digits) and
+whatever does not add up to the request, which comes from the pod's spec, is no placement at all.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.core.model import MAX_UNITS, Allocation, Request, Shares
+from gpushare.errors import SettingsError
+
+MAX_INDEX = 2**31 - 1
+"""Largest device index and container index read."""
+
+_QUALIFIED = re.compile(
+    r"(?P<domain>[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?)/(?P<name>[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?)",
+    re.ASCII,
+)
+_NUMBER = re.compile(r"[0-9]{1,10}")
+_LONGEST_MAP = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names under which one managed resource appears in objects.
+
+    resource, count: extended resources of a node (the second is also the label or annotation by
+    which a pod asks for several devices). idx, dev, pod, assigned, assume_time, allocation: pod
+    annotations written at bind. policy: pod annotation. inventory: node annotation. unhealthy: the
+    ConfigMap of a node is this prefix + its name.
+    """
+
+    resource: str
+    count: str
+    idx: str
+    dev: str
+    pod: str
+    assigned: str
+    assume_time: str
+    allocation: str
+    inventory: str
+    unhealthy: str
+    policy: str = "gpushare.io/policy"
+
+    @staticmethod
+    def for_resource(resource: str) -> "Names":
+        """The names for a resource: aliyun's own for aliyun.com/gpu-mem, alike for any other.
+
+        Raises SettingsError where the resource is no qualified name, or is too long for this.
+        """
+        match = _QUALIFIED.fullmatch(resource)
+        if match is None:
+            raise SettingsError(f"{resource[:80]!r} is no extended resource (domain/name)")
+        plain = re.sub("[^A-Za-z0-9]", "-", resource).lower()
+        prefix = plain.replace("-", "_").upper()
+        if len(prefix) > 63 - len("_ASSUME_TIME"):
+            raise SettingsError(f"{resource!r} is too long: annotations named after it must fit 63")
+        kind = match["name"].removesuffix("-mem")
+        original = resource == "aliyun.com/gpu-mem"
+        return Names(
+            resource=resource,
+            count=f"{match['domain']}/{kind}-count",
+            idx=f"{prefix}_IDX",
+            dev=f"{prefix}_DEV",
+            pod=f"{prefix}_POD",
+            assigned=f"{prefix}_ASSIGNED",
+            assume_time=f"{prefix}_ASSUME_TIME",
+            allocation=(
+                "scheduler.framework.gpushare.allocation"
+                if original
+                else f"gpushare.io/allocation-{plain}"
+            ),
+            inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{plain}",
+            unhealthy="unhealthy-gpu-" if original else f"unhealthy-{plain}-",
+        )
+
+
+ALIYUN = Names.for_resource("aliyun.com/gpu-mem")
+"""The names of the original."""
+
+
+def strict_number(text: str, limit: int = MAX_INDEX) -> int | None:
+    """The number, or None unless it is one to ten ASCII digits and at most `limit`."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    number = int(text)
+    return number if number <= limit else None
+
+
+def placement(annotations: Mapping[str, str], request: Request, names: Names) -> Shares | None:
+    """The devices a pod holds according to its annotations, or None when they name none usable.
+
+    The per-container map wins over IDX, as in the original's command line. The map is usable when
+    every container's grants sum to its limit. Where the pod's request is larger than its containers
+    (the peak of an init container), the map cannot say where the surplus lies: the request is then
+    spread evenly over the devices of IDX if those include the map's, else over the map's own.
+    """
+    if not request.total:
+        return None
+    listed = _read_idx(annotations.get(names.idx, ""))
+    granted = _read_map(annotations.get(names.allocation, ""), request)
+    if granted is None:
+        return _evenly(listed, request.total)
+    if sum(granted.values()) == request.total:
+        return tuple(sorted(granted.items()))
+    if granted.keys() <= listed:
+        return _evenly(listed, request.total)
+    return _evenly(frozenset(granted), request.total)
+
+
+def encode(
+    allocation: Allocation, request: Request, device_capacity: int, now_ns: int, names: Names
+) -> dict[str, str]:
+    """The annotations that record an allocation, for the Binding of the pod.
+
+    device_capacity: units of the (first) device, which the original writes as DEV. now_ns:
+    nanoseconds since the epoch; the device plug-in serves pods in this order. `placement` reads
+    back exactly `allocation.shares`.
+    """
+    record = {
+        names.idx: ",".join(map(str, allocation.devices)),
+        names.dev: str(device_capacity),
+        names.pod: str(request.total),
+        names.assigned: "false",
+        names.assume_time: str(now_ns),
+    }
+    grants = _grants(allocation, request)
+    if grants:
+        record[names.allocation] = json.dumps(grants, separators=(",", ":"))
+    return record
+
+
+def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
+    """Container -> device -> units: the containers, in order, fill device after device."""
+    room = [[device, units] for device, units in reversed(allocation.shares)]
+    grants: dict[str, dict[str, int]] = {}
+    for container, wanted in request.containers:
+        grant = grants[str(container)] = {}
+        left = wanted
+        while left and room:
+            device, free = room[-1]
+            taken = min(left, free)
+            grant[str(device)] = taken
+            left -= taken
+            room[-1][1] -= taken
+            if not room[-1][1]:
+                room.pop()
+    return grants
+
+
+def _evenly(devices: frozenset[int], total: int) -> Shares | None:
+    if not devices or total % len(devices):
+        return None
+    each = total // len(devices)
+    return tuple((device, each) for device in sorted(devices))
+
+
+def _read_idx(text: str) -> frozenset[int]:
+    """The devices of "0" or "0,3"; none at all where one token is not a number or comes twice."""
+    if len(text) > 1024:
+        return frozenset()
+    numbers = [strict_number(token) for token in text.split(",")]
+    devices = frozenset(number for number in numbers if number is not None)
+    return devices if len(devices) == len(numbers) else frozenset()
+
+
+def _read_map(text: str, request: Request) -> dict[int, int] | None:
+    """Units per device of a container map that agrees with the request, or None."""
+    if not text or len(text) > _LONGEST_MAP:
+        return None
+    try:
+        document = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse)
+        granted, sums = _sum_up(document)
+    except (ValueError, RecursionError):
+        return None
+    return granted if sums == dict(request.containers) else None
+
+
+def _sum_up(document: object) -> tuple[dict[int, int], dict[int, int]]:
+    """(units per device, units per container), zeros left out. Raises ValueError."""
+    granted: dict[int, int] = {}
+    sums: dict[int, int] = {}
+    for container, grant in _object(document).items():
+        for device, units in _object(grant).items():
+            if type(units) is not int or not 0 <= units <= MAX_UNITS:
+                raise ValueError("units")
+            if units:
+                granted[device] = granted.get(device, 0) + units
+                sums[container] = sums.get(container, 0) + units
+    return granted, sums
+
+
+def _object(value: object) -> dict[int, Any]:
+    """A JSON object keyed by indices, each once. Raises ValueError otherwise."""
+    if not isinstance(value, dict):
+        raise ValueError("object")
+    keyed = {strict_number(key): item for key, item in value.items()}
+    if None in keyed or len(keyed) != len(value):
+        raise ValueError("index")
+    return {key: item for key, item in keyed.items() if key is not None}
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object; one with a key twice says two things at once and is refused."""
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("duplicate key")
+    return found
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)

@@ -1,0 +1,156 @@
+"""What a node's devices are: our node annotation, and the ConfigMap of unhealthy devices.
+
+Knows both formats, standard library only. The annotation is compact JSON, written by our device
+plug-in (or by hand, for mixed cards without it):
+
+    {"v":1,"unit":"GiB","devices":[{"uuid":"GPU-1b0c","model":"A100-SXM4-80GB","mem":80},
+                                   {"mem":40,"healthy":false}],"marksAssigned":true}
+
+`devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required; `uuid`
+and `model` default to "", `healthy` to true, `marksAssigned` to false (a device plug-in there sets
+the ASSIGNED annotation of each pod it has served). `unit` is GiB, MiB or a chunk such as 256MiB.
+Unknown keys are ignored; a change that an old reader would misread raises `v`, and an unknown `v`
+is refused.
+
+The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,2"`, indices of devices not to be used.
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from gpushare.core.model import MAX_UNITS
+from gpushare.errors import AnnotationError
+from gpushare.wire.annotations import strict_number
+
+_T = TypeVar("_T")
+
+VERSION = 1
+MAX_DEVICES = 64
+"""Most devices of one node; the arrays of the books are as wide as the widest node."""
+
+_LONGEST_TEXT = 128
+_LONGEST_DOCUMENT = 64 * 1024
+_SHOWN: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+_UNIT = re.compile(r"GiB|MiB|[1-9][0-9]{0,6}MiB")
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One device: memory in units, and what is known of the card."""
+
+    mem: int
+    uuid: str = ""
+    model: str = ""
+    healthy: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """The devices of a node by index, the unit their memory is counted in, and the pairing flag."""
+
+    unit: str
+    devices: tuple[Device, ...]
+    marks_assigned: bool = False
+
+
+def encode_inventory(inventory: Inventory) -> str:
+    """The annotation's text; what has its default value is left out."""
+    document: dict[str, Any] = {
+        "v": VERSION,
+        "unit": inventory.unit,
+        "devices": [_encode_device(device) for device in inventory.devices],
+    }
+    if inventory.marks_assigned:
+        document["marksAssigned"] = True
+    return json.dumps(document, separators=(",", ":"))
+
+
+def decode_inventory(text: str) -> Inventory:
+    """The inventory an annotation states. Raises AnnotationError naming the field that is wrong."""
+    if len(text) > _LONGEST_DOCUMENT:
+        raise AnnotationError(f"inventory: longer than {_LONGEST_DOCUMENT} characters")
+    try:
+        parsed: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise AnnotationError("inventory: not JSON") from error
+    document: dict[str, Any] = _typed(parsed, dict, "inventory")
+    version = document.get("v")
+    if type(version) is not int or version != VERSION:
+        raise AnnotationError(f"inventory.v: must be {VERSION}")
+    unit = _typed(document.get("unit"), str, "inventory.unit")
+    if not is_unit(unit):
+        raise AnnotationError("inventory.unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    devices = _typed(document.get("devices"), list, "inventory.devices")
+    if len(devices) > MAX_DEVICES:
+        raise AnnotationError(f"inventory.devices: more than {MAX_DEVICES}")
+    return Inventory(
+        unit,
+        tuple(_decode_device(item, f"inventory.devices[{n}]") for n, item in enumerate(devices)),
+        _typed(document.get("marksAssigned", False), bool, "inventory.marksAssigned"),
+    )
+
+
+def is_unit(text: str) -> bool:
+    """Whether the text names a unit of memory: GiB, MiB, or a chunk such as 256MiB."""
+    return _UNIT.fullmatch(text) is not None
+
+
+def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int]:
+    """The unhealthy devices' indices in the data of a node's ConfigMap; none if `gpus` is empty.
+
+    Blanks around a number are allowed, since people write this by hand. Raises AnnotationError on
+    any other token: the caller keeps the last good answer (the original takes it for device 0).
+    """
+    text = data.get("gpus", "").strip()
+    if not text:
+        return frozenset()
+    if len(text) > _LONGEST_DOCUMENT:
+        raise AnnotationError(f"gpus: longer than {_LONGEST_DOCUMENT} characters")
+    indices = []
+    for token in text.split(","):
+        index = strict_number(token.strip())
+        if index is None:
+            raise AnnotationError(f"gpus: {token.strip()[:20]!a} is not a device index")
+        indices.append(index)
+    return frozenset(indices)
+
+
+def _encode_device(device: Device) -> dict[str, Any]:
+    item: dict[str, Any] = {}
+    if device.uuid:
+        item["uuid"] = device.uuid
+    if device.model:
+        item["model"] = device.model
+    item["mem"] = device.mem
+    if not device.healthy:
+        item["healthy"] = False
+    return item
+
+
+def _decode_device(value: object, where: str) -> Device:
+    item: dict[str, Any] = _typed(value, dict, where)
+    mem = item.get("mem")
+    if type(mem) is not int or not 0 <= mem <= MAX_UNITS:
+        raise AnnotationError(f"{where}.mem: must be a whole number from 0 to {MAX_UNITS}")
+    return Device(
+        mem,
+        _short_text(item.get("uuid", ""), f"{where}.uuid"),
+        _short_text(item.get("model", ""), f"{where}.model"),
+        _typed(item.get("healthy", True), bool, f"{where}.healthy"),
+    )
+
+
+def _short_text(value: object, where: str) -> str:
+    text = _typed(value, str, where)
+    if len(text) > _LONGEST_TEXT:
+        raise AnnotationError(f"{where}: longer than {_LONGEST_TEXT} characters")
+    return text
+
+
+def _typed(value: object, kind: type[_T], where: str) -> _T:
+    if not isinstance(value, kind):
+        raise AnnotationError(f"{where}: must be {_SHOWN[kind]}")
+    return value

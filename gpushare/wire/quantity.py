@@ -1,0 +1,123 @@
+"""Kubernetes quantities ("16", "16k", "1Gi", "500m", "1e3") as exact numbers.
+
+Knows the grammar of `k8s.io/apimachinery/pkg/api/resource` and nothing else. Stdlib only, so that
+the command line shares it. Stricter than Go where Go guesses: ASCII only, no blanks, and a number
+of absurd length or exponent is refused instead of being capped, before any big arithmetic.
+"""
+
+import re
+from fractions import Fraction
+
+from gpushare.core.model import MAX_UNITS
+from gpushare.errors import QuantityError
+
+Quantity = str | int | float
+"""A quantity as JSON carries it: normally text; a bare number is accepted too, as Go does."""
+
+MAX_VALUE = 2**63 - 1
+"""Largest value Kubernetes itself holds (int64); beyond it `to_milli` and `to_bytes` refuse."""
+
+_LONGEST = 64
+_LARGEST_EXPONENT = 40
+_GRAMMAR = re.compile(
+    r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
+    r"(?:[eE](?P<exponent>[+-]?[0-9]+)|(?P<suffix>[KMGTPE]i|[numkMGTPE])?)"
+)
+_SCALES: dict[str, int | Fraction] = {
+    "": 1,
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 1000),
+    **{name: 1000**power for power, name in enumerate("kMGTPE", start=1)},
+    **{name + "i": 1024**power for power, name in enumerate("KMGTPE", start=1)},
+}
+_BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
+
+
+def parse_quantity(quantity: Quantity) -> int | Fraction:
+    """The exact value: an int where it is whole, else a Fraction.
+
+    Raises QuantityError for anything the grammar does not allow, with the text shortened.
+    """
+    text = _text_of(quantity)
+    if len(text) <= 18 and text.isascii() and text.isdigit():
+        return int(text)
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
+    if match is None or not (match["whole"] or match["part"]):
+        raise QuantityError(f"{_shown(text)} is not a quantity")
+    part = match["part"] or ""
+    value = Fraction(int(match["whole"] + part), 10 ** len(part)) * _scale(match, text)
+    if match["sign"] == "-":
+        value = -value
+    return value.numerator if value.denominator == 1 else value
+
+
+def to_units(quantity: Quantity) -> int:
+    """The quantity as whole memory units, 0..MAX_UNITS.
+
+    Extended resources are whole numbers (the API server refuses others): QuantityError if it is not
+    whole, negative or too large.
+    """
+    value = parse_quantity(quantity)
+    if not isinstance(value, int):
+        raise QuantityError(f"{_shown(quantity)} is not a whole number")
+    return _in_range(value, MAX_UNITS, quantity)
+
+
+def to_milli(quantity: Quantity) -> int:
+    """The quantity in thousandths, rounded up as `Quantity.MilliValue` does."""
+    if isinstance(quantity, str):
+        digits, scale = (quantity[:-1], 1) if quantity.endswith("m") else (quantity, 1000)
+        if _is_short_number(digits):
+            return int(digits) * scale
+    return _in_range(_rounded_up(parse_quantity(quantity) * 1000), MAX_VALUE, quantity)
+
+
+def to_bytes(quantity: Quantity) -> int:
+    """The quantity as a whole number, rounded up as `Quantity.Value` does."""
+    if isinstance(quantity, str) and _is_short_number(quantity[:-2]):
+        scale = _BINARY.get(quantity[-2:])
+        if scale is not None:
+            return int(quantity[:-2]) * scale
+    return _in_range(_rounded_up(parse_quantity(quantity)), MAX_VALUE, quantity)
+
+
+def _text_of(quantity: Quantity) -> str:
+    if isinstance(quantity, str):
+        return quantity
+    if isinstance(quantity, bool) or not isinstance(quantity, int | float):
+        raise QuantityError(f"a {type(quantity).__name__} is not a quantity")
+    if isinstance(quantity, int) and quantity.bit_length() > _LONGEST * 3:
+        raise QuantityError("a number of that many digits is not a quantity")
+    return repr(quantity)
+
+
+def _scale(match: re.Match[str], text: str) -> int | Fraction:
+    """What the digits are multiplied with; a huge exponent is refused before it costs anything."""
+    if match["exponent"] is None:
+        return _SCALES[match["suffix"] or ""]
+    exponent = int(match["exponent"])
+    if abs(exponent) > _LARGEST_EXPONENT:
+        raise QuantityError(f"{_shown(text)} is out of range")
+    return Fraction(10) ** exponent
+
+
+def _is_short_number(text: str) -> bool:
+    """Whether int(text) is safe, cheap and far from any limit even when multiplied by 2**30."""
+    return 0 < len(text) <= 9 and text.isascii() and text.isdigit()
+
+
+def _rounded_up(value: int | Fraction) -> int:
+    return value if isinstance(value, int) else -(-value.numerator // value.denominator)
+
+
+def _in_range(value: int, limit: int, quantity: Quantity) -> int:
+    if not 0 <= value <= limit:
+        raise QuantityError(f"{_shown(quantity)} is out of range (0..{limit})")
+    return value
+
+
+def _shown(quantity: Quantity) -> str:
+    """The quantity as a message shows it: quoted, and never long."""
+    text = ascii(str(quantity))
+    return text if len(text) <= 40 else text[:36] + "...'"
