@@ -69,6 +69,14 @@ class Tally:
         spec = self._specs[row]
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
+    def room(self, node: str, device: int) -> int:
+        """Units that can be given out on the device of a known node; 0 where it is not open."""
+        row = self.row[node]
+        spec = self._specs[row]
+        if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
+            return 0
+        return int(self._capacity[row, device] - self._used[row, device])
+
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
         """Put the node in the books, or its new shape for the old; count its charges anew."""
         row = self.row.get(spec.name)
@@ -216,3 +224,30 @@ class Tally:
                 for array in (self._capacity, self._used, self._healthy)
             )
             self._layout = None
+
+
+def differences(one: Snapshot, other: Snapshot) -> list[str]:
+    """The names of the nodes whose sums differ, or that only one of the two has."""
+    wrong = set(one.row) ^ set(other.row)
+    for name in one.row.keys() & other.row.keys():
+        if _sums(one, one.row[name]) != _sums(other, other.row[name]):
+            wrong.add(name)
+    return sorted(wrong)
+
+
+def _sums(view: Snapshot, row: int) -> tuple[object, ...]:
+    # The arrays may differ in width: devices that hold nothing and can hold nothing do not count.
+    devices = [
+        (device, *held)
+        for device, held in enumerate(
+            zip(
+                view.capacity[row].tolist(),
+                view.used[row].tolist(),
+                view.healthy[row].tolist(),
+                strict=True,
+            )
+        )
+        if any(held)
+    ]
+    host = (view.cpu_free[row], view.memory_free[row], view.cpu_only[row], view.closed[row])
+    return (devices, *(int(value) for value in host))

@@ -1,0 +1,464 @@
+"""The books: who holds how much of which device. The only mutable state, behind the only lock.
+
+It is told what the API server shows (nodes, and all pods that have not ended) and what the binder
+decides; it never ranks, never does I/O, never reads a clock (time is an argument: seconds of a
+monotonic clock). Under the lock there is only arithmetic. Readers take a Snapshot and go.
+
+    unknown --assume--> assumed --observed--> bound --gone--> unknown
+    assumed --forget, settle--> unknown           unknown --observed--> bound
+
+Pods are keyed by uid, sized from their spec and placed by their annotations *as first seen*: users
+can edit annotations. A charge ends only by proof: the object is gone or has ended, the API server
+refused the binding, or a read made after every late write could have landed shows the pod unbound.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import islice
+
+from gpushare.core.model import (
+    Allocation,
+    Entry,
+    NodeBooks,
+    NodeSpec,
+    ObservedPod,
+    PodRef,
+    Request,
+    Shares,
+    State,
+)
+from gpushare.core.snapshot import Pinned, Snapshot
+from gpushare.core.tally import Charge, Tally, differences
+from gpushare.errors import (
+    InsufficientMemory,
+    InvariantError,
+    PodInFlight,
+    PodMismatch,
+    UnknownNode,
+)
+
+HOLD = 65.0
+"""Seconds a charge in doubt is kept although the pod reads as unbound.
+
+kube-apiserver ends a request after 60 s (--request-timeout), so a binding sent earlier cannot land
+later.
+"""
+
+LANDED_GRACE = 10.0
+"""Seconds the watch may take to show a binding that was answered with success before it is read."""
+
+_CHUNK = 1000
+"""Pods taken over under one hold of the lock while a list is read in (about 5 ms)."""
+
+
+class Pairing(Enum):
+    """On which nodes a bound pod holds back its equals until its device plug-in has served it.
+
+    The kubelet tells a device plug-in how much, not for which pod: with two equal pods waiting on
+    different devices the plug-in may swap them.
+    """
+
+    AUTO = "auto"  # where a plug-in is known to mark the pods it has served
+    ON = "on"
+    OFF = "off"
+
+
+@dataclass(slots=True)
+class _Assumption:
+    """A bind of ours that no watch has shown yet."""
+
+    since: float
+    in_flight: bool = True
+    landed: bool = False
+    suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
+    token: int = 0  # rises with every doubt, so that what was read before does not settle it
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A charge whose pod must be read, and the token to hand back with what was read."""
+
+    ref: PodRef
+    node: str
+    token: int
+
+
+class Ledger:
+    """The books of one managed resource. Every method may be called from any thread."""
+
+    def __init__(self, pairing: Pairing = Pairing.AUTO) -> None:
+        self._lock = threading.Lock()
+        self._pairing = pairing
+        self._tally = Tally()
+        self._specs: dict[str, NodeSpec] = {}
+        self._unhealthy: dict[str, frozenset[int]] = {}
+        self._entries: dict[str, Entry] = {}
+        self._assumptions: dict[str, _Assumption] = {}
+        self._plain: dict[str, tuple[str, int, int]] = {}
+        self._waiting: dict[str, tuple[Request, float]] = {}
+        self._on_node: dict[str, set[str]] = {}
+        self._pins: dict[str, dict[str, Pinned]] = {}
+        self._marking: set[str] = set()
+        self._alarms: Counter[str] = Counter()
+        self._view: Snapshot | None = None
+
+    # -- what the watches show ------------------------------------------------------------------
+
+    def replace_nodes(self, specs: Iterable[NodeSpec]) -> None:
+        """Take over a complete list of nodes: those not in it are gone."""
+        listed = {spec.name: spec for spec in specs}
+        with self._lock:
+            for spec in listed.values():
+                self._set_spec(spec)
+            for name in self._specs.keys() - listed.keys():
+                self._drop_node(name)
+
+    def node_changed(self, spec: NodeSpec) -> None:
+        """Take over a node as it is now."""
+        with self._lock:
+            self._set_spec(spec)
+
+    def node_gone(self, name: str) -> None:
+        """Close the node. Its pods stay charged and count again if it comes back."""
+        with self._lock:
+            self._drop_node(name)
+
+    def set_unhealthy(self, node: str, devices: frozenset[int]) -> None:
+        """Close these devices of the node, besides those its own spec says are not healthy."""
+        with self._lock:
+            if devices == self._unhealthy.get(node, frozenset()):
+                return
+            self._unhealthy[node] = devices
+            if not devices:
+                del self._unhealthy[node]
+            if node in self._specs:
+                self._recount(node)
+
+    def replace_pods(self, pods: Iterable[ObservedPod]) -> None:
+        """Take over a complete list of the pods that have not ended: those not in it are gone.
+
+        An assumed pod that the list does not show bound is not dropped: the list may be older than
+        the binding. It becomes overdue.
+        """
+        listed: set[str] = set()
+        chunks = iter(pods)
+        while chunk := list(islice(chunks, _CHUNK)):
+            listed.update(pod.ref.uid for pod in chunk)
+            with self._lock:
+                for pod in chunk:
+                    self._observe(pod)
+        with self._lock:
+            for known in (self._entries, self._plain, self._waiting):
+                for uid in known.keys() - listed:
+                    if uid not in self._assumptions:
+                        self._forget(uid)
+            for assumption in self._assumptions.values():
+                assumption.suspect = True
+                assumption.token += 1
+
+    def pod_changed(self, pod: ObservedPod) -> None:
+        """Take over a pod as an event shows it; the event may be late or a repetition."""
+        with self._lock:
+            self._observe(pod)
+
+    def pod_gone(self, uid: str) -> None:
+        """Free what the pod held, whatever the event said it was."""
+        with self._lock:
+            self._forget(uid)
+
+    # -- what the binder does -------------------------------------------------------------------
+
+    def assume(self, ref: PodRef, request: Request, allocation: Allocation, now: float) -> None:
+        """Charge an allocation before it is written, if it still fits.
+
+        Raises PodInFlight, PodMismatch (bound already), UnknownNode or InsufficientMemory; then
+        nothing has changed.
+        """
+        with self._lock:
+            if ref.uid in self._assumptions:
+                raise PodInFlight(f"pod {ref}: another bind of it has not ended")
+            if ref.uid in self._entries:
+                node = self._entries[ref.uid].node
+                raise PodMismatch(f"pod {ref} is already bound to node {node!r}")
+            self._must_fit(request, allocation)
+            self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
+            self._assumptions[ref.uid] = _Assumption(since=now)
+
+    def landed(self, uid: str, now: float) -> None:
+        """The API server has confirmed the binding; it is a fact once the watch shows it."""
+        with self._lock:
+            assumption = self._assumptions.get(uid)
+            if assumption is not None:
+                assumption.landed, assumption.in_flight, assumption.since = True, False, now
+
+    def doubt(self, uid: str, now: float) -> None:
+        """The binding was sent and its outcome is unknown: keep the charge, have the pod read."""
+        with self._lock:
+            assumption = self._assumptions.get(uid)
+            if assumption is not None:
+                assumption.suspect, assumption.in_flight, assumption.since = True, False, now
+                assumption.token += 1
+                self._entries[uid] = replace(self._entries[uid], in_doubt=True)
+
+    def forget(self, uid: str) -> None:
+        """Give back an assumed charge whose binding was never sent, or was definitely refused."""
+        with self._lock:
+            if uid in self._assumptions:
+                self._forget(uid)
+
+    def overdue(self, now: float) -> tuple[Overdue, ...]:
+        """The assumed charges whose pods have to be read now; see settle."""
+        with self._lock:
+            return tuple(
+                Overdue(self._entries[uid].ref, self._entries[uid].node, assumption.token)
+                for uid, assumption in self._assumptions.items()
+                if not assumption.in_flight
+                and (assumption.suspect or now >= assumption.since + LANDED_GRACE)
+            )
+
+    def settle(self, uid: str, token: int, seen: ObservedPod | None, now: float) -> None:
+        """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
+
+        seen None: no pod of that name exists. A read that shows the pod unbound settles only once
+        no late write can bind it any more.
+        """
+        with self._lock:
+            assumption = self._assumptions.get(uid)
+            if assumption is None or assumption.in_flight or assumption.token != token:
+                return
+            if seen is None or seen.ref.uid != uid or seen.ended:
+                self._forget(uid)
+            elif seen.node:
+                self._confirm(self._entries[uid], seen)
+            elif now >= assumption.since + HOLD:
+                self._forget(uid)
+
+    def standing(self, uid: str) -> Entry | None:
+        """The charge of the pod as it stands."""
+        with self._lock:
+            return self._entries.get(uid)
+
+    # -- what readers take ----------------------------------------------------------------------
+
+    def snapshot(self) -> Snapshot:
+        """The books as arrays, never changed again."""
+        with self._lock:
+            if self._view is None or self._view.generation != self._tally.generation:
+                self._view = self._tally.snapshot(self._pinned())
+            return self._view
+
+    def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
+        """The nodes that share devices, by name, with what is charged on them (or the one node).
+
+        Raises UnknownNode for a node that is not in the books.
+        """
+        with self._lock:
+            if node is not None and node not in self._specs:
+                raise UnknownNode(f"node {node!r} is not known")
+            names = sorted(self._specs) if node is None else [node]
+            return tuple(self._books(name) for name in names if self._specs[name].capacity)
+
+    def counts(self) -> dict[str, int]:
+        """How many nodes, pods by state, and alarms (by kind) there are."""
+        with self._lock:
+            assumed = len(self._assumptions)
+            return {
+                "nodes": len(self._specs),
+                "assumed": assumed,
+                "in_doubt": sum(entry.in_doubt for entry in self._entries.values()),
+                "bound": len(self._entries) - assumed,
+                "plain": len(self._plain),
+                "waiting": len(self._waiting),
+                **self._alarms,
+            }
+
+    def check(self) -> None:
+        """Compare the incremental arrays with arrays rebuilt from the entries.
+
+        Raises InvariantError naming the nodes that differ. The rebuilding is done outside the lock.
+        """
+        with self._lock:
+            view = self._tally.snapshot({})
+            specs = [self._shape(name) for name in self._specs]
+            entries = list(self._entries.values())
+            plain = list(self._plain.values())
+            lost = self._assumptions.keys() ^ {
+                entry.ref.uid for entry in entries if entry.state is State.ASSUMED
+            }
+        fresh = Tally()
+        for spec in specs:
+            fresh.set_node(spec, ())
+        for charge in (*map(_charge, entries), *map(_plain_charge, plain)):
+            fresh.add(charge)
+        wrong = differences(view, fresh.snapshot({}))
+        if wrong or lost:
+            raise InvariantError(f"the books differ from their entries: {wrong}, {sorted(lost)}")
+
+    # -- under the lock -------------------------------------------------------------------------
+
+    def _set_spec(self, spec: NodeSpec) -> None:
+        if spec.marks_assigned:
+            self._marking.add(spec.name)
+        if self._specs.get(spec.name) != spec:
+            self._specs[spec.name] = spec
+            self._recount(spec.name)
+
+    def _drop_node(self, name: str) -> None:
+        if self._specs.pop(name, None) is not None:
+            self._tally.remove_node(name)
+            self._marking.discard(name)
+
+    def _recount(self, node: str) -> None:
+        uids = self._on_node.get(node, ())
+        entries = [self._entries[uid] for uid in uids if uid in self._entries]
+        plain = [self._plain[uid] for uid in uids if uid in self._plain]
+        if any(entry.assigned for entry in entries):
+            self._marking.add(node)
+        charges = (*map(_charge, entries), *map(_plain_charge, plain))
+        self._tally.set_node(self._shape(node), charges)
+
+    def _shape(self, node: str) -> NodeSpec:
+        """The node with the devices closed that somebody reported unhealthy."""
+        spec, closed = self._specs[node], self._unhealthy.get(node)
+        if not closed:
+            return spec
+        healthy = tuple(ok and device not in closed for device, ok in enumerate(spec.healthy))
+        return replace(spec, healthy=healthy)
+
+    def _observe(self, pod: ObservedPod) -> None:
+        uid = pod.ref.uid
+        if pod.ended:
+            self._forget(uid)
+        elif not pod.node:
+            if uid not in self._entries and uid not in self._plain:
+                self._waiting[uid] = (pod.request, pod.created)
+        elif pod.request.devices == 0:
+            self._observe_plain(uid, (pod.node, pod.request.cpu, pod.request.memory))
+        elif uid in self._assumptions:
+            self._confirm(self._entries[uid], pod)
+        elif uid in self._entries:
+            self._observe_again(self._entries[uid], pod)
+        else:
+            self._put(_bound(pod, pod.placement))
+
+    def _observe_plain(self, uid: str, held: tuple[str, int, int]) -> None:
+        before = self._plain.get(uid)
+        if before == held:
+            return
+        if before is not None:
+            self._take_plain(uid)
+        self._waiting.pop(uid, None)
+        self._plain[uid] = held
+        self._on_node.setdefault(held[0], set()).add(uid)
+        self._tally.add(_plain_charge(held))
+
+    def _take_plain(self, uid: str) -> None:
+        held = self._plain.pop(uid)
+        self._tally.subtract(_plain_charge(held))
+        self._leave(held[0], uid)
+
+    def _observe_again(self, entry: Entry, pod: ObservedPod) -> None:
+        if pod.placement != entry.placement:
+            self._alarms["placement_edited"] += 1
+        assigned = entry.assigned or pod.assigned
+        # CPU and memory of a running pod may be resized; extended resources cannot.
+        request = replace(entry.request, cpu=pod.request.cpu, memory=pod.request.memory)
+        if (assigned, request) != (entry.assigned, entry.request):
+            self._take(entry.ref.uid)
+            self._put(replace(entry, assigned=assigned, request=request))
+
+    def _confirm(self, entry: Entry, pod: ObservedPod) -> None:
+        """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
+        landed = self._assumptions.pop(entry.ref.uid).landed
+        self._take(entry.ref.uid)
+        ours = pod.node == entry.node and (landed or pod.placement == entry.placement)
+        self._put(_bound(pod, entry.placement if ours else pod.placement))
+        if not ours:
+            self._alarms["bound_by_another"] += 1
+
+    def _put(self, entry: Entry) -> None:
+        uid = entry.ref.uid
+        self._waiting.pop(uid, None)
+        self._entries[uid] = entry
+        self._on_node.setdefault(entry.node, set()).add(uid)
+        if entry.assigned:
+            self._marking.add(entry.node)
+        elif entry.placement is not None:
+            devices = tuple(device for device, _ in entry.placement)
+            self._pins.setdefault(entry.node, {})[uid] = (entry.request.sizes, devices)
+        self._tally.add(_charge(entry))
+
+    def _take(self, uid: str) -> None:
+        entry = self._entries.pop(uid)
+        self._tally.subtract(_charge(entry))
+        self._leave(entry.node, uid)
+        pins = self._pins.get(entry.node)
+        if pins is not None and pins.pop(uid, None) is not None and not pins:
+            del self._pins[entry.node]
+
+    def _leave(self, node: str, uid: str) -> None:
+        uids = self._on_node[node]
+        uids.remove(uid)
+        if not uids:
+            del self._on_node[node]
+
+    def _forget(self, uid: str) -> None:
+        self._assumptions.pop(uid, None)
+        self._waiting.pop(uid, None)
+        if uid in self._entries:
+            self._take(uid)
+        if uid in self._plain:
+            self._take_plain(uid)
+
+    def _must_fit(self, request: Request, allocation: Allocation) -> None:
+        node = allocation.node
+        if node not in self._specs:
+            raise UnknownNode(f"node {node!r} is not known")
+        for device, units in allocation.shares:
+            if self._tally.room(node, device) < units:
+                raise InsufficientMemory(
+                    f"node {node!r}: device {device} has no room for {units} units any more"
+                )
+        if self._pairs(node):
+            for sizes, devices in self._pins.get(node, {}).values():
+                if sizes & request.sizes and devices != allocation.devices:
+                    raise InsufficientMemory(
+                        f"node {node!r}: an equal pod waits for the device plug-in"
+                    )
+
+    def _pairs(self, node: str) -> bool:
+        return self._pairing is Pairing.ON or (
+            self._pairing is Pairing.AUTO and node in self._marking
+        )
+
+    def _pinned(self) -> dict[int, tuple[Pinned, ...]]:
+        if self._pairing is Pairing.OFF:
+            return {}
+        nodes = self._pins if self._pairing is Pairing.ON else self._pins.keys() & self._marking
+        rows = self._tally.row
+        return {rows[node]: tuple(self._pins[node].values()) for node in nodes if node in rows}
+
+    def _books(self, node: str) -> NodeBooks:
+        held = (self._entries.get(uid) for uid in self._on_node.get(node, ()))
+        entries = sorted((entry for entry in held if entry is not None), key=_by_name)
+        return NodeBooks(self._shape(node), self._tally.used(node), tuple(entries))
+
+
+def _bound(pod: ObservedPod, placement: Shares | None) -> Entry:
+    return Entry(pod.ref, pod.request, pod.node, placement, State.BOUND, assigned=pod.assigned)
+
+
+def _charge(entry: Entry) -> Charge:
+    return Charge(entry.node, entry.request, entry.placement)
+
+
+def _plain_charge(held: tuple[str, int, int]) -> Charge:
+    node, cpu, memory = held
+    return Charge(node, Request(cpu=cpu, memory=memory), None)
+
+
+def _by_name(entry: Entry) -> tuple[str, str, str]:
+    return (entry.ref.namespace, entry.ref.name, entry.ref.uid)
