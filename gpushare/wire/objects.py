@@ -1,0 +1,270 @@
+"""Kubernetes objects as the API server writes them: narrow typed structs, lists, events, the
+Binding.
+
+Knows the JSON of Node, Pod, ConfigMap, List, WatchEvent and Binding, only the fields we read; every
+field may be missing or null, quantities may be numbers, unknown fields are skipped. Knows nothing
+of what the fields mean to us (see pods.py and nodes.py).
+
+Typed decoding of a page of pods costs a twentieth of building dicts and, since the structs are not
+tracked by the cyclic garbage collector, does not stall the process. One odd object must not blind
+us to the others: where a list does not decode as a whole, its items are decoded one by one and the
+odd ones named.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from gpushare.core.model import PodRef
+from gpushare.errors import MessageError
+from gpushare.wire.quantity import Quantity
+
+_T = TypeVar("_T")
+
+
+class Metadata(Struct, gc=False, rename="camel"):
+    """ObjectMeta."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+    creation_timestamp: str | None = None
+    labels: dict[str, str] | None = None
+    annotations: dict[str, str] | None = None
+
+
+class Resources(Struct, gc=False):
+    """ResourceRequirements, of a container or of a pod."""
+
+    limits: dict[str, Quantity] | None = None
+    requests: dict[str, Quantity] | None = None
+
+
+class Container(Struct, gc=False, rename="camel"):
+    """Container; restart_policy "Always" makes an init container a sidecar."""
+
+    resources: Resources | None = None
+    restart_policy: str | None = None
+
+
+class PodSpec(Struct, gc=False, rename="camel"):
+    """PodSpec."""
+
+    node_name: str | None = None
+    containers: list[Container] | None = None
+    init_containers: list[Container] | None = None
+    overhead: dict[str, Quantity] | None = None
+    resources: Resources | None = None
+
+
+class PodStatus(Struct, gc=False):
+    """PodStatus."""
+
+    phase: str | None = None
+
+
+class Pod(Struct, gc=False):
+    """Pod."""
+
+    metadata: Metadata | None = None
+    spec: PodSpec | None = None
+    status: PodStatus | None = None
+
+
+class NodeStatus(Struct, gc=False):
+    """NodeStatus."""
+
+    capacity: dict[str, Quantity] | None = None
+    allocatable: dict[str, Quantity] | None = None
+
+
+class Node(Struct, gc=False):
+    """Node."""
+
+    metadata: Metadata | None = None
+    status: NodeStatus | None = None
+
+
+class ConfigMap(Struct, gc=False):
+    """ConfigMap."""
+
+    metadata: Metadata | None = None
+    data: dict[str, str] | None = None
+
+
+class _ListMeta(Struct, gc=False, rename="camel"):
+    resource_version: str | None = None
+    continue_: str | None = msgspec.field(default=None, name="continue")
+
+
+class _List(Struct, Generic[_T], gc=False):
+    metadata: _ListMeta | None = None
+    items: list[_T] | None = None
+
+
+class _Identified(Struct, gc=False):
+    metadata: Metadata | None = None
+
+
+class _WatchEvent(Struct, gc=False):
+    type: str
+    object: Raw = Raw(b"null")
+
+
+class _Status(Struct, gc=False):
+    code: int | None = None
+    message: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """An object that could not be decoded: who it is as far as could be read, and why."""
+
+    ref: PodRef
+    error: str
+
+    def __str__(self) -> str:
+        return f"{self.ref}: {self.error}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded(Generic[_T]):
+    """A page of a list: the objects that decode, the place in history, and the odd ones."""
+
+    items: Sequence[_T]
+    resource_version: str
+    continue_token: str = ""
+    bad: tuple[Bad, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Event(Generic[_T]):
+    """One watch event.
+
+    kind: ADDED, MODIFIED, DELETED (then `object`, or `bad` where it could not be decoded), BOOKMARK
+    (only resource_version), ERROR (code and message of the Status; 410: list again).
+    """
+
+    kind: str
+    object: _T | None = None
+    resource_version: str = ""
+    code: int = 0
+    message: str = ""
+    bad: Bad | None = None
+
+
+class Codec(Generic[_T]):
+    """Decodes lists and watch events of one kind of object; holds nothing but compiled decoders."""
+
+    def __init__(self, kind: type[_T]) -> None:
+        """Compile the decoders for one struct."""
+        self._one = Decoder(kind)
+        page = _List[kind]  # type: ignore[valid-type]  # a type only msgspec needs, at run time
+        self._list: Decoder[_List[_T]] = Decoder(page)
+
+    def decode(self, body: bytes | Raw) -> _T:
+        """A single object. Raises MessageError naming the field."""
+        return decode_with(self._one, body, "object")
+
+    def decode_list(self, body: bytes) -> Decoded[_T]:
+        """A page of a list, odd items left out and named. Raises MessageError if it is none."""
+        try:
+            page = self._list.decode(body)
+        except _UNDECODABLE:
+            return self._item_by_item(body)
+        meta = page.metadata or _ListMeta()
+        return Decoded(page.items or (), meta.resource_version or "", meta.continue_ or "")
+
+    def decode_event(self, line: bytes) -> Event[_T]:
+        """One line of a watch. Raises MessageError where the line is no event at all."""
+        event = decode_with(_EVENT, line, "watch event")
+        if event.type == "ERROR":
+            status = decode_with(_STATUS, event.object, "watch event")
+            return Event(event.type, code=status.code or 0, message=status.message or "")
+        if event.type == "BOOKMARK":
+            metadata = decode_with(_IDENTIFIED, event.object, "watch event").metadata
+            return Event(event.type, resource_version=_version_of(metadata))
+        if event.type not in ("ADDED", "MODIFIED", "DELETED"):
+            raise MessageError(f"watch event: unknown type {event.type[:20]!a}")
+        try:
+            found = self._one.decode(event.object)
+        except _UNDECODABLE as error:
+            bad, version = _describe(event.object, error)
+            return Event(event.type, resource_version=version, bad=bad)
+        return Event(event.type, found, _version_of(getattr(found, "metadata", None)))
+
+    def _item_by_item(self, body: bytes) -> Decoded[_T]:
+        page = decode_with(_RAW_LIST, body, "list")
+        items: list[_T] = []
+        bad: list[Bad] = []
+        for raw in page.items or ():
+            try:
+                items.append(self._one.decode(raw))
+            except _UNDECODABLE as error:
+                bad.append(_describe(raw, error)[0])
+        meta = page.metadata or _ListMeta()
+        return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
+
+
+def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:
+    """What the decoder makes of the body; every failure is a MessageError naming the field."""
+    try:
+        return decoder.decode(body)
+    except _UNDECODABLE as error:
+        raise MessageError(f"{what}: {_plain(error)}") from error
+
+
+def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
+    """The body that binds a pod: uid as precondition, annotations merged in by the same write.
+
+    The API server sets spec.nodeName and merges metadata.annotations into the pod atomically, and
+    refuses (409) where the uid is not the pod's.
+    """
+    return msgspec.json.encode(
+        {
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {
+                "name": ref.name,
+                "namespace": ref.namespace,
+                "uid": ref.uid,
+                "annotations": dict(annotations),
+            },
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        }
+    )
+
+
+def _describe(raw: Raw, error: Exception) -> tuple[Bad, str]:
+    """(who the object is as far as can be read, its resourceVersion)."""
+    try:
+        metadata = _IDENTIFIED.decode(raw).metadata or Metadata()
+    except _UNDECODABLE:
+        metadata = Metadata()
+    ref = PodRef(metadata.namespace or "", metadata.name or "", metadata.uid or "")
+    return Bad(ref, _plain(error)), _version_of(metadata)
+
+
+def _version_of(metadata: Metadata | None) -> str:
+    return (metadata.resource_version or "") if metadata else ""
+
+
+def _plain(error: Exception) -> str:
+    """The decoder's text, which names the path; a bomb of nesting says so."""
+    return "nested too deeply" if isinstance(error, RecursionError) else str(error)
+
+
+_UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
+_EVENT = Decoder(_WatchEvent)
+_STATUS = Decoder(_Status)
+_IDENTIFIED = Decoder(_Identified)
+_RAW_LIST: Decoder[_List[Raw]] = Decoder(_List[Raw])
+
+PODS: Codec[Pod] = Codec(Pod)
+NODES: Codec[Node] = Codec(Node)
+CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
