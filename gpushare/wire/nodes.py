@@ -1,0 +1,103 @@
+"""What a Node offers of one managed resource: from the structs of objects.py to NodeSpec.
+
+Knows our inventory annotation and, without one, what the aliyun device plug-in advertises: a total
+and a count. Whatever cannot be read closes the node with a reason instead of failing: the pods
+already there stay in the books.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from gpushare.core.model import NodeSpec, Reason
+from gpushare.errors import AnnotationError, MessageError, QuantityError
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import MAX_DEVICES, decode_inventory
+from gpushare.wire.objects import Metadata, Node, NodeStatus
+from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
+
+_Quantities = Mapping[str, Quantity]
+
+
+def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
+    """What the node offers, in units; closed with a Reason where that cannot be told.
+
+    unit: the cluster's unit of memory (GiB, MiB, a chunk). An inventory annotation leads. Without
+    one every device has total / count units. The total is the node's *capacity*, as the original
+    reads it: the kubelet takes unhealthy devices out of allocatable, which would make every device
+    look smaller. Where allocatable is the only one given it is used, and where it says 0 every
+    device is unhealthy (the plug-in is away, or all its devices are). Raises MessageError where the
+    node has no name.
+    """
+    metadata = node.metadata or Metadata()
+    if not metadata.name:
+        raise MessageError("Node.metadata: name is missing")
+    status = node.status or NodeStatus()
+    capacity, allocatable = status.capacity or {}, status.allocatable or {}
+    bare = NodeSpec(
+        metadata.name,
+        cpu=_host_amount(allocatable, capacity, "cpu", to_milli),
+        memory=_host_amount(allocatable, capacity, "memory", to_bytes),
+    )
+    text = (metadata.annotations or {}).get(names.inventory)
+    if text is not None:
+        return _from_inventory(bare, text, unit)
+    return _from_totals(bare, capacity, allocatable, names)
+
+
+def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
+    try:
+        inventory = decode_inventory(text)
+    except AnnotationError:
+        return replace(bare, closed=Reason.BROKEN_INVENTORY)
+    if inventory.unit != unit:
+        return replace(bare, closed=Reason.OTHER_UNIT)
+    return replace(
+        bare,
+        capacity=tuple(device.mem for device in inventory.devices),
+        healthy=tuple(device.healthy for device in inventory.devices),
+        models=tuple(device.model for device in inventory.devices),
+        uuids=tuple(device.uuid for device in inventory.devices),
+        marks_assigned=inventory.marks_assigned,
+    )
+
+
+def _from_totals(
+    bare: NodeSpec, capacity: _Quantities, allocatable: _Quantities, names: Names
+) -> NodeSpec:
+    """Count missing or 0 with memory there: one device. What the count does not divide: closed."""
+    try:
+        total = _units(capacity, allocatable, names.resource)
+        count = _units(capacity, allocatable, names.count) or 1
+        usable = to_units(allocatable.get(names.resource, total))
+    except QuantityError:
+        return replace(bare, closed=Reason.BROKEN_CAPACITY)
+    if not total:
+        return bare
+    if count > MAX_DEVICES:
+        return replace(bare, closed=Reason.BROKEN_CAPACITY)
+    return replace(
+        bare,
+        capacity=(total // count,) * count,
+        healthy=(usable > 0,) * count,
+        models=("",) * count,
+        uuids=("",) * count,
+        closed=Reason.UNEVEN if total % count else None,
+    )
+
+
+def _units(capacity: _Quantities, allocatable: _Quantities, name: str) -> int:
+    return to_units(capacity.get(name, allocatable.get(name, 0)))
+
+
+def _host_amount(
+    allocatable: _Quantities,
+    capacity: _Quantities,
+    name: str,
+    convert: Callable[[Quantity], int],
+) -> int | None:
+    """CPU or memory for pods: allocatable (the node keeps a part for itself); None if unknown."""
+    quantity = allocatable.get(name, capacity.get(name))
+    try:
+        return None if quantity is None else convert(quantity)
+    except QuantityError:
+        return None

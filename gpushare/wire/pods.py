@@ -1,0 +1,196 @@
+"""What a Pod asks for and where it stands: from objects.py to Request and ObservedPod.
+
+Knows Kubernetes' arithmetic of container requests and the dialect's names. A quantity that makes no
+sense is an error; a placement annotation that makes no sense is only no placement, because users
+can edit annotations and the pod still holds memory.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from sys import intern
+
+from gpushare.core.model import MAX_UNITS, ObservedPod, PodRef, Request, Shares
+from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.wire.annotations import Names, placement, strict_number
+from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, Resources
+from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
+
+MAX_DEVICES_PER_POD = 64
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+_POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
+
+
+def pod_ref(pod: Pod) -> PodRef:
+    """Which pod it is. Raises MessageError where name, namespace or uid is missing."""
+    metadata = pod.metadata or Metadata()
+    if not (metadata.name and metadata.namespace and metadata.uid):
+        raise MessageError("Pod.metadata: name, namespace or uid is missing")
+    return PodRef(intern(metadata.namespace), metadata.name, metadata.uid)
+
+
+def request_of(pod: Pod, names: Names) -> Request:
+    """What the pod asks for.
+
+    GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
+    formula: the larger of the running phase (containers and sidecars) and of each init container
+    with the sidecars before it; for CPU and memory then the overhead. Annotation or label
+    `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
+    AnnotationError, or MessageError where the total cannot be split.
+    """
+    plain, total, containers = _sums(pod, names)
+    if not total:
+        return plain
+    devices = _devices(pod, names)
+    if total % devices:
+        raise MessageError(
+            f"{names.resource}: {total} cannot be split evenly over {devices} devices"
+            f" ({names.count})"
+        )
+    return Request(
+        units=total // devices,
+        devices=devices,
+        cpu=plain.cpu,
+        memory=plain.memory,
+        containers=containers,
+        policy=_policy(pod, names),
+    )
+
+
+def observe_pod(pod: Pod, names: Names) -> ObservedPod:
+    """The pod as the API server shows it.
+
+    A pod that has a node holds its memory whatever its annotations say: where only they make no
+    sense, its whole total counts as asked of one device. Raises MessageError or QuantityError where
+    the pod or what it asks for cannot be told.
+    """
+    metadata = pod.metadata or Metadata()
+    node = (pod.spec and pod.spec.node_name) or ""
+    try:
+        request = request_of(pod, names)
+    except WireError:
+        if not node:
+            raise
+        plain, total, containers = _sums(pod, names)
+        request = Request(total, 1, plain.cpu, plain.memory, containers)
+    annotations = metadata.annotations or {}
+    phase = pod.status.phase if pod.status else None
+    return ObservedPod(
+        pod_ref(pod),
+        request,
+        intern(node),
+        placement(annotations, request, names) if request.devices and node else None,
+        annotations.get(names.assigned) == "true",
+        phase in _ENDED,
+        _seconds(metadata.creation_timestamp),
+    )
+
+
+def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares]:
+    """(the request without GPU, total GPU units, units of each regular container that asks)."""
+    spec = pod.spec or PodSpec()
+    regular = spec.containers or ()
+    inits = spec.init_containers or ()
+    plain = Request(
+        cpu=_host_sum(spec, regular, inits, "cpu", to_milli),
+        memory=_host_sum(spec, regular, inits, "memory", to_bytes),
+    )
+    units = [_gpu_units(container, names.resource) for container in regular]
+    total = _peak(units, inits, lambda container: _gpu_units(container, names.resource))
+    if total > MAX_UNITS:
+        raise QuantityError(f"{names.resource}: the pod's total is larger than {MAX_UNITS}")
+    return plain, total, tuple((index, asked) for index, asked in enumerate(units) if asked)
+
+
+def _gpu_units(container: Container, resource: str) -> int:
+    """Units a container is limited to. Kubernetes wants limit and request equal; limits lead."""
+    resources = container.resources
+    if resources is None:
+        return 0
+    quantity = (resources.limits or {}).get(resource)
+    if quantity is None:
+        quantity = (resources.requests or {}).get(resource)
+    if quantity is None:
+        return 0
+    try:
+        return to_units(quantity)
+    except QuantityError as error:
+        raise QuantityError(f"{resource}: {error}") from error
+
+
+def _host_sum(
+    spec: PodSpec,
+    regular: Sequence[Container],
+    inits: Sequence[Container],
+    name: str,
+    convert: Callable[[Quantity], int],
+) -> int:
+    """CPU or memory of the pod: pod-level if given (1.34), else by the formula; then overhead."""
+
+    def asked(container: Container) -> int:
+        return _amount(container.resources, name, convert)
+
+    total = _amount(spec.resources, name, convert)
+    if not total:
+        total = _peak([asked(container) for container in regular], inits, asked)
+    return total + _amount(Resources(requests=spec.overhead), name, convert)
+
+
+def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity], int]) -> int:
+    """The request, or the limit where there is none, as the API server itself fills it in."""
+    if resources is None:
+        return 0
+    quantity = (resources.requests or {}).get(name)
+    if quantity is None:
+        quantity = (resources.limits or {}).get(name)
+    return 0 if quantity is None else convert(quantity)
+
+
+def _peak(
+    regular: Iterable[int], inits: Iterable[Container], asked: Callable[[Container], int]
+) -> int:
+    """The most held at any time (`PodRequests` of k8s.io/component-helpers).
+
+    Init containers run one after the other, beside the sidecars (restartPolicy Always) started
+    before.
+    """
+    sidecars = 0
+    peak = 0
+    for container in inits:
+        units = asked(container)
+        if container.restart_policy == "Always":
+            sidecars += units
+            units = 0
+        peak = max(peak, sidecars + units)
+    return max(sum(regular) + sidecars, peak)
+
+
+def _devices(pod: Pod, names: Names) -> int:
+    """Over how many devices the pod wants its memory spread; the annotation wins over the label."""
+    metadata = pod.metadata or Metadata()
+    text = (metadata.annotations or {}).get(names.count)
+    if text is None:
+        text = (metadata.labels or {}).get(names.count, "1")
+    devices = strict_number(text, MAX_DEVICES_PER_POD)
+    if not devices:
+        raise AnnotationError(
+            f"{names.count}: {text[:20]!a} is not a number of devices"
+            f" from 1 to {MAX_DEVICES_PER_POD}"
+        )
+    return devices
+
+
+def _policy(pod: Pod, names: Names) -> str:
+    text = ((pod.metadata and pod.metadata.annotations) or {}).get(names.policy, "")
+    if text and _POLICY.fullmatch(text) is None:
+        raise AnnotationError(f"{names.policy}: {text[:20]!a} is not the name of a policy")
+    return text
+
+
+def _seconds(timestamp: str | None) -> float:
+    """Seconds since the epoch of an RFC 3339 time; 0 where there is none that can be read."""
+    try:
+        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
+    except (ValueError, OverflowError):
+        return 0.0
