@@ -1,0 +1,188 @@
+"""The extender verbs' JSON (k8s.io/kube-scheduler/extender/v1): requests decoded, answers encoded.
+
+Knows the shapes only, not what a verb does. The Go types have no json tags, so the keys are the Go
+names; Go matches them regardless of case, and so does this: exact keys are the fast path, other
+spellings fall back to a slower one. Answers carry the exact keys, every key always. Whatever is
+wrong with a body is a MessageError that names the field, never another exception.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from gpushare.core.model import PodRef
+from gpushare.errors import MessageError
+from gpushare.wire.objects import Metadata, Pod, decode_with
+
+_T = TypeVar("_T", bound=Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class FilterArgs:
+    """A filter or prioritize request.
+
+    names: the nodes asked about, each once, in the order given. items: the Node objects as they
+    came, by name, where the request had the `Nodes` form (the answer then mirrors them untouched),
+    else None.
+    """
+
+    pod: Pod
+    names: Sequence[str]
+    items: Mapping[str, Raw] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BindArgs:
+    """A bind request: which pod to which node."""
+
+    ref: PodRef
+    node: str
+
+
+class _NodeItems(Struct, gc=False):
+    items: list[Raw] | None = None
+
+
+class _FilterBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
+    pod: Pod | None = None
+    nodes: _NodeItems | None = None
+    node_names: list[str] | None = None
+
+
+class _BindBody(Struct, gc=False, forbid_unknown_fields=True):
+    pod_name: str | None = msgspec.field(default=None, name="PodName")
+    pod_namespace: str | None = msgspec.field(default=None, name="PodNamespace")
+    pod_uid: str | None = msgspec.field(default=None, name="PodUID")
+    node: str | None = msgspec.field(default=None, name="Node")
+
+
+class _NamedObject(Struct, gc=False):
+    metadata: Metadata | None = None
+
+
+class _SurvivingNodes(Struct, gc=False):
+    items: list[Raw]
+    metadata: dict[str, str] = {}
+
+
+class _FilterResult(Struct, gc=False):
+    nodes: _SurvivingNodes | None = msgspec.field(name="Nodes")
+    node_names: Sequence[str] | None = msgspec.field(name="NodeNames")
+    failed: Mapping[str, str] = msgspec.field(name="FailedNodes")
+    unresolvable: Mapping[str, str] = msgspec.field(name="FailedAndUnresolvableNodes")
+    error: str = msgspec.field(name="Error")
+
+
+class _HostPriority(Struct, gc=False):
+    host: str = msgspec.field(name="Host")
+    score: int = msgspec.field(name="Score")
+
+
+class _BindResult(Struct, gc=False):
+    error: str = msgspec.field(name="Error")
+
+
+def decode_filter(body: bytes) -> FilterArgs:
+    """The filter (or prioritize) request in a body. Raises MessageError."""
+    args = _decode(_FILTER, _FilterBody, body)
+    if args.pod is None:
+        raise MessageError("Pod: missing")
+    if args.node_names is not None:
+        return FilterArgs(args.pod, _checked(args.node_names, "NodeNames"))
+    if args.nodes is None:
+        raise MessageError("NodeNames, Nodes: both missing")
+    items = args.nodes.items or []
+    names = [_name_of(item, index) for index, item in enumerate(items)]
+    return FilterArgs(
+        args.pod, _checked(names, "Nodes.items"), dict(zip(names, items, strict=True))
+    )
+
+
+def decode_bind(body: bytes) -> BindArgs:
+    """The bind request in a body. Raises MessageError where any of its four texts is missing."""
+    args = _decode(_BIND, _BindBody, body)
+    return BindArgs(
+        PodRef(
+            _required(args.pod_namespace, "PodNamespace"),
+            _required(args.pod_name, "PodName"),
+            _required(args.pod_uid, "PodUID"),
+        ),
+        _required(args.node, "Node"),
+    )
+
+
+def encode_filter(
+    args: FilterArgs | None,
+    fit: Sequence[str] = (),
+    failed: Mapping[str, str] | None = None,
+    unresolvable: Mapping[str, str] | None = None,
+    error: str = "",
+) -> bytes:
+    """The answer to a filter request, in the form the request had.
+
+    fit: nodes that survive, a subset of `args.names` (kube-scheduler fails the call on any other).
+    failed: node -> reason, busy now. unresolvable: node -> reason, not even when empty. With
+    `error` everything else is ignored by the scheduler; args is None where the request could not be
+    read.
+    """
+    nodes = None
+    names: Sequence[str] | None = fit
+    if args is not None and args.items is not None:
+        nodes = _SurvivingNodes([args.items[name] for name in fit])
+        names = None
+    return _ENCODER.encode(_FilterResult(nodes, names, failed or {}, unresolvable or {}, error))
+
+
+def encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
+    """The answer to a prioritize request: a bare array, scores as JSON integers (0..10)."""
+    return _ENCODER.encode([_HostPriority(host, score) for host, score in scores])
+
+
+def encode_bind(error: str = "") -> bytes:
+    """The answer to a bind request; "" means bound."""
+    return _ENCODER.encode(_BindResult(error))
+
+
+def _decode(exact: Decoder[_T], kind: type[_T], body: bytes) -> _T:
+    """The body as the struct: exact keys first, then any spelling, the last one counting."""
+    try:
+        return exact.decode(body)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        wanted = {name.lower(): name for name in kind.__struct_encode_fields__}
+        found = {
+            wanted[key.lower()]: value
+            for key, value in decode_with(_ANY_KEYS, body, "request").items()
+            if key.lower() in wanted
+        }
+        # Re-encoding keeps the path in the messages ("$.Pod.metadata.name") as in the fast path.
+        return decode_with(exact, _ENCODER.encode(found), "request")
+
+
+def _checked(names: list[str], where: str) -> Sequence[str]:
+    """The names, each once. Raises MessageError on one that is empty or holds blanks."""
+    if " ".join(names).split() != names:
+        raise MessageError(f"{where}: an empty name, or one with blanks")
+    unique = dict.fromkeys(names)
+    return names if len(unique) == len(names) else list(unique)
+
+
+def _name_of(item: Raw, index: int) -> str:
+    found = decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata
+    return (found and found.name) or ""
+
+
+def _required(text: str | None, where: str) -> str:
+    if text is None or [text] != text.split():
+        raise MessageError(f"{where}: missing, or with blanks")
+    return text
+
+
+_FILTER = Decoder(_FilterBody)
+_BIND = Decoder(_BindBody)
+_NAMED = Decoder(_NamedObject)
+_ANY_KEYS = Decoder(dict[str, Raw])
+_ENCODER = msgspec.json.Encoder()

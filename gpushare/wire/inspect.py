@@ -1,0 +1,61 @@
+"""The inspect document: what the books say of nodes, in the original's JSON.
+
+Knows the document only, standard library only. Keys and their order are the original's, so its
+consumers keep working:
+
+    {"nodes":[{"name":…,"totalGPU":…,"usedGPU":…,
+               "devs":[{"id":…,"totalGPU":…,"usedGPU":…,"pods":[{"name":…,"namespace":…,"usedGPU":…}]}]}]}
+
+Different on purpose: nodes and pods are sorted (the original's order is random); and a pod whose
+annotations name no usable device of the node is shown. The original drops it (and gives its memory
+out again); here it counts once in the node's usedGPU and stands in one more key, `unplaced`, after
+`devs`, which is there only when it is needed. What a device shows as used is what its own pods sum
+to.
+"""
+
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from gpushare.core.model import Entry, NodeBooks
+
+
+def encode_inspect(nodes: Iterable[NodeBooks]) -> str:
+    """The inspect document of these nodes, sorted by name; compact JSON without a final newline."""
+    document = {"nodes": [_node(books) for books in sorted(nodes, key=lambda b: b.spec.name)]}
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _node(books: NodeBooks) -> dict[str, Any]:
+    capacity = books.spec.capacity
+    pods: list[list[dict[str, Any]]] = [[] for _ in capacity]
+    unplaced: list[dict[str, Any]] = []
+    for entry in sorted(books.entries, key=lambda e: (e.ref.namespace, e.ref.name, e.ref.uid)):
+        shares = entry.placement
+        if shares is None or any(device >= len(capacity) for device, _ in shares):
+            if entry.request.total:
+                unplaced.append(_pod(entry, entry.request.total))
+            continue
+        for device, units in shares:
+            pods[device].append(_pod(entry, units))
+    devices = [
+        {"id": index, "totalGPU": total, "usedGPU": _used(pods[index]), "pods": pods[index]}
+        for index, total in enumerate(capacity)
+    ]
+    node: dict[str, Any] = {
+        "name": books.spec.name,
+        "totalGPU": sum(capacity),
+        "usedGPU": _used(devices) + _used(unplaced),
+        "devs": devices,
+    }
+    if unplaced:
+        node["unplaced"] = unplaced
+    return node
+
+
+def _pod(entry: Entry, units: int) -> dict[str, Any]:
+    return {"name": entry.ref.name, "namespace": entry.ref.namespace, "usedGPU": units}
+
+
+def _used(items: list[dict[str, Any]]) -> int:
+    return sum(item["usedGPU"] for item in items)
