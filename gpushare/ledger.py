@@ -72,7 +72,6 @@ class _Assumption:
 
     since: float
     in_flight: bool = True
-    landed: bool = False
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
     token: int = 0  # rises with every doubt, so that what was read before does not settle it
 
@@ -192,7 +191,8 @@ class Ledger:
         with self._lock:
             assumption = self._assumptions.get(uid)
             if assumption is not None:
-                assumption.landed, assumption.in_flight, assumption.since = True, False, now
+                assumption.in_flight, assumption.since = False, now
+                self._entries[uid] = replace(self._entries[uid], landed=True, in_doubt=False)
 
     def doubt(self, uid: str, now: float) -> None:
         """The binding was sent and its outcome is unknown: keep the charge, have the pod read."""
@@ -202,6 +202,22 @@ class Ledger:
                 assumption.suspect, assumption.in_flight, assumption.since = True, False, now
                 assumption.token += 1
                 self._entries[uid] = replace(self._entries[uid], in_doubt=True)
+
+    def resume(self, uid: str, now: float) -> bool:
+        """Whether the caller may send the same binding again: it is in doubt, nobody else does."""
+        with self._lock:
+            assumption = self._assumptions.get(uid)
+            if assumption is None or assumption.in_flight or not self._entries[uid].in_doubt:
+                return False
+            assumption.in_flight, assumption.since = True, now
+            assumption.token += 1
+            return True
+
+    def token(self, uid: str) -> int:
+        """The token to read the pod under, see settle; -1 where nothing is assumed for it."""
+        with self._lock:
+            assumption = self._assumptions.get(uid)
+            return -1 if assumption is None else assumption.token
 
     def forget(self, uid: str) -> None:
         """Give back an assumed charge whose binding was never sent, or was definitely refused."""
@@ -372,9 +388,9 @@ class Ledger:
 
     def _confirm(self, entry: Entry, pod: ObservedPod) -> None:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
-        landed = self._assumptions.pop(entry.ref.uid).landed
+        del self._assumptions[entry.ref.uid]
         self._take(entry.ref.uid)
-        ours = pod.node == entry.node and (landed or pod.placement == entry.placement)
+        ours = pod.node == entry.node and (entry.landed or pod.placement == entry.placement)
         self._put(_bound(pod, entry.placement if ours else pod.placement))
         if not ours:
             self._alarms["bound_by_another"] += 1

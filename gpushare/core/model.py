@@ -155,7 +155,12 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One charge in the books. placement None: unplaced, charged on every device of the node."""
+    """One charge in the books.
+
+    placement None: unplaced, charged on every device of the node. assigned: its device plug-in has
+    served it. While assumed: landed when the API server has confirmed the binding, in_doubt when
+    the binding was sent and no answer came.
+    """
 
     ref: PodRef
     request: Request
@@ -163,6 +168,7 @@ class Entry:
     placement: Shares | None
     state: State
     assigned: bool = False
+    landed: bool = False
     in_doubt: bool = False
 
 

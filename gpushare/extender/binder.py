@@ -1,0 +1,270 @@
+"""The bind transaction as steps, and the settling of binds whose outcome is unknown.
+
+Knows the ledger, the decisions and the wire formats; does no I/O itself. A step says what to do
+(read the pod, write the Binding, or answer), its result comes back through `read` or `written`, and
+all time is an argument, so one seed can replay any order of events. The loop around it is in
+service.py.
+
+The only write is the Binding. The API server merges its annotations into the pod in the same write
+that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and later), so there is no
+half state.
+
+    start -> [read the pod] -> assume -> write -> landed -> answer ""
+                                          |-> refused: 409 is read back, else forget -> answer why
+                                          |-> no answer or 5xx: in doubt, read back -> answer
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpushare.core.decide import place
+from gpushare.core.model import Allocation, Entry, PodRef, Request, State
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    InsufficientMemory,
+    RequestRefused,
+    WireError,
+)
+from gpushare.extender.books import Books, Library
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import encode
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import observe_pod, pod_ref
+
+BUDGET = 4.0
+"""Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
+
+_PLACE_ATTEMPTS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Step: GET the pod by its name; hand the result to `read`."""
+
+    ref: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBinding:
+    """Step: POST the Binding; hand the result to `written`."""
+
+    ref: PodRef
+    node: str
+    annotations: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Step: the end. error "" means bound; `reason` is one word for logs and metrics."""
+
+    error: str
+    reason: str
+
+
+Step = ReadPod | WriteBinding | Answer
+
+Asked = tuple[Books, Request]
+"""The books a pod is charged in, and what it asks for."""
+
+
+class Phase(Enum):
+    """What the pod is being read for."""
+
+    FIRST_READ = "the pod is not remembered from filter"
+    RECHECK = "an earlier bind of it is in doubt"
+    CONFLICT = "the API server answered 409"
+    READ_BACK = "the API server gave no answer"
+
+
+@dataclass(slots=True)
+class Bind:
+    """One bind under way. A plain value: copy it, and both copies can go on.
+
+    asked: what the pod asks for, None for a pod without GPU; only meaningful when `known`.
+    again: a binding sent earlier may still land, so no refusal of this one frees the charge.
+    """
+
+    library: Library
+    ref: PodRef
+    node: str
+    known: bool
+    asked: Asked | None
+    stamp: int
+    annotations: dict[str, str] = field(default_factory=dict)
+    phase: Phase = Phase.FIRST_READ
+    again: bool = False
+    token: int = -1
+    refusal: str = ""
+
+    def start(self, now: float, leads_until: float) -> Step:
+        """The first step. leads_until: until when, by the same clock, this process surely leads."""
+        for books in self.library:
+            entry = books.ledger.standing(self.ref.uid)
+            if entry is not None:
+                self.asked = (books, entry.request)
+                return self._standing(entry)
+        return self._send(now, leads_until) if self.known else ReadPod(self.ref)
+
+    def read(self, seen: Pod | ApiError | None, now: float, leads_until: float) -> Step:
+        """The step after the pod was read; None where no pod of the name exists."""
+        if isinstance(seen, ApiError):
+            return self._unread(seen)
+        if self.phase is Phase.FIRST_READ:
+            return self._first_read(seen, now, leads_until)
+        if self.asked is None:
+            return self._judge_plain(seen)
+        books, _ = self.asked
+        try:
+            pod = observe_pod(seen, books.names) if seen else None
+        except WireError as error:
+            return Answer(f"pod {self.ref}: {error}", "malformed")
+        books.ledger.settle(self.ref.uid, self.token, pod, now)
+        if pod is None or pod.ref.uid != self.ref.uid or pod.ended:
+            return Answer(f"pod {self.ref} is gone", "gone")
+        if pod.node:
+            return self._bound_to(pod.node)
+        return self._unbound(books.ledger, now, leads_until)
+
+    def written(self, error: ApiError | None, now: float) -> Step:
+        """The step after the Binding was posted; error None where the API server took it."""
+        ledger = self.asked[0].ledger if self.asked else None
+        if error is None:
+            if ledger:
+                ledger.landed(self.ref.uid, now)
+            return Answer("", "bound")
+        unknown = isinstance(error, ApiUnavailable)
+        if unknown or isinstance(error, ApiConflict):
+            self.phase = Phase.READ_BACK if unknown else Phase.CONFLICT
+            self.refusal = str(error)
+            if ledger:
+                ledger.doubt(self.ref.uid, now)
+            return self._read_pod()
+        if ledger and self.again and not isinstance(error, ApiNotFound):
+            ledger.doubt(self.ref.uid, now)
+        elif ledger:
+            ledger.forget(self.ref.uid)
+        return Answer(f"pod {self.ref}: {error}", "refused")
+
+    def _standing(self, entry: Entry) -> Step:
+        if entry.state is State.BOUND or entry.landed:
+            return self._bound_to(entry.node)
+        if entry.node != self.node or not entry.in_doubt:
+            return Answer(
+                f"pod {self.ref}: a bind to node {entry.node!r} has not ended", "in_flight"
+            )
+        self.phase = Phase.RECHECK
+        return self._read_pod()
+
+    def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
+        try:
+            if seen is None or pod_ref(seen).uid != self.ref.uid:
+                return Answer(f"pod {self.ref} with uid {self.ref.uid} does not exist", "gone")
+            node = seen.spec.node_name if seen.spec else None
+            if node:
+                return self._bound_to(node)
+            self.asked, self.known = self.library.judge(seen), True
+        except WireError as error:
+            return Answer(f"pod {self.ref}: {error}", "malformed")
+        return self._send(now, leads_until)
+
+    def _send(self, now: float, leads_until: float) -> Step:
+        """Charge what the pod asks for, and write; nothing is charged where nothing is written."""
+        if leads_until < now + BUDGET:
+            return Answer("this gpushare extender does not lead (any more)", "not_leading")
+        if self.asked is None:
+            return WriteBinding(self.ref, self.node, {})
+        books, request = self.asked
+        try:
+            allocation, capacity = self._assume(books, request, now)
+        except (RequestRefused, WireError) as error:
+            return Answer(str(error), type(error).__name__)
+        self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def _assume(self, books: Books, request: Request, now: float) -> tuple[Allocation, int]:
+        """(what is charged now, units of its first device)."""
+        policy = books.ranking(request).policy
+        for attempt in range(_PLACE_ATTEMPTS):
+            snapshot = books.ledger.snapshot()
+            allocation = place(snapshot, self.node, request, policy)
+            try:
+                books.ledger.assume(self.ref, request, allocation, now)
+            except InsufficientMemory:
+                # Another bind took the device between our look and the lock: look again.
+                if attempt == _PLACE_ATTEMPTS - 1:
+                    raise
+                continue
+            row = snapshot.row[self.node]
+            return allocation, int(snapshot.capacity[row, allocation.devices[0]])
+        raise AssertionError("unreachable")
+
+    def _read_pod(self) -> ReadPod:
+        self.token = self.asked[0].ledger.token(self.ref.uid) if self.asked else -1
+        return ReadPod(self.ref)
+
+    def _unread(self, error: ApiError) -> Answer:
+        """The pod could not be read: whatever is charged stays charged until it can be."""
+        if self.phase is Phase.FIRST_READ:
+            return Answer(f"pod {self.ref} cannot be read: {error}", "api")
+        if self.phase is Phase.CONFLICT:
+            return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+        return self._in_doubt(f"it cannot be read either: {error}")
+
+    def _unbound(self, ledger: Ledger, now: float, leads_until: float) -> Step:
+        """The pod reads as unbound: what that says of the binding we sent depends on its answer."""
+        if self.phase is Phase.CONFLICT:
+            if not self.again:
+                ledger.forget(self.ref.uid)
+            return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+        if self.phase is Phase.READ_BACK:
+            return self._in_doubt("it reads as not bound so far")
+        return self._send_again(ledger, now, leads_until)
+
+    def _send_again(self, ledger: Ledger, now: float, leads_until: float) -> Step:
+        """The scheduler asks again for a bind in doubt: the same Binding once more is no second
+        one.
+
+        Both carry the same devices, and the second to arrive is refused with 409.
+        """
+        entry = ledger.standing(self.ref.uid)
+        if entry is None or self.asked is None or entry.placement is None:
+            return Answer(
+                f"pod {self.ref}: an earlier bind was just settled, try again", "in_flight"
+            )
+        if leads_until < now + BUDGET:
+            return Answer("this gpushare extender does not lead (any more)", "not_leading")
+        if not ledger.resume(self.ref.uid, now):
+            return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
+        self.again = True
+        books, request = self.asked
+        snapshot = ledger.snapshot()
+        row, first = snapshot.row.get(self.node), entry.placement[0][0]
+        known = row is not None and first < snapshot.capacity.shape[1]
+        capacity = int(snapshot.capacity[row, first]) if known else 0
+        devices, units = zip(*entry.placement, strict=True)
+        allocation = Allocation(self.node, devices, units)
+        self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def _judge_plain(self, seen: Pod | None) -> Answer:
+        """What the pod says of a plain Binding that met a conflict or no answer."""
+        if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
+            return Answer(f"pod {self.ref} is gone", "gone")
+        if seen.spec and seen.spec.node_name:
+            return self._bound_to(seen.spec.node_name)
+        return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+
+    def _bound_to(self, node: str) -> Answer:
+        if node == self.node:
+            return Answer("", "bound")
+        return Answer(f"pod {self.ref} is already bound to node {node!r}", "bound_elsewhere")
+
+    def _in_doubt(self, why: str) -> Answer:
+        return Answer(
+            f"pod {self.ref}: the API server did not say whether the binding to {self.node!r} was"
+            f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
+            "in_doubt",
+        )

@@ -1,0 +1,168 @@
+"""Settings: one frozen value, read once.
+
+Each setting comes from its flag, else its environment variable (GPUSHARE_ and the flag's name),
+else the file named by --config, else its default. Knows no area of the package; only composition
+roots read it.
+"""
+
+import argparse
+import ipaddress
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from typing import Any
+
+from gpushare.errors import SettingsError
+
+_METAVARS = {"listen": "HOST:PORT", "health_listen": "HOST:PORT"}
+
+
+def _setting(default: object, text: str, choices: Sequence[str] = ()) -> Any:  # noqa: ANN401 -- as dataclasses.field
+    return field(default=default, metadata={"help": text, "choices": tuple(choices)})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings of `gpushare serve`."""
+
+    listen: str = _setting("127.0.0.1:32766", "where kube-scheduler calls")
+    health_listen: str = _setting("127.0.0.1:32767", "where probes and metrics are answered")
+    kubeconfig: str = _setting("", "kubeconfig of the API server (in a pod: the service account)")
+    context: str = _setting("", "context of the kubeconfig")
+    scheduler_config: str = _setting("", "kube-scheduler's own configuration or Policy file")
+    unit: str = _setting("GiB", "memory unit of the cluster: GiB, MiB, or a chunk such as 256MiB")
+    policy: str = _setting("device-bestfit", "placement policy of pods that name none")
+    pairing: str = _setting(
+        "auto",
+        "hold back equal pods until the device plug-in has served one",
+        ("auto", "on", "off"),
+    )
+    filter_answer: str = _setting(
+        "all", "filter answers all nodes that fit, or the best one alone", ("all", "best")
+    )
+    leadership: str = _setting(
+        "lease",
+        "lead by a Lease of our own, while our kube-scheduler holds its Lease, or always",
+        ("lease", "scheduler", "off"),
+    )
+    namespace: str = _setting(
+        "kube-system", "namespace of our Lease and of unhealthy-gpu ConfigMaps"
+    )
+    identity: str = _setting(
+        "", "name of this process in the Lease (default: host name and a uuid)"
+    )
+    threads: int = _setting(64, "requests served at once")
+    body_limit: int = _setting(16 * 1024 * 1024, "largest request body in bytes")
+    insecure_listen: bool = _setting(False, "allow --listen beyond loopback without mutual TLS")
+    tls_cert: str = _setting("", "certificate file of --listen")
+    tls_key: str = _setting("", "key file of --listen")
+    tls_client_ca: str = _setting("", "CA file that the caller's certificate must be signed by")
+    tls_client_names: str = _setting("", "comma-separated names a caller's certificate may have")
+    log_level: str = _setting("info", "what is logged", ("debug", "info", "warning", "error"))
+
+
+def read_settings(
+    argv: Sequence[str], environ: Mapping[str, str], read_file: Callable[[str], object], prog: str
+) -> Settings:
+    """The settings from flags, environment and file, checked.
+
+    read_file gives the document of a YAML file. Raises SettingsError; a wrong flag ends in
+    argparse's own exit 2.
+    """
+    parser = argparse.ArgumentParser(prog=prog, description="Run the scheduler extender.")
+    parser.add_argument("--config", metavar="FILE", help="settings as YAML, keys as the flags")
+    for setting in fields(Settings):
+        _add_flag(parser, setting)
+    flags = {
+        key: value for key, value in vars(parser.parse_args(argv)).items() if value is not None
+    }
+    path = flags.pop("config", None) or environ.get("GPUSHARE_CONFIG")
+    values: dict[str, Any] = {setting.name: setting.default for setting in fields(Settings)}
+    values |= _from_file(path, read_file) if path else {}
+    for setting in fields(Settings):
+        variable = f"GPUSHARE_{setting.name.upper()}"
+        if variable in environ:
+            values[setting.name] = _typed(setting, environ[variable], variable)
+    settings = Settings(**(values | flags))
+    _check(settings)
+    return settings
+
+
+def address(text: str, name: str) -> tuple[str, int]:
+    """(host, port) of HOST:PORT; port 0 takes a free one. Raises SettingsError by that name."""
+    host, colon, port = text.rpartition(":")
+    number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else -1
+    if not colon or not host or not 0 <= number <= 65535:
+        raise SettingsError(f"{name}: {text!r} is not HOST:PORT")
+    return host.strip("[]"), number
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach the host."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _add_flag(parser: argparse.ArgumentParser, setting: "Field[Any]") -> None:
+    flag = "--" + setting.name.replace("_", "-")
+    text = f"{setting.metadata['help']} (default: {setting.default or 'none'})"
+    if setting.type is bool:
+        parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
+        return
+    parser.add_argument(
+        flag,
+        type=setting.type if callable(setting.type) else str,
+        choices=setting.metadata["choices"] or None,
+        metavar=_METAVARS.get(setting.name),
+        help=text,
+    )
+
+
+def _from_file(path: str, read_file: Callable[[str], object]) -> dict[str, object]:
+    document = read_file(path)
+    if not isinstance(document, dict):
+        raise SettingsError(f"{path}: must be a mapping of settings")
+    known = {setting.name.replace("_", "-"): setting for setting in fields(Settings)}
+    values: dict[str, object] = {}
+    for key, value in document.items():
+        setting = known.get(str(key))
+        if setting is None:
+            raise SettingsError(
+                f"{path}: {str(key)!r} is no setting; there are: {', '.join(known)}"
+            )
+        values[setting.name] = _typed(setting, value, f"{path}: {key}")
+    return values
+
+
+def _typed(setting: "Field[Any]", value: object, where: str) -> object:
+    """The value as the setting's type; text is read as a flag's would be."""
+    wanted: object = value
+    if isinstance(value, str) and setting.type is bool:
+        wanted = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+    elif isinstance(value, str) and setting.type is int and value.isascii() and value.isdigit():
+        wanted = int(value)
+    if type(wanted) is not setting.type:
+        raise SettingsError(f"{where}: {value!r} is not {getattr(setting.type, '__name__', '')}")
+    if setting.metadata["choices"] and wanted not in setting.metadata["choices"]:
+        raise SettingsError(
+            f"{where}: {value!r} is none of {', '.join(setting.metadata['choices'])}"
+        )
+    return wanted
+
+
+def _check(settings: Settings) -> None:
+    host, _ = address(settings.listen, "listen")
+    address(settings.health_listen, "health-listen")
+    if settings.threads < 1:
+        raise SettingsError(f"threads: {settings.threads} is less than 1")
+    if settings.body_limit < 1024:
+        raise SettingsError(f"body-limit: {settings.body_limit} is less than 1024 bytes")
+    tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    if any(tls) and not all(tls):
+        raise SettingsError("tls-cert, tls-key and tls-client-ca belong together (mutual TLS)")
+    if not is_loopback(host) and not all(tls) and not settings.insecure_listen:
+        raise SettingsError(
+            f"listen: {settings.listen} can be reached from other machines, and whoever reaches it"
+            " can bind pods; give tls-cert, tls-key and tls-client-ca, or say --insecure-listen"
+        )
