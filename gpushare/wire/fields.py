@@ -1,0 +1,81 @@
+"""Fields of a parsed configuration document: typed, or an error that names the path.
+
+Knows dicts as YAML and JSON readers make them; not where they come from, nor what a field means.
+Missing and null are the same: the default. A Go duration is a field's text too.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+from gpushare.errors import SettingsError
+
+_T = TypeVar("_T")
+Fields = Mapping[str, object]
+
+_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
+_PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
+_DURATION = re.compile(f"(?:{_PART.pattern})+")
+
+
+def fields_of(value: object, where: str) -> Fields:
+    """The object at `where`; an empty one where there is none."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
+        raise SettingsError(f"{where}: must be an object")
+    return value
+
+
+def only(fields: Fields, known: Iterable[str], where: str) -> None:
+    """Nothing, if every key is known. Raises SettingsError naming one that is not."""
+    for key in fields:
+        if key not in known:
+            raise SettingsError(f"{where}: unknown key {key[:40]!r} (keys are case-sensitive)")
+
+
+def items(fields: Fields, key: str, where: str = "") -> Sequence[object]:
+    """The list under a key."""
+    return _field(fields, key, list, "a list", where) or []
+
+
+def text(fields: Fields, key: str, where: str = "", default: str = "") -> str:
+    """The text under a key."""
+    value = _field(fields, key, str, "text", where)
+    return default if value is None else value
+
+
+def flag(fields: Fields, key: str, where: str = "") -> bool:
+    """The truth value under a key, false by default."""
+    return _field(fields, key, bool, "true or false", where) or False
+
+
+def number(fields: Fields, key: str, where: str = "", default: int = 0) -> int:
+    """The whole number under a key (True and False are none, whatever Python says)."""
+    if isinstance(fields.get(key), bool):
+        raise SettingsError(f"{_path(where, key)}: must be a whole number")
+    value = _field(fields, key, int, "a whole number", where)
+    return default if value is None else value
+
+
+def parse_duration(duration: str) -> float:
+    """Seconds of a Go duration such as "5s", "1m30s", "250ms". Raises SettingsError."""
+    if duration in ("0", "+0", "-0"):
+        return 0.0
+    body = duration.removeprefix("-").removeprefix("+")
+    too_odd = len(duration) > 64 or len(duration) - len(body) > 1
+    if too_odd or _DURATION.fullmatch(body) is None:
+        raise SettingsError(f"{duration[:40]!r} is not a duration such as 5s or 500ms")
+    seconds = sum(float(amount) * _SECONDS[unit] for amount, unit in _PART.findall(body))
+    return -seconds if duration.startswith("-") else seconds
+
+
+def _field(fields: Fields, key: str, kind: type[_T], shown: str, where: str) -> _T | None:
+    value = fields.get(key)
+    if value is not None and not isinstance(value, kind):
+        raise SettingsError(f"{_path(where, key)}: must be {shown}")
+    return value
+
+
+def _path(where: str, key: str) -> str:
+    return f"{where}.{key}" if where else key
