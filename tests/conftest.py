@@ -1,0 +1,27 @@
+"""What every test may ask for. Keep it tiny: what one area needs stands in that area.
+
+`tests` is a package (every folder has an empty `__init__.py`), so a helper is imported by its full
+name: `from tests.unit.core.clusters import ...`.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.ledger import Ledger, Pairing
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--regenerate-scenarios",
+        action="store_true",
+        help="write the dumps that the ledger scenarios show now into their files",
+    )
+
+
+@pytest.fixture
+def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
+    """Empty books, audited when the test is over; the pairing may be given as (indirect) param."""
+    books = Ledger(getattr(request, "param", Pairing.AUTO))
+    yield books
+    books.check()
