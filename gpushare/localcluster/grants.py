@@ -1,0 +1,41 @@
+"""Which devices a bound pod was given, as its annotations say: for logs, reports and expectations.
+
+Reads what the extender wrote; it judges nothing. An annotation that cannot be read is no grant.
+"""
+
+from typing import Any
+
+from gpushare.errors import QuantityError
+from gpushare.wire.annotations import ALIYUN, strict_number
+from gpushare.wire.quantity import to_units
+
+Json = dict[str, Any]
+
+
+def granted(pod: Json) -> dict[int, int]:
+    """Units by device index: the pod's total, spread evenly over the devices it was given."""
+    devices = granted_devices(pod)
+    total = asked_units(pod)
+    return {device: total // len(devices) for device in devices}
+
+
+def granted_devices(pod: Json) -> tuple[int, ...]:
+    """The device indices of the IDX annotation in order; empty when there is none usable."""
+    text = str((pod["metadata"].get("annotations") or {}).get(ALIYUN.idx, ""))
+    indices = [strict_number(part) for part in text.split(",")] if text else []
+    known = [index for index in indices if index is not None]
+    return tuple(known) if len(known) == len(indices) else ()
+
+
+def asked_units(pod: Json) -> int:
+    """Units of device memory in the limits of all containers."""
+    return sum(container_units(item) for item in pod["spec"].get("containers") or ())
+
+
+def container_units(container: Json) -> int:
+    """Units of device memory in one container's limits; 0 for none or nonsense."""
+    limits = (container.get("resources") or {}).get("limits") or {}
+    try:
+        return to_units(limits.get(ALIYUN.resource, "0"))
+    except QuantityError:
+        return 0

@@ -1,0 +1,251 @@
+"""The kubelet of every node: admits bound pods, runs them, ends them, confirms their deletion.
+
+Containers are no processes here: a pod "runs" by its status saying so. Admission is the real
+kubelet's: a pod that asks for more of a resource than its node has left fails with OutOf<resource>.
+Pods are seen by a watch and written through the API server, as everything in the cluster does it.
+"""
+
+import heapq
+import logging
+import queue
+import threading
+import time
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
+from gpushare.localcluster.client import ApiClient, Json
+from gpushare.localcluster.informer import Informer
+from gpushare.localcluster.pod_status import (
+    container_log,
+    failed_status,
+    pod_name,
+    running_status,
+    succeeded_status,
+)
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.objects import CPU, PODS, PodView, read_node, read_pod
+
+log = logging.getLogger(__name__)
+
+RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
+"""Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started."""
+
+_RETRY_SECONDS = 0.5
+
+
+@dataclass(order=True)
+class _Due:
+    """Something to look at later."""
+
+    at: float
+    uid: str = field(compare=False)
+
+
+class Kubelet:
+    """Runs the pods of all nodes in one thread."""
+
+    def __init__(self, api_url: str) -> None:
+        self._api = ApiClient(api_url, user_agent="gpushare-local-kubelet")
+        self._lock = threading.Lock()
+        self._pods: dict[str, Json] = {}
+        self._nodes: dict[str, NodeInfo] = {}
+        self._admitted: dict[str, str] = {}
+        self._numbers: dict[str, int] = {}
+        self._due: list[_Due] = []
+        self._inbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
+        self._informers = [
+            Informer(self._api, "/api/v1/nodes", self._on_node),
+            Informer(
+                self._api,
+                "/api/v1/pods",
+                self._on_pod,
+                query={"fieldSelector": "spec.nodeName!="},
+            ),
+        ]
+
+    def start(self) -> None:
+        """Begin to run pods."""
+        for informer in self._informers:
+            informer.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End all threads; the pods stay as they are."""
+        for informer in self._informers:
+            informer.stop()
+        self._inbox.put(None)
+        if self._thread.is_alive():
+            self._thread.join(5)
+        self._api.close()
+
+    def logs(self, namespace: str, name: str, container: str) -> str | None:
+        """What a container printed: the devices it was given. None when no such container runs."""
+        with self._lock:
+            pods = list(self._pods.values())
+        for pod in pods:
+            meta = pod["metadata"]
+            if (meta.get("namespace"), meta["name"]) == (namespace, name):
+                return container_log(pod, container)
+        return None
+
+    def _on_node(self, before: Json | None, after: Json | None) -> None:
+        with self._lock:
+            if after is None:
+                if before is not None:
+                    self._nodes.pop(before["metadata"]["name"], None)
+                return
+            try:
+                node = read_node(after)
+            except WireError as error:
+                log.warning("node not understood name=%s error=%s", pod_name(after), error)
+                return
+            known = self._nodes.get(node.name)
+            pods = known.pods.values() if known else ()
+            info = NodeInfo(node)
+            for pod in pods:
+                info = info.with_pod(pod)
+            self._nodes[node.name] = info
+            waiting = [uid for uid in self._pods if uid not in self._admitted]
+        for uid in waiting:
+            self._inbox.put(uid)
+
+    def _on_pod(self, before: Json | None, after: Json | None) -> None:
+        pod = after or before
+        if pod is None:
+            return
+        uid = str(pod["metadata"]["uid"])
+        with self._lock:
+            if after is None:
+                self._pods.pop(uid, None)
+                self._release(uid)
+                return
+            self._pods[uid] = after
+        self._inbox.put(uid)
+
+    def _run(self) -> None:
+        while (uid := self._next()) is not None:
+            with self._lock:
+                pod = self._pods.get(uid)
+            if pod is None:
+                continue
+            try:
+                self._step(uid, pod)
+            except (ApiNotFound, ApiConflict) as error:
+                log.debug("pod changed meanwhile pod=%s error=%s", pod_name(pod), error)
+            except (ApiError, WireError) as error:
+                log.info("pod not advanced pod=%s error=%s", pod_name(pod), error)
+                heapq.heappush(self._due, _Due(time.monotonic() + _RETRY_SECONDS, uid))
+
+    def _next(self) -> str | None:
+        """The UID of the next pod to look at; None when stopping."""
+        while True:
+            now = time.monotonic()
+            if self._due and self._due[0].at <= now:
+                return heapq.heappop(self._due).uid
+            timeout = self._due[0].at - now if self._due else None
+            try:
+                return self._inbox.get(timeout=timeout)
+            except queue.Empty:
+                continue
+
+    def _step(self, uid: str, pod: Json) -> None:
+        """Bring one pod one step further."""
+        phase = (pod.get("status") or {}).get("phase", "Pending")
+        if pod["metadata"].get("deletionTimestamp"):
+            # The containers have stopped: this delete is the confirmation that removes the pod.
+            self._api.delete(_path(pod), grace_seconds=0, uid=uid)
+        elif phase in ("Succeeded", "Failed"):
+            with self._lock:
+                self._release(uid)
+        elif phase == "Running":
+            self._hold(uid, read_pod(pod))
+            self._end_when_due(uid, pod)
+        else:
+            self._admit(uid, pod)
+
+    def _admit(self, uid: str, pod: Json) -> None:
+        view = read_pod(pod)
+        with self._lock:
+            node = self._nodes.get(view.node_name)
+        if node is None:
+            return
+        shortage = None if uid in self._admitted else admission_shortage(view, node)
+        if shortage is not None:
+            self._write_status(pod, failed_status(*shortage, _now()))
+            return
+        self._hold(uid, view)
+        self._write_status(pod, running_status(pod, self._address(uid), _now()))
+
+    def _hold(self, uid: str, pod: PodView) -> None:
+        """Count the pod on its node from now on."""
+        with self._lock:
+            node = self._nodes.get(pod.node_name)
+            if node is not None and uid in self._pods and uid not in self._admitted:
+                self._nodes[pod.node_name] = node.with_pod(pod)
+                self._admitted[uid] = pod.node_name
+
+    def _address(self, uid: str) -> str:
+        """The pod's address; nothing listens there."""
+        number = self._numbers.setdefault(uid, len(self._numbers))
+        return f"10.244.{number // 250 % 250}.{number % 250 + 1}"
+
+    def _end_when_due(self, uid: str, pod: Json) -> None:
+        seconds = _run_seconds(pod)
+        started = (pod.get("status") or {}).get("startTime")
+        if seconds is None or started is None:
+            return
+        left = _seconds_since_epoch(started) + seconds - time.time()
+        if left <= 0:
+            self._write_status(pod, succeeded_status(pod, started, _now()))
+        elif not any(due.uid == uid for due in self._due):
+            heapq.heappush(self._due, _Due(time.monotonic() + left, uid))
+
+    def _release(self, uid: str) -> None:
+        node_name = self._admitted.pop(uid, None)
+        node = self._nodes.get(node_name or "")
+        if node is not None:
+            self._nodes[node.name] = node.without_pod(uid)
+
+    def _write_status(self, pod: Json, status: Json) -> None:
+        self._api.patch(f"{_path(pod)}/status", {"status": status})
+
+
+def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
+    """Reason and message when the node has not what the pod asks for; None when it has.
+
+    An extended resource that the node does not list at all is not checked, as the kubelet does it.
+    """
+    wanted = {PODS: 1, **{name: amount for name, amount in pod.requests.items() if amount}}
+    for name, amount in wanted.items():
+        if name not in node.node.allocatable or amount <= node.free(name):
+            continue
+        capacity = node.node.allocatable[name]
+        scale = "m" if name == CPU else ""
+        message = (
+            f"Pod was rejected: Node didn't have enough resource: {name}, requested: {amount}"
+            f"{scale}, used: {capacity - node.free(name)}{scale}, capacity: {capacity}{scale}"
+        )
+        return f"OutOf{name}", message
+    return None
+
+
+def _run_seconds(pod: Json) -> float | None:
+    text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
+    try:
+        return None if text is None else max(float(text), 0.0)
+    except ValueError:
+        return None
+
+
+def _path(pod: Json) -> str:
+    return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+
+
+def _now() -> str:
+    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _seconds_since_epoch(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

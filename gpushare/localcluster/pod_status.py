@@ -1,0 +1,102 @@
+"""What the kubelet reports of a pod: the status of each phase of its life, and its logs.
+
+Pure: documents in, documents out; times are RFC 3339 texts handed in.
+"""
+
+from typing import Any
+
+from gpushare.localcluster.grants import container_units, granted_devices
+
+Json = dict[str, Any]
+
+
+def pod_name(item: Json) -> str:
+    """`namespace/name`, or the name alone of what has no namespace."""
+    meta = item["metadata"]
+    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+
+
+def container_log(pod: Json, container: str) -> str | None:
+    """What the container prints; None when the pod has no container of that name."""
+    spec = pod["spec"]
+    found = next((c for c in spec.get("containers") or () if c["name"] == container), None)
+    if found is None:
+        return None
+    lines = [f"container {container} of pod {pod_name(pod)} on node {spec.get('nodeName')}"]
+    units = container_units(found)
+    devices = ",".join(str(index) for index in granted_devices(pod))
+    if units and devices:
+        lines.append(f"NVIDIA_VISIBLE_DEVICES={devices}")
+        lines.append(f"{units} units of device memory on device {devices}")
+    else:
+        lines.append("no device was given to this container")
+    return "\n".join(lines) + "\n"
+
+
+def running_status(pod: Json, address: str, now: str) -> Json:
+    """The status of a pod whose containers have all started at `now`."""
+    return {
+        "phase": "Running",
+        "startTime": now,
+        "hostIP": "127.0.0.1",
+        "hostIPs": [{"ip": "127.0.0.1"}],
+        "podIP": address,
+        "podIPs": [{"ip": address}],
+        "conditions": _conditions(now, ready="True"),
+        "containerStatuses": [
+            _container_status(item, {"running": {"startedAt": now}}, running=True)
+            for item in pod["spec"].get("containers") or ()
+        ],
+    }
+
+
+def succeeded_status(pod: Json, started: str, now: str) -> Json:
+    """The status of a pod whose containers have all ended well at `now`."""
+    state = {
+        "terminated": {
+            "exitCode": 0,
+            "reason": "Completed",
+            "startedAt": started,
+            "finishedAt": now,
+        }
+    }
+    return {
+        "phase": "Succeeded",
+        "conditions": _conditions(now, ready="False", reason="PodCompleted"),
+        "containerStatuses": [
+            _container_status(item, state, running=False)
+            for item in pod["spec"].get("containers") or ()
+        ],
+    }
+
+
+def failed_status(reason: str, message: str, now: str) -> Json:
+    """The status of a pod that its node refused."""
+    return {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
+
+
+def _conditions(now: str, *, ready: str, reason: str | None = None) -> list[Json]:
+    more = {} if reason is None else {"reason": reason}
+    statuses = {
+        "PodReadyToStartContainers": "True",
+        "Initialized": "True",
+        "Ready": ready,
+        "ContainersReady": ready,
+    }
+    return [
+        {"type": kind, "status": status, "lastProbeTime": None, "lastTransitionTime": now, **more}
+        for kind, status in statuses.items()
+    ]
+
+
+def _container_status(container: Json, state: Json, *, running: bool) -> Json:
+    return {
+        "name": container["name"],
+        "image": container.get("image", ""),
+        "imageID": "",
+        "ready": running,
+        "started": running,
+        "restartCount": 0,
+        "state": state,
+        "lastState": {},
+    }

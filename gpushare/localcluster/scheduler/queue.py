@@ -1,0 +1,214 @@
+"""Which pod comes next: kube-scheduler's queue as a pure machine; time is always an argument.
+
+Four places: active (heap: higher priority first, then longest waiting), backoff (until a moment),
+unschedulable (until an event its rejecters wait for), in flight (being decided; events that happen
+meanwhile are kept, so that none is lost). No lock, thread or clock in here.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpushare.localcluster.scheduler.framework import ClusterEvent
+from gpushare.localcluster.scheduler.objects import PodView
+
+# podInitialBackoffSeconds, podMaxBackoffSeconds and --pod-max-in-unschedulable-pods-duration.
+INITIAL_BACKOFF = 1.0
+MAX_BACKOFF = 10.0
+MAX_UNSCHEDULABLE = 300.0
+
+EventsOf = Callable[[frozenset[str]], frozenset[ClusterEvent]]
+
+
+@dataclass
+class QueuedPod:
+    """A pod on its way, with what its backoff depends on.
+
+    `since`: its last failure (or arrival); among equals, who waits longest goes first.
+    `woken`: an event (or arrival) brought it here; somebody slower may not know of that yet.
+    """
+
+    pod: PodView
+    since: float
+    unschedulable: int = 0
+    errors: int = 0
+    rejected_by: frozenset[str] = frozenset()
+    ready_at: float = 0.0
+    missed: set[ClusterEvent] = field(default_factory=set)
+    woken: bool = True
+
+    @property
+    def uid(self) -> str:
+        """The pod's UID."""
+        return self.pod.uid
+
+
+def backoff(tries: int, initial: float = INITIAL_BACKOFF, maximum: float = MAX_BACKOFF) -> float:
+    """Seconds a pod waits after its n-th failure in a row: initial * 2^(n-1), at most maximum."""
+    if tries <= 0:
+        return 0.0
+    return float(min(initial * 2 ** min(tries - 1, 32), maximum))
+
+
+class SchedulingQueue:
+    """The pods that wait for a node. `events_of` says which events a rejecter waits for."""
+
+    def __init__(
+        self,
+        events_of: EventsOf,
+        *,
+        initial_backoff: float = INITIAL_BACKOFF,
+        max_backoff: float = MAX_BACKOFF,
+    ) -> None:
+        self._events_of = events_of
+        self._initial = initial_backoff
+        self._maximum = max_backoff
+        self._active: dict[str, QueuedPod] = {}
+        self._heap: list[tuple[int, float, int, str]] = []
+        self._backoff: dict[str, QueuedPod] = {}
+        self._waiting: dict[str, QueuedPod] = {}
+        self._in_flight: dict[str, QueuedPod] = {}
+        self._ticket = 0
+
+    def add(self, pod: PodView, now: float) -> None:
+        """Take in a new pod, unless its gates are closed or it is here already."""
+        if pod.gated or pod.uid in self:
+            return
+        self._activate(QueuedPod(pod, since=now))
+
+    def update(self, pod: PodView, now: float) -> None:
+        """Keep the newer copy; a change that may make the pod fit wakes it."""
+        entry = self._find(pod.uid)
+        if entry is None:
+            self.add(pod, now)
+            return
+        changed = _substance(entry.pod) != _substance(pod)
+        entry.pod = pod
+        if not changed:
+            return
+        if pod.uid in self._waiting:
+            self._wake(self._waiting.pop(pod.uid), now)
+        elif pod.uid in self._in_flight:
+            entry.missed.update(ClusterEvent)
+
+    def remove(self, uid: str) -> None:
+        """Forget a pod that is gone or bound."""
+        for place in (self._active, self._backoff, self._waiting, self._in_flight):
+            place.pop(uid, None)
+
+    def pop(self, now: float) -> QueuedPod | None:
+        """The next pod to decide, which is in flight from now on; None when nothing is ready."""
+        self.flush(now)
+        while self._heap:
+            *_, uid = heapq.heappop(self._heap)
+            entry = self._active.pop(uid, None)
+            if entry is not None:
+                entry.missed = set()
+                self._in_flight[uid] = entry
+                return entry
+        return None
+
+    def done(self, uid: str) -> None:
+        """The pod was bound, or is no business of ours any more."""
+        self._in_flight.pop(uid, None)
+
+    def reject(
+        self,
+        entry: QueuedPod,
+        rejected_by: frozenset[str],
+        now: float,
+        *,
+        look_again: bool = False,
+    ) -> None:
+        """No node took the pod: wait for an event, or only for the backoff if one came meanwhile.
+
+        `look_again`: the rejecter may have been slower than the event that woke the pod, so one
+        more try follows after the backoff. (kube-scheduler >= 1.32 tries again too, since its own
+        status patch counts as an event.)
+        """
+        if self._in_flight.pop(entry.uid, None) is None:
+            return
+        entry.unschedulable += 1
+        entry.errors = 0
+        entry.rejected_by = rejected_by
+        entry.since = now
+        entry.ready_at = now + backoff(entry.unschedulable, self._initial, self._maximum)
+        missed = bool(entry.missed & self._events_of(rejected_by))
+        if missed or (look_again and entry.woken):
+            entry.woken = missed
+            self._wake(entry, now)
+        else:
+            self._waiting[entry.uid] = entry
+
+    def fail(self, entry: QueuedPod, now: float) -> None:
+        """Something broke: no event can repair it, so the pod comes back when its backoff ends."""
+        if self._in_flight.pop(entry.uid, None) is None:
+            return
+        entry.errors += 1
+        entry.rejected_by = frozenset()
+        entry.since = now
+        entry.ready_at = now + backoff(entry.errors, self._initial, self._maximum)
+        self._backoff[entry.uid] = entry
+
+    def move(self, event: ClusterEvent, now: float) -> None:
+        """Wake the pods whose rejecters wait for this event; those in flight remember it."""
+        for entry in self._in_flight.values():
+            entry.missed.add(event)
+        for entry in list(self._waiting.values()):
+            if event in self._events_of(entry.rejected_by):
+                del self._waiting[entry.uid]
+                entry.woken = True
+                self._wake(entry, now)
+
+    def flush(self, now: float) -> None:
+        """Let out pods whose backoff has ended, and those that waited five minutes for an event."""
+        for entry in [e for e in self._waiting.values() if now - e.since > MAX_UNSCHEDULABLE]:
+            del self._waiting[entry.uid]
+            self._wake(entry, now)
+        for entry in [e for e in self._backoff.values() if e.ready_at <= now]:
+            del self._backoff[entry.uid]
+            self._activate(entry)
+
+    def next_change(self) -> float | None:
+        """When a pod becomes ready by time alone; None when none will."""
+        moments = [entry.ready_at for entry in self._backoff.values()]
+        moments += [entry.since + MAX_UNSCHEDULABLE for entry in self._waiting.values()]
+        return min(moments, default=None)
+
+    def places(self) -> dict[str, str]:
+        """Where each pod (by UID) is: active, backoff, unschedulable or in-flight."""
+        named = (
+            ("active", self._active),
+            ("backoff", self._backoff),
+            ("unschedulable", self._waiting),
+            ("in-flight", self._in_flight),
+        )
+        return {uid: word for word, place in named for uid in place}
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether the pod is anywhere in the queue or in flight."""
+        return self._find(uid) is not None
+
+    def _find(self, uid: str) -> QueuedPod | None:
+        for place in (self._active, self._backoff, self._waiting, self._in_flight):
+            if uid in place:
+                return place[uid]
+        return None
+
+    def _wake(self, entry: QueuedPod, now: float) -> None:
+        if entry.ready_at > now:
+            self._backoff[entry.uid] = entry
+        else:
+            self._activate(entry)
+
+    def _activate(self, entry: QueuedPod) -> None:
+        self._active[entry.uid] = entry
+        self._ticket += 1
+        heapq.heappush(self._heap, (-entry.pod.priority, entry.since, self._ticket, entry.uid))
+
+
+def _substance(pod: PodView) -> tuple[object, ...]:
+    """What of a pod its own updates can change that matters to scheduling: all but status."""
+    meta = pod.raw.get("metadata") or {}
+    spec = pod.raw.get("spec")
+    return (spec, meta.get("labels"), meta.get("annotations"), pod.deleting)

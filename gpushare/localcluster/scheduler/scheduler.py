@@ -1,0 +1,230 @@
+"""The scheduler around the pure parts: watches, the loop, the binding threads, what users are told.
+
+One pod is decided at a time; bindings run beside the next decisions, as in kube-scheduler. One lock
+guards queue and cache feeding; no call to the API server or an extender is made under it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+
+from gpushare.errors import WireError
+from gpushare.localcluster.client import ApiClient, Json
+from gpushare.localcluster.informer import Informer
+from gpushare.localcluster.scheduler.cache import Cache
+from gpushare.localcluster.scheduler.config import SchedulerOptions
+from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
+from gpushare.localcluster.scheduler.events import EventRecorder, write_condition
+from gpushare.localcluster.scheduler.extender import PLUGIN_NAME, HttpExtender
+from gpushare.localcluster.scheduler.feed import Feed
+from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Framework, Status
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.plugins.defaults import default_plugins
+from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
+
+log = logging.getLogger(__name__)
+
+Observer = Callable[[Decision], None]
+
+_BINDERS = 32
+# Pods that have not ended; the others hold nothing.
+_POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+
+
+class Scheduler:
+    """A small kube-scheduler. `observer` hears of each decision before it is bound."""
+
+    def __init__(
+        self, api_url: str, options: SchedulerOptions, *, observer: Observer | None = None
+    ) -> None:
+        self._api = ApiClient(api_url, user_agent="gpushare-local-scheduler")
+        self._observer = observer
+        self._framework = Framework(default_plugins(self._api, options.ignored_resources))
+        self._extenders = [HttpExtender(config) for config in options.extenders]
+        self._cycle = SchedulingCycle(
+            self._framework, self._extenders, Random(options.seed), options.percentage
+        )
+        self._cache = Cache()
+        self._queue = SchedulingQueue(
+            self._framework.events_of,
+            initial_backoff=options.initial_backoff,
+            max_backoff=options.max_backoff,
+        )
+        self._feed = Feed(self._queue, self._cache, options.scheduler_names)
+        self._events = EventRecorder(self._api)
+        self._changed = threading.Condition()
+        self._stopping = False
+        self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
+        self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        self._informers = [
+            Informer(self._api, "/api/v1/nodes", self._on_node),
+            Informer(self._api, "/api/v1/pods", self._on_pod, query=_POD_QUERY),
+        ]
+
+    def start(self) -> None:
+        """Begin to watch and to schedule."""
+        for informer in self._informers:
+            informer.start()
+        self._loop.start()
+
+    def stop(self) -> None:
+        """Finish the bindings under way and end all threads."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        for informer in self._informers:
+            informer.stop()
+        if self._loop.is_alive():
+            self._loop.join(10)
+        self._binders.shutdown(wait=True, cancel_futures=True)
+        self._events.close()
+        for extender in self._extenders:
+            extender.close()
+        self._api.close()
+
+    def wait_synced(self, timeout: float) -> bool:
+        """Whether both first lists have arrived within `timeout` seconds each."""
+        return all(informer.wait_synced(timeout) for informer in self._informers)
+
+    def _on_pod(self, before: Json | None, after: Json | None) -> None:
+        with self._changed:
+            try:
+                self._feed.pod(before, after, time.monotonic())
+            except WireError as error:
+                log.warning("pod not understood name=%s error=%s", _name(before, after), error)
+            self._changed.notify_all()
+
+    def _on_node(self, before: Json | None, after: Json | None) -> None:
+        with self._changed:
+            try:
+                self._feed.node(before, after, time.monotonic())
+            except WireError as error:
+                log.warning("node not understood name=%s error=%s", _name(before, after), error)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        if not self._wait_for_lists():
+            return
+        while (entry := self._next()) is not None:
+            try:
+                self._schedule(entry)
+            except Exception:
+                # The loop must outlive a bug in one pod's cycle; the pod comes back by its backoff.
+                log.exception("scheduling cycle failed pod=%s", entry.pod.key)
+                with self._changed:
+                    self._queue.fail(entry, time.monotonic())
+
+    def _wait_for_lists(self) -> bool:
+        """Whether both lists arrived; False when stopped before that."""
+        while not self.wait_synced(0.1):
+            with self._changed:
+                if self._stopping:
+                    return False
+        return True
+
+    def _next(self) -> QueuedPod | None:
+        """The next pod to decide, waited for; None when the scheduler stops."""
+        with self._changed:
+            while not self._stopping:
+                now = time.monotonic()
+                entry = self._queue.pop(now)
+                if entry is not None:
+                    return entry
+                change = self._queue.next_change()
+                self._changed.wait(None if change is None else max(change - now, 0.01))
+            return None
+
+    def _schedule(self, entry: QueuedPod) -> None:
+        pod = entry.pod
+        if pod.deleting or self._cache.holds(pod.uid):
+            with self._changed:
+                self._queue.done(pod.uid)
+            return
+        try:
+            decision = self._cycle.decide(pod, self._cache.snapshot())
+        except FitError as error:
+            self._rejected(entry, str(error), error.rejected_by)
+            return
+        except CycleError as error:
+            self._broken(entry, str(error))
+            return
+        self._assume(entry, decision)
+
+    def _assume(self, entry: QueuedPod, decision: Decision) -> None:
+        """Count the pod on its node, then reserve, permit, and bind beside the next decision."""
+        pod = decision.pod
+        self._cache.assume(pod, decision.node)
+        status = self._framework.run_reserve(pod, decision.node)
+        if status.ok:
+            status = self._framework.run_permit(pod, decision.node)
+        if not status.ok:
+            self._undo(pod, decision.node)
+            self._rejected(entry, status.message, frozenset({status.plugin}))
+            return
+        if self._observer is not None:
+            self._observer(decision)
+        try:
+            self._binders.submit(self._bind, entry, decision)
+        except RuntimeError:
+            self._undo(pod, decision.node)
+
+    def _bind(self, entry: QueuedPod, decision: Decision) -> None:
+        pod = decision.pod
+        try:
+            status = self._run_bind(pod, decision.node)
+        except Exception:
+            log.exception("binding failed pod=%s node=%s", pod.key, decision.node)
+            status = Status(Code.ERROR, ("internal error while binding",))
+        if status.ok:
+            with self._changed:
+                self._queue.done(pod.uid)
+            self._events.scheduled(pod, decision.node)
+            return
+        self._undo(pod, decision.node)
+        with self._changed:
+            # As if the assumed pod had been deleted: others may fit now.
+            self._queue.move(ClusterEvent.ASSIGNED_POD_DELETE, time.monotonic())
+        self._broken(entry, status.message)
+
+    def _run_bind(self, pod: PodView, node_name: str) -> Status:
+        """The first interested extender that binds, else the default binder."""
+        for extender in self._extenders:
+            if extender.is_binder and extender.is_interested(pod):
+                status = extender.bind(pod, node_name)
+                if status.ok or not extender.config.ignorable:
+                    return status
+                log.warning("bind skipped url=%s error=%s", extender.name, status.message)
+        return self._framework.run_bind(pod, node_name)
+
+    def _undo(self, pod: PodView, node_name: str) -> None:
+        self._framework.run_unreserve(pod, node_name)
+        self._cache.forget(pod)
+
+    def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
+        with self._changed:
+            # An extender learns of a change by its own watch, perhaps a moment after us.
+            again = PLUGIN_NAME in rejected_by
+            self._queue.reject(entry, rejected_by, time.monotonic(), look_again=again)
+            waits = entry.uid in self._queue
+            self._changed.notify_all()
+        if waits:
+            self._tell(entry.pod, "Unschedulable", message)
+
+    def _broken(self, entry: QueuedPod, message: str) -> None:
+        with self._changed:
+            self._queue.fail(entry, time.monotonic())
+            waits = entry.uid in self._queue
+            self._changed.notify_all()
+        if waits:
+            self._tell(entry.pod, "SchedulerError", message)
+
+    def _tell(self, pod: PodView, reason: str, message: str) -> None:
+        self._events.failed(pod, message)
+        write_condition(self._api, pod, reason, message)
+
+
+def _name(before: Json | None, after: Json | None) -> object:
+    return ((after or before or {}).get("metadata") or {}).get("name")
