@@ -302,4 +302,8 @@ def _read_until(
         if not chunk:
             break
         chunks.append(chunk)
+    if response.length:
+        raise http.client.IncompleteRead(b"".join(chunks), response.length)
+    # read1() leaves a fully read answer open, and the connection with it.
+    response.close()
     return b"".join(chunks)

@@ -41,9 +41,7 @@ def options_from(config: SchedulerConfig, *, seed: int | None = None) -> Schedul
         if extender.enable_https or not extender.url_prefix.startswith("http://"):
             raise SettingsError(f"{extender.url_prefix}: extenders are called by plain http only")
         if extender.preempt_verb:
-            raise SettingsError(
-                f"{extender.url_prefix}: preemptVerb: preemption is not offered"
-            )
+            raise SettingsError(f"{extender.url_prefix}: preemptVerb: preemption is not offered")
     return SchedulerOptions(
         extenders=config.extenders,
         scheduler_names=frozenset(config.scheduler_names),

@@ -77,7 +77,8 @@ class EventRecorder:
 def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> None:
     """Set PodScheduled=False with the reason, unless the pod says exactly that already."""
     status: Json = pod.raw.get("status") or {}
-    old: Json = next((c for c in status.get("conditions") or () if c.get("type") == "PodScheduled"), {})
+    conditions = status.get("conditions") or ()
+    old: Json = next((c for c in conditions if c.get("type") == "PodScheduled"), {})
     if (old.get("status"), old.get("reason"), old.get("message")) == ("False", reason, message):
         return
     # The transition is from True (or nothing) to False: a new reason alone is none.
