@@ -1,0 +1,214 @@
+"""A placement is read only where it adds up to the request, and what is written reads back."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.core.model import Allocation, Request, Shares
+from gpushare.errors import SettingsError
+from gpushare.wire.annotations import ALIYUN, Names, encode, placement, strict_number
+
+IDX = ALIYUN.idx
+MAP = ALIYUN.allocation
+
+
+def asks(*containers: int, devices: int = 1, peak: int = 0) -> Request:
+    """A request of these containers, or of `peak` units where an init container needs more."""
+    total = max(sum(containers), peak)
+    shares = tuple((index, units) for index, units in enumerate(containers) if units)
+    return Request(units=total // devices, devices=devices if total else 0, containers=shares)
+
+
+def grants(document: object) -> dict[str, str]:
+    return {MAP: json.dumps(document)}
+
+
+def test_the_names_of_the_original_are_the_originals() -> None:
+    assert ALIYUN.resource == "aliyun.com/gpu-mem"
+    assert ALIYUN.count == "aliyun.com/gpu-count"
+    assert (ALIYUN.idx, ALIYUN.dev, ALIYUN.pod, ALIYUN.assigned, ALIYUN.assume_time) == (
+        "ALIYUN_COM_GPU_MEM_IDX",
+        "ALIYUN_COM_GPU_MEM_DEV",
+        "ALIYUN_COM_GPU_MEM_POD",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME",
+    )
+    assert ALIYUN.allocation == "scheduler.framework.gpushare.allocation"
+    assert ALIYUN.inventory == "gpushare.io/devices"
+    assert ALIYUN.unhealthy == "unhealthy-gpu-"
+    assert ALIYUN.policy == "gpushare.io/policy"
+
+
+def test_another_resource_has_names_of_its_own() -> None:
+    npu = Names.for_resource("example.com/npu-mem")
+    assert npu.count == "example.com/npu-count"
+    assert npu.idx == "EXAMPLE_COM_NPU_MEM_IDX"
+    assert Names.for_resource("example.com/fpga").count == "example.com/fpga-count"
+    own = {npu.idx, npu.dev, npu.pod, npu.assigned, npu.assume_time, npu.allocation, npu.inventory}
+    theirs = {ALIYUN.idx, ALIYUN.dev, ALIYUN.pod, ALIYUN.assigned, ALIYUN.assume_time}
+    assert not own & (theirs | {ALIYUN.allocation, ALIYUN.inventory})
+    assert all(len(name.rpartition("/")[2]) <= 63 for name in own)
+
+
+@pytest.mark.parametrize("name", ["", "gpu", "a/b/c", "/x", "x/", "A.com/x", "a.com/" + "x" * 60])
+def test_a_name_that_cannot_name_annotations_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError):
+        Names.for_resource(name)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "request_", "shares"),
+    [
+        ({IDX: "0"}, asks(4), ((0, 4),)),
+        ({IDX: "3,0"}, asks(8, devices=2), ((0, 4), (3, 4))),
+        ({IDX: "7"}, asks(4, 4), ((7, 8),)),
+        ({IDX: "1"}, asks(8, devices=2), ((1, 8),)),
+        (grants({"0": {"1": 4}, "1": {"3": 4}}) | {IDX: "0"}, asks(4, 4), ((1, 4), (3, 4))),
+        (grants({"0": {"1": 3, "2": 1}}), asks(4), ((1, 3), (2, 1))),
+        (grants({"1": {"1": 3, "0": 0}, "2": {}}), asks(0, 3), ((1, 3),)),
+        # An init container needs 8 where the containers need 4: the map alone cannot say where.
+        (grants({"0": {"2": 4}}), asks(4, peak=8), ((2, 8),)),
+        (grants({"0": {"0": 4}}) | {IDX: "0,3"}, asks(4, devices=2, peak=8), ((0, 4), (3, 4))),
+        (grants({"0": {"0": 4}}) | {IDX: "1"}, asks(4, peak=8), ((0, 8),)),
+        ({IDX: "5"} | grants({}), asks(peak=6), ((5, 6),)),
+        # A map that does not agree with the limits is as good as none.
+        (grants({"0": {"1": 5}}) | {IDX: "2"}, asks(4), ((2, 4),)),
+        (grants({"0": {"1": 4}}) | {IDX: "2"}, asks(4, 4), ((2, 8),)),
+    ],
+)
+def test_placements_that_add_up_are_read(
+    annotations: dict[str, str], request_: Request, shares: Shares
+) -> None:
+    assert placement(annotations, request_, ALIYUN) == shares
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {},
+        {IDX: ""},
+        {IDX: "-1"},
+        {IDX: " 0"},
+        {IDX: "0,"},
+        {IDX: "0, 1"},
+        {IDX: "0,0"},
+        {IDX: "0,1,2"},
+        {IDX: "1_0"},
+        {IDX: "\u0661"},
+        {IDX: "2147483648"},
+        {IDX: "12345678901"},
+        {IDX: "no-gpu"},
+        {IDX: "0," * 600 + "1"},
+        grants([]),
+        grants({"0": 4}),
+        grants({"0": {"0": "4"}}),
+        grants({"0": {"0": 4.0}}),
+        grants({"0": {"0": True}}),
+        grants({"0": {"0": -4, "1": 8}}),
+        grants({"x": {"0": 4}}),
+        grants({"0": {"-1": 4}}),
+        grants({"0": {"0": 2, "00": 2}}),
+        {MAP: '{"0":{"0":4},"0":{"1":4}}'},
+        {MAP: '{"0":{"0":NaN}}'},
+        {MAP: '{"0":{"0":' + "9" * 5000 + "}}"},
+        {MAP: "[" * 50_000},
+        {MAP: "{"},
+        {MAP: " " * 70_000 + "{}"},
+        grants({"0": {"1": 1, "2": 1, "3": 1}}) | {IDX: "0,1,2"},
+    ],
+)
+def test_placements_that_make_no_sense_are_none(annotations: dict[str, str]) -> None:
+    assert placement(annotations, asks(4), ALIYUN) is None
+
+
+def test_a_surplus_that_does_not_divide_is_no_placement() -> None:
+    assert placement(grants({"0": {"0": 2, "1": 2}}), asks(4, peak=7), ALIYUN) is None
+
+
+def test_a_pod_without_gpu_has_no_placement() -> None:
+    assert placement({IDX: "0"}, Request(cpu=100), ALIYUN) is None
+
+
+def test_a_decision_is_written_as_the_original_writes_it() -> None:
+    written = encode(
+        Allocation("n", (1,), (7,)), asks(2, 0, 5), 16, 1_760_000_000_000_000_001, ALIYUN
+    )
+    assert written == {
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_DEV": "16",
+        "ALIYUN_COM_GPU_MEM_POD": "7",
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": "false",
+        "ALIYUN_COM_GPU_MEM_ASSUME_TIME": "1760000000000000001",
+        "scheduler.framework.gpushare.allocation": '{"0":{"1":2},"2":{"1":5}}',
+    }
+
+
+def test_containers_fill_the_devices_in_order() -> None:
+    written = encode(Allocation("n", (0, 3), (4, 4)), asks(3, 5, devices=2), 16, 0, ALIYUN)
+    assert written[IDX] == "0,3"
+    assert json.loads(written[MAP]) == {"0": {"0": 3}, "1": {"0": 1, "3": 4}}
+
+
+def test_a_pod_whose_init_container_alone_asks_has_no_map() -> None:
+    written = encode(Allocation("n", (2,), (6,)), asks(peak=6), 16, 0, ALIYUN)
+    assert MAP not in written
+    assert written[IDX] == "2"
+
+
+@st.composite
+def decisions(draw: st.DrawFn) -> tuple[Request, Allocation]:
+    devices = sorted(draw(st.sets(st.integers(0, 63), min_size=1, max_size=8)))
+    containers = draw(st.lists(st.integers(0, 50), max_size=5))
+    total = max(sum(containers) + draw(st.integers(0, 20)), 1)
+    total += -total % len(devices)
+    left_over = total - sum(containers)
+    if draw(st.booleans()):
+        containers.append(left_over)
+    request = asks(*containers, devices=len(devices), peak=total)
+    return request, Allocation("n", tuple(devices), (request.units,) * len(devices))
+
+
+@given(decisions(), st.integers(0, 2**63))
+def test_what_is_written_reads_back(decision: tuple[Request, Allocation], now_ns: int) -> None:
+    request, allocation = decision
+    written = encode(allocation, request, 80, now_ns, ALIYUN)
+    assert placement(written, request, ALIYUN) == allocation.shares
+    del written[IDX]
+    if sum(units for _, units in request.containers) == request.total:
+        assert placement(written, request, ALIYUN) == allocation.shares
+
+
+@given(
+    st.dictionaries(st.sampled_from([IDX, MAP]), st.text(max_size=40)),
+    st.lists(st.integers(0, 9), min_size=1, max_size=3),
+)
+def test_any_annotation_gives_all_of_the_request_or_nothing(
+    annotations: dict[str, str], containers: list[int]
+) -> None:
+    request = asks(*containers)
+    shares = placement(annotations, request, ALIYUN)
+    assert shares is None or sum(units for _, units in shares) == request.total
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 5) | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("0123x"), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(JSON, st.integers(1, 5))
+def test_any_map_gives_all_of_the_request_or_nothing(document: object, units: int) -> None:
+    shares = placement(grants(document), asks(units), ALIYUN)
+    assert shares is None or sum(share for _, share in shares) == units
+
+
+def test_strict_numbers_are_ascii_digits_within_the_limit() -> None:
+    assert strict_number("007") == 7
+    assert strict_number("64", 64) == 64
+    assert strict_number("65", 64) is None
+    assert [strict_number(text) for text in ("", "+7", "7 ", "\u0667", "7\n")] == [None] * 5

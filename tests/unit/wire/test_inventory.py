@@ -1,0 +1,124 @@
+"""An inventory reads back as written, and a wrong one names the field."""
+
+import json
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.core.model import MAX_UNITS
+from gpushare.errors import AnnotationError
+from gpushare.wire.inventory import (
+    Device,
+    Inventory,
+    decode_inventory,
+    decode_unhealthy,
+    encode_inventory,
+    is_unit,
+)
+
+DEVICES = st.builds(
+    Device,
+    mem=st.integers(0, MAX_UNITS),
+    uuid=st.text(max_size=128),
+    model=st.text(max_size=128),
+    healthy=st.booleans(),
+)
+INVENTORIES = st.builds(
+    Inventory,
+    unit=st.sampled_from(["GiB", "MiB", "256MiB"]),
+    devices=st.lists(DEVICES, max_size=64).map(tuple),
+    marks_assigned=st.booleans(),
+)
+
+
+@given(INVENTORIES)
+def test_what_is_written_reads_back(inventory: Inventory) -> None:
+    assert decode_inventory(encode_inventory(inventory)) == inventory
+
+
+def test_the_text_is_compact_and_leaves_defaults_out() -> None:
+    devices = (Device(80, "GPU-1", "A100"), Device(40, healthy=False))
+    assert encode_inventory(Inventory("GiB", devices, marks_assigned=True)) == (
+        '{"v":1,"unit":"GiB","devices":[{"uuid":"GPU-1","model":"A100","mem":80},'
+        '{"mem":40,"healthy":false}],"marksAssigned":true}'
+    )
+
+
+def test_keys_of_a_newer_writer_are_ignored() -> None:
+    text = '{"v":1,"unit":"GiB","devices":[{"mem":8,"numa":1}],"driver":"570"}'
+    assert decode_inventory(text) == Inventory("GiB", (Device(8),))
+
+
+def changed(**fields: Any) -> str:
+    return json.dumps({"v": 1, "unit": "GiB", "devices": [{"mem": 8}]} | fields)
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[" * 50_000, "not JSON"),
+        ('{"v":' + "1" * 5000 + "}", "not JSON"),
+        (" " * 70_000, "longer"),
+        ("[]", "inventory: must be an object"),
+        (changed(v=2), r"inventory\.v"),
+        (changed(v=True), r"inventory\.v"),
+        (changed(v=None), r"inventory\.v"),
+        (changed(unit=None), r"inventory\.unit"),
+        (changed(unit="KiB"), r"inventory\.unit"),
+        (changed(unit="0MiB"), r"inventory\.unit"),
+        (changed(devices={}), r"inventory\.devices"),
+        (changed(devices=[{"mem": 1}] * 65), r"inventory\.devices: more than 64"),
+        (changed(devices=[8]), r"inventory\.devices\[0\]: must be an object"),
+        (changed(devices=[{"mem": 8}, {}]), r"inventory\.devices\[1\]\.mem"),
+        (changed(devices=[{"mem": 8.0}]), r"inventory\.devices\[0\]\.mem"),
+        (changed(devices=[{"mem": True}]), r"inventory\.devices\[0\]\.mem"),
+        (changed(devices=[{"mem": -1}]), r"inventory\.devices\[0\]\.mem"),
+        (changed(devices=[{"mem": MAX_UNITS + 1}]), r"inventory\.devices\[0\]\.mem"),
+        (changed(devices=[{"mem": 8, "uuid": 7}]), r"inventory\.devices\[0\]\.uuid"),
+        (changed(devices=[{"mem": 8, "model": "x" * 129}]), r"inventory\.devices\[0\]\.model"),
+        (changed(devices=[{"mem": 8, "healthy": 1}]), r"inventory\.devices\[0\]\.healthy"),
+        (changed(marksAssigned="yes"), r"inventory\.marksAssigned"),
+    ],
+)
+def test_a_wrong_inventory_names_the_field(text: str, field: str) -> None:
+    with pytest.raises(AnnotationError, match=field):
+        decode_inventory(text)
+
+
+@given(st.text())
+def test_arbitrary_text_never_raises_anything_else(text: str) -> None:
+    for read in (decode_inventory, lambda value: decode_unhealthy({"gpus": value})):
+        with suppress(AnnotationError):
+            read(text)
+
+
+def test_units_of_memory() -> None:
+    assert all(map(is_unit, ["GiB", "MiB", "1MiB", "256MiB"]))
+    assert not any(map(is_unit, ["", "gib", "2GiB", "01MiB", "-1MiB", "MiB\n", "12345678MiB"]))
+
+
+@pytest.mark.parametrize(
+    ("data", "indices"),
+    [
+        ({}, set()),
+        ({"gpus": ""}, set()),
+        ({"gpus": "0,2"}, {0, 2}),
+        ({"gpus": " 0, 2,2\n"}, {0, 2}),
+        ({"other": "x", "gpus": "63"}, {63}),
+    ],
+)
+def test_unhealthy_devices_are_listed_by_index(data: dict[str, str], indices: set[int]) -> None:
+    assert decode_unhealthy(data) == indices
+
+
+@pytest.mark.parametrize(
+    "text", ["x", "0,", ",", "0;2", "-1", "1.0", "0 2", "\u0660", "0," * 40_000]
+)
+def test_a_bad_token_is_an_error_and_never_device_0(text: str) -> None:
+    with pytest.raises(AnnotationError, match="gpus"):
+        decode_unhealthy({"gpus": text})
