@@ -1,0 +1,237 @@
+"""A WSGI server with one thread a connection: HTTP/1.1, keep-alive, streams.
+
+Knows sockets and HTTP framing, nothing of Kubernetes. werkzeug's own server closes the connection
+after every answer and cannot tell a stream that its client has gone, so this one is ours.
+"""
+
+import io
+import socket
+import socketserver
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from email.message import Message
+from http.server import BaseHTTPRequestHandler
+from typing import Any, TypeAlias
+from urllib.parse import unquote_to_bytes
+
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Callable[[bytes], object]]
+WsgiApp: TypeAlias = Callable[[Environ, StartResponse], Iterable[bytes]]
+
+CONNECTION = "gpushare.connection"
+"""Key of the `ClientConnection` in the WSGI environment."""
+
+BODY_LIMIT = 3 * 1024 * 1024
+"""Bytes of a request body, the limit of a real API server."""
+
+DRAIN_LIMIT = 8 * BODY_LIMIT
+JOIN_SECONDS = 5.0
+
+
+class ConnectionDropped(Exception):
+    """Raised by an application to close the connection with no (further) byte."""
+
+
+class ClientConnection:
+    """The other end of a request."""
+
+    def __init__(self, sock: socket.socket, closing: threading.Event) -> None:
+        """Look at this socket, and at whether the server is stopping."""
+        self._socket = sock
+        self._closing = closing
+
+    def alive(self) -> bool:
+        """Return whether the client is there and the server is not stopping."""
+        if self._closing.is_set():
+            return False
+        try:
+            return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """One connection: requests one after another."""
+
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: "HttpServer"
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002  -- the base's name
+        """Stay quiet: tests read the recorder instead."""
+
+    def serve(self) -> None:
+        """Answer one request."""
+        body = self._read_body()
+        if body is None:
+            self.close_connection = True
+            return
+        try:
+            self._respond(self._environ(body))
+        except ConnectionDropped:
+            self.close_connection = True
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = serve  # noqa: N815
+
+    def _read_body(self) -> bytes | None:
+        """Return the body, None if the request has been refused."""
+        if "Transfer-Encoding" in self.headers:
+            self.send_error(411)
+            return None
+        length = self.headers.get("Content-Length", "0")
+        if not (length.isascii() and length.isdigit() and len(length) < 18):
+            self.send_error(400)
+            return None
+        if int(length) > BODY_LIMIT:
+            # Reading on is what lets the client see the answer instead of a reset.
+            self._drain(min(int(length), DRAIN_LIMIT))
+            self._send_head("413 Request Entity Too Large", [("Content-Length", "0")], b"")
+            return None
+        body = self.rfile.read(int(length))
+        return body if len(body) == int(length) else None
+
+    def _drain(self, left: int) -> None:
+        while left > 0:
+            piece = self.rfile.read(min(left, 65536))
+            if not piece:
+                return
+            left -= len(piece)
+
+    def _environ(self, body: bytes) -> Environ:
+        path, _, query = self.path.partition("?")
+        environ: Environ = {
+            "REQUEST_METHOD": self.command,
+            "SCRIPT_NAME": "",
+            "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
+            "QUERY_STRING": query,
+            "CONTENT_TYPE": self.headers.get("Content-Type", ""),
+            "CONTENT_LENGTH": str(len(body)),
+            "SERVER_NAME": str(self.server.server_address[0]),
+            "SERVER_PORT": str(self.server.server_address[1]),
+            "SERVER_PROTOCOL": self.request_version,
+            "REMOTE_ADDR": self.client_address[0],
+            "wsgi.version": (1, 0),
+            "wsgi.url_scheme": "http",
+            "wsgi.input": io.BytesIO(body),
+            "wsgi.errors": sys.stderr,
+            "wsgi.multithread": True,
+            "wsgi.multiprocess": False,
+            "wsgi.run_once": False,
+            CONNECTION: ClientConnection(self.connection, self.server.closing),
+        }
+        environ.update(_headers(self.headers))
+        return environ
+
+    def _respond(self, environ: Environ) -> None:
+        status, headers = "", []
+
+        def start_response(
+            code: str, fields: list[tuple[str, str]], _: object = None
+        ) -> Callable[[bytes], object]:
+            nonlocal status, headers
+            status, headers = code, fields
+            return self.wfile.write
+
+        pieces = self.server.app(environ, start_response)
+        try:
+            if any(name.lower() == "content-length" for name, _ in headers):
+                self._send_head(status, headers, b"".join(pieces))
+            else:
+                self._send_stream(status, headers, pieces)
+        finally:
+            getattr(pieces, "close", lambda: None)()
+
+    def _send_stream(
+        self, status: str, headers: list[tuple[str, str]], pieces: Iterable[bytes]
+    ) -> None:
+        """Send the head at once: a client of a quiet watch must learn that it stands."""
+        chunked = self.request_version == "HTTP/1.1"
+        framing = [("Transfer-Encoding", "chunked")] if chunked else [("Connection", "close")]
+        self.close_connection = self.close_connection or not chunked
+        self._send_head(status, headers + framing, b"")
+        for piece in pieces:
+            if piece:
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+        if chunked:
+            self.wfile.write(b"0\r\n\r\n")
+
+    def _send_head(self, status: str, headers: list[tuple[str, str]], body: bytes) -> None:
+        fields = "".join(f"{name}: {value}\r\n" for name, value in headers)
+        head = f"HTTP/1.1 {status}\r\nDate: {self.date_time_string()}\r\n{fields}\r\n"
+        self.wfile.write(head.encode("latin-1") + body)
+
+
+def _headers(headers: Message) -> Environ:
+    """Return request headers under their WSGI names; of a repeated one all values."""
+    named: Environ = {}
+    for name, value in headers.items():
+        key = "HTTP_" + name.upper().replace("-", "_")
+        if key not in {"HTTP_CONTENT_TYPE", "HTTP_CONTENT_LENGTH"}:
+            named[key] = f"{named[key]},{value}" if key in named else value
+    return named
+
+
+class HttpServer(socketserver.ThreadingTCPServer):
+    """Serves a WSGI application until `stop`; `closing` is set from then on."""
+
+    allow_reuse_address = True
+    daemon_threads = True
+    request_queue_size = 1024
+
+    def __init__(self, host: str, port: int, app: WsgiApp) -> None:
+        """Listen at once (port 0: any free one); serve after `start`."""
+        super().__init__((host, port), _Handler)
+        self.app = app
+        self.closing = threading.Event()
+        self._guard = threading.Lock()
+        self._connections: dict[threading.Thread, socket.socket] = {}
+        self._acceptor = threading.Thread(
+            target=self.serve_forever, args=(0.05,), name="apiserver-accept", daemon=True
+        )
+
+    def start(self) -> None:
+        """Accept connections, in a thread of the server's own."""
+        self._acceptor.start()
+
+    def stop(self) -> None:
+        """Close the listener and every connection; return when their threads have ended."""
+        self.closing.set()
+        if self._acceptor.ident is not None:
+            self.shutdown()
+            self._acceptor.join()
+        self.server_close()
+        with self._guard:
+            open_now = dict(self._connections)
+        for sock in open_now.values():
+            with suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)
+        for thread in open_now:
+            thread.join(JOIN_SECONDS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  -- base
+        """Serve a connection in a thread of its own."""
+        thread = threading.Thread(
+            target=self._converse,
+            args=(request, client_address),
+            name="apiserver-connection",
+            daemon=True,
+        )
+        with self._guard:
+            self._connections[thread] = request
+        thread.start()
+
+    def _converse(self, request: socket.socket, client_address: tuple[str, int]) -> None:
+        try:
+            self.process_request_thread(request, client_address)
+        finally:
+            with self._guard:
+                self._connections.pop(threading.current_thread(), None)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401  -- base
+        """Pass over clients that went away; anything else is a bug and is shown."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)

@@ -1,0 +1,244 @@
+"""The table of served kinds: what a real kube-scheduler 1.22-1.37 and kubectl ask for.
+
+Knows names and verbs only. A kind without behaviour is one row here; an absent row would make a
+kube-scheduler wait for ever in its cache sync, since it takes 404 for "not yet".
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+READ = ("get", "list", "watch")
+ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
+"""Verbs in the order of a real server's discovery."""
+
+NAME_FIELDS = ("metadata.name", "metadata.namespace")
+REFERENCE_FIELDS = (
+    "kind",
+    "namespace",
+    "name",
+    "uid",
+    "apiVersion",
+    "resourceVersion",
+    "fieldPath",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kind in one API version.
+
+    `storage` names the table in the store: two resources with the same one are two views of the
+    same objects. `fields` are the field selectors besides name and namespace.
+    `blind_update` says that a PUT without resourceVersion is taken (not for leases: a leader that
+    overwrites blindly would be two leaders).
+    """
+
+    plural: str
+    kind: str
+    group: str = ""
+    version: str = "v1"
+    namespaced: bool = True
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    status: bool = False
+    fields: tuple[str, ...] = ()
+    storage: str = ""
+    blind_update: bool = True
+    verbs: tuple[str, ...] = ALL_VERBS
+
+    @property
+    def table(self) -> str:
+        """The name of the table in the store, which is also the name in messages."""
+        return self.storage or self.qualified
+
+    @property
+    def qualified(self) -> str:
+        """The plural with its group, as messages of a real server name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def singular(self) -> str:
+        """The singular that kubectl accepts."""
+        return self.kind.lower()
+
+    @property
+    def api_version(self) -> str:
+        """What `apiVersion` says in such an object."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def root(self) -> str:
+        """The path of its API version, without a leading slash."""
+        return f"apis/{self.group}/{self.version}" if self.group else f"api/{self.version}"
+
+
+def _event_fields(reference: str, component: str) -> tuple[str, ...]:
+    named = tuple(f"{reference}.{field}" for field in REFERENCE_FIELDS)
+    return (*named, "reason", "type", "action", component)
+
+
+def _cluster_wide(plural: str, kind: str, group: str, *short_names: str) -> Resource:
+    return Resource(plural, kind, group, namespaced=False, short_names=short_names)
+
+
+def _core() -> Iterable[Resource]:
+    yield Resource("bindings", "Binding", verbs=("create",))
+    yield Resource("configmaps", "ConfigMap", short_names=("cm",))
+    yield Resource("endpoints", "Endpoints", short_names=("ep",))
+    yield Resource(
+        "events",
+        "Event",
+        short_names=("ev",),
+        fields=_event_fields("involvedObject", "reportingComponent"),
+    )
+    yield Resource(
+        "namespaces",
+        "Namespace",
+        namespaced=False,
+        short_names=("ns",),
+        status=True,
+        fields=("status.phase",),
+        verbs=tuple(verb for verb in ALL_VERBS if verb != "deletecollection"),
+    )
+    yield Resource(
+        "nodes",
+        "Node",
+        namespaced=False,
+        short_names=("no",),
+        status=True,
+        fields=("spec.unschedulable",),
+    )
+    yield Resource(
+        "persistentvolumeclaims", "PersistentVolumeClaim", short_names=("pvc",), status=True
+    )
+    yield Resource(
+        "persistentvolumes", "PersistentVolume", namespaced=False, short_names=("pv",), status=True
+    )
+    yield Resource(
+        "pods",
+        "Pod",
+        short_names=("po",),
+        categories=("all",),
+        status=True,
+        fields=(
+            "spec.nodeName",
+            "spec.restartPolicy",
+            "spec.schedulerName",
+            "spec.serviceAccountName",
+            "status.phase",
+            "status.podIP",
+            "status.nominatedNodeName",
+        ),
+    )
+    yield Resource(
+        "replicationcontrollers",
+        "ReplicationController",
+        short_names=("rc",),
+        categories=("all",),
+        status=True,
+    )
+    yield Resource("secrets", "Secret", fields=("type",))
+    yield Resource("serviceaccounts", "ServiceAccount", short_names=("sa",))
+    yield Resource("services", "Service", short_names=("svc",), categories=("all",), status=True)
+
+
+def _grouped() -> Iterable[Resource]:
+    yield Resource(
+        "replicasets", "ReplicaSet", "apps", short_names=("rs",), categories=("all",), status=True
+    )
+    yield Resource(
+        "statefulsets",
+        "StatefulSet",
+        "apps",
+        short_names=("sts",),
+        categories=("all",),
+        status=True,
+    )
+    reviews = "authorization.k8s.io"
+    yield Resource(
+        "selfsubjectaccessreviews",
+        "SelfSubjectAccessReview",
+        reviews,
+        namespaced=False,
+        verbs=("create",),
+    )
+    yield Resource("leases", "Lease", "coordination.k8s.io", blind_update=False)
+    yield Resource(
+        "events",
+        "Event",
+        "events.k8s.io",
+        short_names=("ev",),
+        fields=_event_fields("regarding", "reportingController"),
+        storage="events",
+    )
+    yield Resource(
+        "poddisruptionbudgets", "PodDisruptionBudget", "policy", short_names=("pdb",), status=True
+    )
+    yield _cluster_wide("priorityclasses", "PriorityClass", "scheduling.k8s.io", "pc")
+
+
+def _dynamic_resources() -> Iterable[Resource]:
+    group = "resource.k8s.io"
+    yield _cluster_wide("deviceclasses", "DeviceClass", group)
+    yield _cluster_wide("devicetaintrules", "DeviceTaintRule", group)
+    yield Resource("resourceclaims", "ResourceClaim", group, status=True)
+    yield Resource("resourceclaimtemplates", "ResourceClaimTemplate", group)
+    yield Resource(
+        "resourceslices",
+        "ResourceSlice",
+        group,
+        namespaced=False,
+        fields=("spec.nodeName", "spec.driver"),
+    )
+
+
+def _storage() -> Iterable[Resource]:
+    group = "storage.k8s.io"
+    yield _cluster_wide("csidrivers", "CSIDriver", group)
+    yield _cluster_wide("csinodes", "CSINode", group)
+    yield Resource("csistoragecapacities", "CSIStorageCapacity", group)
+    yield _cluster_wide("storageclasses", "StorageClass", group, "sc")
+    yield _cluster_wide("volumeattachments", "VolumeAttachment", group)
+    # kube-scheduler 1.22 and 1.23 know only the beta of this one.
+    yield Resource(
+        "csistoragecapacities",
+        "CSIStorageCapacity",
+        group,
+        version="v1beta1",
+        storage="csistoragecapacities.v1beta1.storage.k8s.io",
+    )
+
+
+RESOURCES: tuple[Resource, ...] = (*_core(), *_grouped(), *_dynamic_resources(), *_storage())
+"""Every served resource, core first."""
+
+_BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
+
+
+def find(group: str, version: str, plural: str) -> Resource | None:
+    """Return the row of a resource, None if it is not served."""
+    return _BY_PATH.get((group, version, plural))
+
+
+def versions() -> dict[str, list[str]]:
+    """Return the groups (the core one is empty) with their versions, preferred first."""
+    known: dict[str, list[str]] = {}
+    for row in RESOURCES:
+        served = known.setdefault(row.group, [])
+        if row.version not in served:
+            served.append(row.version)
+    return known
+
+
+def in_version(group: str, version: str) -> list[Resource]:
+    """Return the resources of one API version, empty if it is not served."""
+    return [row for row in RESOURCES if (row.group, row.version) == (group, version)]
+
+
+PODS = _BY_PATH["", "v1", "pods"]
+NODES = _BY_PATH["", "v1", "nodes"]
+NAMESPACES = _BY_PATH["", "v1", "namespaces"]
+EVENTS = _BY_PATH["", "v1", "events"]
+NEW_EVENTS = _BY_PATH["events.k8s.io", "v1", "events"]
+PRIORITY_CLASSES = _BY_PATH["scheduling.k8s.io", "v1", "priorityclasses"]
+ACCESS_REVIEWS = _BY_PATH["authorization.k8s.io", "v1", "selfsubjectaccessreviews"]
