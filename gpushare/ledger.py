@@ -14,10 +14,10 @@ refused the binding, or a read made after every late write could have landed sho
 
 import threading
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
-from itertools import islice
+from itertools import count, islice
 
 from gpushare.core.model import (
     Allocation,
@@ -44,7 +44,7 @@ HOLD = 65.0
 """Seconds a charge in doubt is kept although the pod reads as unbound.
 
 kube-apiserver ends a request after 60 s (--request-timeout), so a binding sent earlier cannot land
-later.
+later; the rest is for the read, which was sent a little before it is settled.
 """
 
 LANDED_GRACE = 10.0
@@ -70,10 +70,10 @@ class Pairing(Enum):
 class _Assumption:
     """A bind of ours that no watch has shown yet."""
 
+    token: int  # a new one with every doubt, so that what was read before does not settle it
     since: float
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
-    token: int = 0  # rises with every doubt, so that what was read before does not settle it
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,23 +96,27 @@ class Ledger:
         self._unhealthy: dict[str, frozenset[int]] = {}
         self._entries: dict[str, Entry] = {}
         self._assumptions: dict[str, _Assumption] = {}
+        self._tokens = count()
         self._plain: dict[str, tuple[str, int, int]] = {}
         self._waiting: dict[str, tuple[Request, float]] = {}
         self._on_node: dict[str, set[str]] = {}
         self._pins: dict[str, dict[str, Pinned]] = {}
         self._marking: set[str] = set()
-        self._alarms: Counter[str] = Counter()
+        self._alarms = Counter(placement_edited=0, bound_by_another=0)
         self._view: Snapshot | None = None
 
     # -- what the watches show ------------------------------------------------------------------
 
-    def replace_nodes(self, specs: Iterable[NodeSpec]) -> None:
-        """Take over a complete list of nodes: those not in it are gone."""
+    def replace_nodes(self, specs: Iterable[NodeSpec], keep: Collection[str] = ()) -> None:
+        """Take over a complete list of nodes: those not in it are gone.
+
+        keep: names of nodes that are in the list but could not be read; they stay as they were.
+        """
         listed = {spec.name: spec for spec in specs}
         with self._lock:
             for spec in listed.values():
                 self._set_spec(spec)
-            for name in self._specs.keys() - listed.keys():
+            for name in self._specs.keys() - listed.keys() - set(keep):
                 self._drop_node(name)
 
     def node_changed(self, spec: NodeSpec) -> None:
@@ -136,9 +140,11 @@ class Ledger:
             if node in self._specs:
                 self._recount(node)
 
-    def replace_pods(self, pods: Iterable[ObservedPod]) -> None:
+    def replace_pods(self, pods: Iterable[ObservedPod], keep: Collection[str] = ()) -> None:
         """Take over a complete list of the pods that have not ended: those not in it are gone.
 
+        keep: uids of pods that are in the list but could not be read; they stay as they were. It is
+        read after `pods` has been, so it may be filled on the way.
         An assumed pod that the list does not show bound is not dropped: the list may be older than
         the binding. It becomes overdue.
         """
@@ -156,7 +162,7 @@ class Ledger:
                         self._forget(uid)
             for assumption in self._assumptions.values():
                 assumption.suspect = True
-                assumption.token += 1
+                assumption.token = next(self._tokens)
 
     def pod_changed(self, pod: ObservedPod) -> None:
         """Take over a pod as an event shows it; the event may be late or a repetition."""
@@ -184,7 +190,7 @@ class Ledger:
                 raise PodMismatch(f"pod {ref} is already bound to node {node!r}")
             self._must_fit(request, allocation)
             self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
-            self._assumptions[ref.uid] = _Assumption(since=now)
+            self._assumptions[ref.uid] = _Assumption(next(self._tokens), now)
 
     def landed(self, uid: str, now: float) -> None:
         """The API server has confirmed the binding; it is a fact once the watch shows it."""
@@ -200,7 +206,7 @@ class Ledger:
             assumption = self._assumptions.get(uid)
             if assumption is not None:
                 assumption.suspect, assumption.in_flight, assumption.since = True, False, now
-                assumption.token += 1
+                assumption.token = next(self._tokens)
                 self._entries[uid] = replace(self._entries[uid], in_doubt=True)
 
     def resume(self, uid: str, now: float) -> bool:
@@ -210,7 +216,7 @@ class Ledger:
             if assumption is None or assumption.in_flight or not self._entries[uid].in_doubt:
                 return False
             assumption.in_flight, assumption.since = True, now
-            assumption.token += 1
+            assumption.token = next(self._tokens)
             return True
 
     def token(self, uid: str) -> int:
@@ -222,7 +228,7 @@ class Ledger:
     def forget(self, uid: str) -> None:
         """Give back an assumed charge whose binding was never sent, or was definitely refused."""
         with self._lock:
-            if uid in self._assumptions:
+            if uid in self._assumptions and not self._entries[uid].landed:
                 self._forget(uid)
 
     def overdue(self, now: float) -> tuple[Overdue, ...]:
@@ -238,8 +244,9 @@ class Ledger:
     def settle(self, uid: str, token: int, seen: ObservedPod | None, now: float) -> None:
         """Settle an overdue charge by a read of its pod made since `overdue` gave the token.
 
-        seen None: no pod of that name exists. A read that shows the pod unbound settles only once
-        no late write can bind it any more.
+        seen None: no pod of that name exists. A read that shows the pod bound makes its charge
+        landed; it is a fact once the watch shows it, since a list under way may be older than the
+        read. One that shows it unbound settles only once no late write can bind it any more.
         """
         with self._lock:
             assumption = self._assumptions.get(uid)
@@ -248,7 +255,8 @@ class Ledger:
             if seen is None or seen.ref.uid != uid or seen.ended:
                 self._forget(uid)
             elif seen.node:
-                self._confirm(self._entries[uid], seen)
+                assumption.suspect, assumption.since = False, now
+                self._adopt(self._entries[uid], seen, State.ASSUMED)
             elif now >= assumption.since + HOLD:
                 self._forget(uid)
 
@@ -278,7 +286,10 @@ class Ledger:
             return tuple(self._books(name) for name in names if self._specs[name].capacity)
 
     def counts(self) -> dict[str, int]:
-        """How many nodes, pods by state, and alarms (by kind) there are."""
+        """How many nodes, pods by state, and alarms (by kind) there are.
+
+        unplaced: charges on every device of their node, because their own are not known.
+        """
         with self._lock:
             assumed = len(self._assumptions)
             return {
@@ -286,6 +297,7 @@ class Ledger:
                 "assumed": assumed,
                 "in_doubt": sum(entry.in_doubt for entry in self._entries.values()),
                 "bound": len(self._entries) - assumed,
+                "unplaced": sum(map(self._unplaced, self._entries.values())),
                 "plain": len(self._plain),
                 "waiting": len(self._waiting),
                 **self._alarms,
@@ -351,14 +363,15 @@ class Ledger:
         elif not pod.node:
             if uid not in self._entries and uid not in self._plain:
                 self._waiting[uid] = (pod.request, pod.created)
-        elif pod.request.devices == 0:
-            self._observe_plain(uid, (pod.node, pod.request.cpu, pod.request.memory))
         elif uid in self._assumptions:
-            self._confirm(self._entries[uid], pod)
+            del self._assumptions[uid]
+            self._adopt(self._entries[uid], pod, State.BOUND)
         elif uid in self._entries:
             self._observe_again(self._entries[uid], pod)
+        elif pod.request.devices == 0:
+            self._observe_plain(uid, (pod.node, pod.request.cpu, pod.request.memory))
         else:
-            self._put(_bound(pod, pod.placement))
+            self._put(_entry(pod, pod.placement, State.BOUND))
 
     def _observe_plain(self, uid: str, held: tuple[str, int, int]) -> None:
         before = self._plain.get(uid)
@@ -386,12 +399,11 @@ class Ledger:
             self._take(entry.ref.uid)
             self._put(replace(entry, assigned=assigned, request=request))
 
-    def _confirm(self, entry: Entry, pod: ObservedPod) -> None:
+    def _adopt(self, entry: Entry, pod: ObservedPod, state: State) -> None:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
-        del self._assumptions[entry.ref.uid]
         self._take(entry.ref.uid)
         ours = pod.node == entry.node and (entry.landed or pod.placement == entry.placement)
-        self._put(_bound(pod, entry.placement if ours else pod.placement))
+        self._put(_entry(pod, entry.placement if ours else pod.placement, state))
         if not ours:
             self._alarms["bound_by_another"] += 1
 
@@ -457,14 +469,22 @@ class Ledger:
         rows = self._tally.row
         return {rows[node]: tuple(self._pins[node].values()) for node in nodes if node in rows}
 
+    def _unplaced(self, entry: Entry) -> bool:
+        spec = self._specs.get(entry.node)
+        return entry.placement is None or (
+            spec is not None and any(device >= len(spec.capacity) for device, _ in entry.placement)
+        )
+
     def _books(self, node: str) -> NodeBooks:
         held = (self._entries.get(uid) for uid in self._on_node.get(node, ()))
         entries = sorted((entry for entry in held if entry is not None), key=_by_name)
         return NodeBooks(self._shape(node), self._tally.used(node), tuple(entries))
 
 
-def _bound(pod: ObservedPod, placement: Shares | None) -> Entry:
-    return Entry(pod.ref, pod.request, pod.node, placement, State.BOUND, assigned=pod.assigned)
+def _entry(pod: ObservedPod, placement: Shares | None, state: State) -> Entry:
+    """The charge of a pod that is seen bound."""
+    landed = state is State.ASSUMED
+    return Entry(pod.ref, pod.request, pod.node, placement, state, pod.assigned, landed)
 
 
 def _charge(entry: Entry) -> Charge:
