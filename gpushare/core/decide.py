@@ -5,7 +5,7 @@ so a node that passes filter can be bound while nothing changes, and bind ranks 
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -62,7 +62,7 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
         allowed = _allowed(snapshot, int(rows[place]), request)
         if allowed is not None:
             keep = np.zeros(mask.shape[1], dtype=bool)
-            keep[list(allowed)] = True
+            keep[[device for device in allowed if device < len(keep)]] = True
             mask[place] &= keep
     return mask
 
@@ -145,9 +145,13 @@ def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Al
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
     values = np.where(mask, policy.score(snapshot, rows, request), -np.inf)[0]
-    # Highest value first, then the lowest index: a stable sort of the negated values says just
-    # that.
-    chosen = sorted(np.argsort(-values, kind="stable")[: request.devices].tolist())
+    alone = values
+    if request.devices > 1:
+        # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
+        # each is in a best pair, the first two are none. Those better alone belong to all of them.
+        alone = policy.score(snapshot, rows, replace(request, devices=1))[0]
+    # Highest value first, then the lowest index: lexsort is stable.
+    chosen = sorted(np.lexsort((-alone, -values))[: request.devices].tolist())
     return Allocation(node, tuple(chosen), (request.units,) * len(chosen))
 
 

@@ -21,8 +21,8 @@ class Policy(Protocol):
 
         It depends on the state of the row alone, so that it may be remembered until the row
         changes. For a request of several devices an entry is the value of the best whole placement
-        that contains that device. Entries where the request does not fit are ignored, whatever they
-        hold.
+        that contains that device; of equal entries, those that are better for a single device are
+        taken. Entries where the request does not fit are ignored, whatever they hold.
         """
 
 

@@ -46,5 +46,6 @@ class Ranking:
         # The kind asked for longest ago goes first; a dict keeps the order of insertion.
         self._memo.pop(kind, None)
         self._memo[kind] = (generation, values)
-        while len(self._memo) > self._kinds:
-            self._memo.pop(next(iter(self._memo)), None)
+        # list() of a dict is one step, while an iterator would fail if another thread added a kind.
+        for old in list(self._memo)[: -self._kinds]:
+            self._memo.pop(old, None)

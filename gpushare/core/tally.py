@@ -58,11 +58,6 @@ class Tally:
         self._changed = np.zeros(0, dtype=np.int64)
         self._layout: _Layout | None = None
 
-    def spec(self, node: str) -> NodeSpec | None:
-        """The spec of the node, or None when there is no such node."""
-        row = self.row.get(node)
-        return None if row is None else self._specs[row]
-
     def used(self, node: str) -> tuple[int, ...]:
         """Units used by device of a known node."""
         row = self.row[node]
@@ -111,12 +106,6 @@ class Tally:
     def subtract(self, charge: Charge) -> None:
         """Take a counted charge back."""
         self._count(charge, -1)
-
-    def touch(self, node: str) -> None:
-        """Mark the node changed where no sum has."""
-        row = self.row.get(node)
-        if row is not None:
-            self._mark(row)
 
     def snapshot(self, pinned: Mapping[int, tuple[Pinned, ...]]) -> Snapshot:
         """The arrays as they are now; what only nodes change is shared between snapshots."""
