@@ -108,8 +108,10 @@ class Bind:
                 return self._standing(entry)
         return self._send(now, leads_until) if self.known else ReadPod(self.ref)
 
-    def read(self, seen: Pod | ApiError | None, now: float, leads_until: float) -> Step:
-        """The step after the pod was read; None where no pod of the name exists."""
+    def read(
+        self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
+    ) -> Step:
+        """The step after the pod was read; None where no pod of the name exists. sent: when asked."""
         if isinstance(seen, ApiError):
             return self._unread(seen)
         if self.phase is Phase.FIRST_READ:
@@ -121,7 +123,7 @@ class Bind:
             pod = observe_pod(seen, books.names) if seen else None
         except WireError as error:
             return Answer(f"pod {self.ref}: {error}", "malformed")
-        books.ledger.settle(self.ref.uid, self.token, pod, now)
+        books.ledger.settle(self.ref.uid, self.token, pod, sent)
         if pod is None or pod.ref.uid != self.ref.uid or pod.ended:
             return Answer(f"pod {self.ref} is gone", "gone")
         if pod.node:

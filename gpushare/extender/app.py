@@ -1,0 +1,109 @@
+"""HTTP: routes, sizes, status codes; nothing else.
+
+kube-scheduler drops the body of every answer that is not 200, so filter and bind answer 200 and say
+what was wrong in `Error`; prioritize and inspect have no such field and use 4xx and 503.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from flask import Flask, Response, json, request
+from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+
+from gpushare import __version__
+from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
+from gpushare.extender.service import Service
+from gpushare.wire.extender import encode_bind, encode_filter
+
+_STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
+
+
+@dataclass(frozen=True, slots=True)
+class Routes:
+    """Where the verbs are served: what the scheduler's configuration calls."""
+
+    prefix: str = "/gpushare-scheduler"
+    filter: str = "filter"
+    prioritize: str = "prioritize"
+    bind: str = "bind"
+
+
+def build_app(
+    service: Service, routes: Routes, body_limit: int, allowed: Callable[[], bool]
+) -> Flask:
+    """The WSGI application. allowed: whether the caller's certificate may call (see tls.py)."""
+    app = Flask("gpushare", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = body_limit
+    views = _Views(service)
+
+    @app.before_request
+    def refuse_strangers() -> Response | None:
+        return None if allowed() else _failure("this certificate may not call", 403)
+
+    prefix = routes.prefix
+    app.add_url_rule(f"{prefix}/{routes.filter}", view_func=views.filter, methods=["POST"])
+    app.add_url_rule(f"{prefix}/{routes.prioritize}", view_func=views.prioritize, methods=["POST"])
+    app.add_url_rule(f"{prefix}/{routes.bind}", view_func=views.bind, methods=["POST"])
+    app.add_url_rule(f"{prefix}/inspect", view_func=views.inspect, defaults={"node": None})
+    app.add_url_rule(f"{prefix}/inspect/<node>", "inspect_node", views.inspect)
+    app.add_url_rule("/version", view_func=views.version)
+    app.register_error_handler(GpuShareError, _refuse)
+    app.register_error_handler(HTTPException, _http_error)
+    return app
+
+
+class _Views:
+    """One method a route."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def filter(self) -> Response:
+        try:
+            return _json(self._service.filter(_body()))
+        except MessageError as error:
+            return _json(encode_filter(None, error=f"gpushare: {error}"))
+
+    def prioritize(self) -> Response:
+        return _json(self._service.prioritize(_body()))
+
+    def bind(self) -> Response:
+        try:
+            return _json(self._service.bind(_body()))
+        except MessageError as error:
+            return _json(encode_bind(f"gpushare: {error}"))
+
+    def inspect(self, node: str | None) -> Response:
+        return _json(self._service.inspect(node, request.args.get("resource")).encode())
+
+    def version(self) -> Response:
+        return _json(json.dumps({"version": __version__}).encode())
+
+
+def _refuse(error: GpuShareError) -> Response:
+    return _failure(str(error), _STATUS.get(type(error), 500))
+
+
+def _http_error(error: HTTPException) -> Response:
+    return _failure(error.description or error.name, error.code or 500)
+
+
+def _body() -> bytes:
+    """The request's body. Raises MessageError where it is too large or says it is not JSON."""
+    kind = request.mimetype
+    if kind and kind != "application/json":
+        raise MessageError(f"Content-Type: {kind[:80]} is not application/json")
+    if request.content_encoding not in (None, "identity"):
+        raise MessageError("Content-Encoding: the body must not be compressed")
+    try:
+        return request.get_data(cache=False)
+    except RequestEntityTooLarge as error:
+        raise MessageError("body: larger than --body-limit") from error
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, mimetype="application/json")
+
+
+def _failure(text: str, status: int) -> Response:
+    return _json(json.dumps({"error": text}).encode(), status)

@@ -1,0 +1,118 @@
+"""The I/O around binds: runs the steps of a Bind against the API server, and settles what is in
+doubt.
+
+Too simple to be wrong: every decision is in binder.py and in the ledger.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from gpushare.core.model import PodRef
+from gpushare.errors import ApiError, ApiNotFound, WireError
+from gpushare.extender.binder import BUDGET, Answer, Asked, Bind, ReadPod, Step, WriteBinding
+from gpushare.extender.books import Books, Library
+from gpushare.kube.api import Api
+from gpushare.ledger import Overdue
+from gpushare.wire.objects import PODS, Pod, binding
+from gpushare.wire.pods import observe_pod
+
+_POST_TIMEOUT = 3.0
+"""Seconds a Binding may take; what is left of the budget is for reading the pod back."""
+
+
+class Binder:
+    """Binds pods, one call of `bind` each, from any thread."""
+
+    def __init__(
+        self,
+        api: Api,
+        library: Library,
+        leads_until: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._api = api
+        self._library = library
+        self._leads_until = leads_until
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._stamp = 0
+        self._stamping = threading.Lock()
+
+    def bind(self, ref: PodRef, node: str, known: bool, asked: Asked | None) -> Answer:
+        """The outcome of binding the pod to the node, within BUDGET seconds.
+
+        known: `asked` is what the pod asks for, as remembered from filter; else the pod is read.
+        """
+        deadline = self._clock() + BUDGET
+        bind = Bind(self._library, ref, node, known, asked, self._next_stamp())
+        try:
+            step: Step = bind.start(self._clock(), self._leads_until())
+            while not isinstance(step, Answer):
+                step = self._do(bind, step, deadline)
+        except BaseException:
+            # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
+            if bind.asked:
+                bind.asked[0].ledger.doubt(ref.uid, self._clock())
+            raise
+        return step
+
+    def settle_overdue(self) -> int:
+        """How many charges in doubt were looked at: each one's pod is read and the ledger told."""
+        looked = 0
+        for books in self._library:
+            for overdue in books.ledger.overdue(self._clock()):
+                looked += 1
+                self._settle(books, overdue)
+        return looked
+
+    def _do(self, bind: Bind, step: ReadPod | WriteBinding, deadline: float) -> Step:
+        left = max(deadline - self._clock(), 0.5)
+        if isinstance(step, WriteBinding):
+            error = self._write(step, min(left, _POST_TIMEOUT))
+            return bind.written(error, self._clock())
+        sent = self._clock()
+        seen = self._read(step.ref, left)
+        return bind.read(seen, sent, self._clock(), self._leads_until())
+
+    def _write(self, step: WriteBinding, timeout: float) -> ApiError | None:
+        ref = step.ref
+        body = binding(ref, step.node, step.annotations)
+        try:
+            # Judged by its status alone: the server answers a Status, not a Binding.
+            self._api.request("POST", f"{_path(ref)}/binding", body=body, timeout=timeout)
+        except ApiError as error:
+            return error
+        return None
+
+    def _read(self, ref: PodRef, timeout: float) -> Pod | ApiError | None:
+        try:
+            return PODS.decode(self._api.request("GET", _path(ref), timeout=timeout))
+        except ApiNotFound:
+            return None
+        except ApiError as error:
+            return error
+        except WireError as error:
+            return ApiError(str(error), 0)
+
+    def _settle(self, books: Books, overdue: Overdue) -> None:
+        sent = self._clock()
+        seen = self._read(overdue.ref, _POST_TIMEOUT)
+        if isinstance(seen, ApiError):
+            return
+        try:
+            pod = observe_pod(seen, books.names) if seen else None
+        except WireError:
+            return
+        books.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+
+    def _next_stamp(self) -> int:
+        """Nanoseconds since the epoch, never the same or smaller: device plug-ins sort by it."""
+        with self._stamping:
+            self._stamp = max(self._wall_ns(), self._stamp + 1)
+            return self._stamp
+
+
+def _path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

@@ -1,0 +1,90 @@
+"""The probes' and metrics' own small listener, so that slow callers of the verbs cannot starve it.
+
+Standard library only. A connection that says nothing is closed after a few seconds.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import parse_qs, urlsplit
+
+Checks = Callable[[], Mapping[str, str]]
+"""By name, what is wrong with it, or "" where it is well."""
+
+
+class HealthServer:
+    """Serves /livez, /readyz, /healthz (as /livez) and /metrics, on threads of its own."""
+
+    def __init__(
+        self, host: str, port: int, live: Checks, ready: Checks, metrics: Callable[[], bytes]
+    ) -> None:
+        """Bind the socket: an address in use fails here."""
+        pages = {"/livez": live, "/healthz": live, "/readyz": ready}
+
+        class Handler(_Handler):
+            def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
+                if path == "/metrics":
+                    return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
+                if path not in pages:
+                    return 404, "text/plain", b"there are /livez, /readyz, /healthz, /metrics\n"
+                failing, text = _report(pages[path](), query)
+                return 503 if failing else 200, "text/plain", text.encode()
+
+        self._server = _Server((host, port), Handler)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="health", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port listened on."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Answer from now on."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Close the listener."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+def _report(checks: Mapping[str, str], query: Mapping[str, list[str]]) -> tuple[bool, str]:
+    """(whether one fails, the text): "ok", or a line for each check as Kubernetes' own endpoints."""
+    left_out = set(query.get("exclude", ()))
+    kept = {name: wrong for name, wrong in checks.items() if name not in left_out}
+    failing = any(kept.values())
+    if not failing and "verbose" not in query:
+        return False, "ok\n"
+    lines = (f"[-]{name} {wrong}" if wrong else f"[+]{name} ok" for name, wrong in kept.items())
+    return failing, "\n".join(lines) + "\n"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 128
+    block_on_close = False
+
+
+class _Handler(BaseHTTPRequestHandler):
+    timeout = 3
+    protocol_version = "HTTP/1.1"
+
+    def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
+        """(status, content type, body)."""
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        """Answer."""
+        url = urlsplit(self.path)
+        status, kind, body = self.page(url.path, parse_qs(url.query, keep_blank_values=True))
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
+        """Nothing: a probe every second is no news."""

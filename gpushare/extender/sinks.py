@@ -1,0 +1,158 @@
+"""From watch events to the books: what the reflectors deliver is translated and handed to every
+ledger.
+
+Knows the wire types and the ledger; no I/O. An object that cannot be read changes nothing: a pod
+keeps what it holds, a node its shape, and the text of the error is logged.
+"""
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpushare.core.model import ObservedPod
+from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.books import Books, Library
+from gpushare.wire.inventory import decode_unhealthy
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import Bad, ConfigMap, Decoded, Event, Node, Pod
+from gpushare.wire.pods import observe_pod, pod_ref
+
+log = logging.getLogger("gpushare.watch")
+
+
+class NodeSink:
+    """Nodes. unit: the memory unit of the cluster."""
+
+    def __init__(self, library: Library, unit: str) -> None:
+        self._library = library
+        self._unit = unit
+
+    def replace(self, pages: Sequence[Decoded[Node]], started: float) -> None:
+        """Take over all nodes."""
+        del started
+        unread = frozenset(bad.ref.name for page in pages for bad in _logged(page.bad))
+        for books in self._library:
+            specs = [
+                node_spec(node, books.names, self._unit) for page in pages for node in page.items
+            ]
+            books.ledger.replace_nodes(specs, keep=unread)
+
+    def apply(self, event: Event[Node]) -> None:
+        """Take over one node."""
+        if event.object is None:
+            _logged((event.bad,) if event.bad else ())
+            return
+        for books in self._library:
+            spec = node_spec(event.object, books.names, self._unit)
+            if event.kind == "DELETED":
+                books.ledger.node_gone(spec.name)
+            else:
+                books.ledger.node_changed(spec)
+
+
+class PodSink:
+    """Pods that have not ended; one that ends arrives as DELETED, because the watch selects by
+    phase.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+
+    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+        """Take over all pods."""
+        del started
+        unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        for books in self._library:
+            odd: set[str] = set(unread)
+            pods = (pod for page in pages for pod in page.items)
+            books.ledger.replace_pods(_observed(pods, books, odd), keep=odd)
+
+    def apply(self, event: Event[Pod]) -> None:
+        """Take over one pod."""
+        if event.object is None:
+            bad = _logged((event.bad,) if event.bad else ())
+            if event.kind == "DELETED":
+                self._gone(bad[0].ref.uid if bad else "")
+        elif event.kind == "DELETED":
+            self._gone((event.object.metadata and event.object.metadata.uid) or "")
+        else:
+            for books in self._library:
+                for pod in _observed((event.object,), books, set()):
+                    books.ledger.pod_changed(pod)
+
+    def _gone(self, uid: str) -> None:
+        for books in self._library:
+            books.ledger.pod_gone(uid)
+
+
+class UnhealthySink:
+    """ConfigMaps by which an operator closes devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._closed: set[tuple[str, str]] = set()
+
+    def replace(self, pages: Sequence[Decoded[ConfigMap]], started: float) -> None:
+        """Take over all ConfigMaps: a node that has none has no device closed by one."""
+        del started
+        maps = [config_map for page in pages for config_map in page.items]
+        named = {(config_map.metadata and config_map.metadata.name) or "" for config_map in maps}
+        for name, resource in list(self._closed):
+            if name not in named:
+                self._open(name, resource)
+        for config_map in maps:
+            self._take(config_map)
+
+    def apply(self, event: Event[ConfigMap]) -> None:
+        """Take over one ConfigMap."""
+        if event.object is None:
+            _logged((event.bad,) if event.bad else ())
+        elif event.kind == "DELETED":
+            name = (event.object.metadata and event.object.metadata.name) or ""
+            for books in self._library:
+                self._open(name, books.names.resource)
+        else:
+            self._take(event.object)
+
+    def _take(self, config_map: ConfigMap) -> None:
+        name = (config_map.metadata and config_map.metadata.name) or ""
+        for books in self._library:
+            node = name.removeprefix(books.names.unhealthy)
+            if node == name:
+                continue
+            try:
+                devices = decode_unhealthy(config_map.data or {})
+            except AnnotationError as error:
+                log.warning("configmap=%s kept as it was: %s", name, error)
+                continue
+            books.ledger.set_unhealthy(node, devices)
+            self._closed.add((name, books.names.resource))
+
+    def _open(self, name: str, resource: str) -> None:
+        books = self._library.find(resource)
+        if books is not None and (name, resource) in self._closed:
+            self._closed.discard((name, resource))
+            books.ledger.set_unhealthy(name.removeprefix(books.names.unhealthy), frozenset())
+
+
+def _observed(pods: Iterable[Pod], books: Books, odd: set[str]) -> Iterator[ObservedPod]:
+    """The pods that can be read; the uids of the others go into `odd`."""
+    for pod in pods:
+        try:
+            yield observe_pod(pod, books.names)
+        except WireError as error:
+            uid = (pod.metadata and pod.metadata.uid) or ""
+            odd.add(uid)
+            log.warning("pod=%s kept as it was: %s", _name_of(pod), error)
+
+
+def _name_of(pod: Pod) -> str:
+    try:
+        return str(pod_ref(pod))
+    except WireError:
+        return "?"
+
+
+def _logged(bad: Sequence[Bad]) -> Sequence[Bad]:
+    for item in bad:
+        log.warning("object cannot be read, kept as it was: %s", item)
+    return bad
