@@ -1,0 +1,48 @@
+"""What the loops of this package need of an API server: one call and one stream.
+
+Knows shapes only. The true one is `gpushare.kube.client.KubeClient`; a simulation brings another.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Protocol
+
+
+class Lines(Protocol):
+    """An open watch: its lines as they come."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return the lines; ends when the server ends cleanly, raises ApiUnavailable when cut."""
+        ...
+
+    def close(self) -> None:
+        """End the iteration at once; may be called by any thread, and twice."""
+        ...
+
+
+class Api(Protocol):
+    """HTTP calls whose failures are `gpushare.errors.ApiError`, and nothing else."""
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+    ) -> bytes:
+        """Return the body of a 2xx answer; `timeout` is seconds for the whole call."""
+        ...
+
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        connect_timeout: float,
+        read_timeout: float,
+    ) -> AbstractContextManager[Lines]:
+        """Return an open watch: seconds to get an answer, seconds of silence it may have."""
+        ...

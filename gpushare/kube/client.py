@@ -1,0 +1,425 @@
+"""HTTP with the API server: bytes in, bytes out, failures as `gpushare.errors.Api*`.
+
+Knows the official client, which reads kubeconfigs, credentials and certificates and configures the
+connection pool, and nothing of what the bytes mean. It must not know nodes, pods or the ledger.
+
+The calls go to that client's urllib3 pool directly. Its own call path validates typed models (a
+successful Binding raises there, since the server answers with a Status), retries behind our back
+(connect errors three times, 429 after Retry-After), and costs more. CPU time of this thread for a
+Binding POST over an open connection (busy 2 cores, Python 3.11): 0.42 ms here, of which urllib3
+0.34; 0.61 through `CoreV1Api`, 0.50 through `ApiClient.call_api`.
+"""
+
+import ipaddress
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlencode, urlsplit
+from urllib.request import getproxies
+
+import urllib3
+from kubernetes import config as kube_config
+from kubernetes.client import Configuration
+from kubernetes.client.rest import RESTClientObject
+from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError, SSLError
+
+from gpushare.errors import ApiError, SettingsError
+from gpushare.kube.lines import LineSplitter
+from gpushare.kube.refusal import BODY_LIMIT, one_line, refusal, unanswered
+
+log = logging.getLogger(__name__)
+
+_SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
+_CHUNK = 256 << 10
+# How long a token is used before the official client is asked again whether it has expired.
+_TOKEN_CHECK_SECONDS = 5.0
+
+
+class _PlainConnection(HTTPConnection):
+    """Keeps hold of its socket: http.client lets go of it when the answer says `close`."""
+
+    live: socket.socket | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        self.live = self.sock
+
+
+class _TlsConnection(HTTPSConnection):
+    """The same over TLS."""
+
+    live: socket.socket | None = None
+
+    def connect(self) -> None:
+        super().connect()
+        self.live = self.sock
+
+
+class LineStream:
+    """The lines of an open watch; `close` may come from another thread."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse, live: socket.socket, where: str) -> None:
+        self._response = response
+        self._where = where
+        self._closed = False
+        # A duplicate of our own: shutting it down wakes a reader blocked on the other, for TLS too,
+        # and its number cannot be given to another file meanwhile.
+        self._handle = socket.socket(fileno=os.dup(live.fileno()))
+        self._lock = threading.Lock()
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Return the lines; a cut or silent stream raises ApiUnavailable, a clean end just ends."""
+        splitter = LineSplitter()
+        while True:
+            lines = self._read(splitter)
+            if lines is None:
+                return
+            for line in lines:
+                if self._closed:
+                    return
+                yield line
+
+    def _read(self, splitter: LineSplitter) -> list[bytes] | None:
+        """Return the lines that one read completes; None at the end."""
+        try:
+            chunk = self._response.read1(_CHUNK, decode_content=True)
+            return splitter.feed(chunk) if chunk and not self._closed else None
+        except (HTTPError, OSError, ValueError) as error:
+            if self._closed:
+                return None
+            raise unanswered(self._where, error) from error
+
+    def close(self) -> None:
+        """End the iteration at once."""
+        self._closed = True
+        with self._lock, suppress(OSError):
+            self._handle.shutdown(socket.SHUT_RDWR)
+
+    def release(self) -> None:
+        """Close the sockets; only for the thread that reads."""
+        with self._lock:
+            self._handle.close()
+        self._response.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call as it goes out; `content_type` None: it has no body."""
+
+    method: str
+    path: str
+    target: str
+    limits: urllib3.Timeout
+    body: bytes | None = None
+    content_type: str | None = None
+
+    @property
+    def where(self) -> str:
+        """How messages name it; without the query, which may hold a long continue token."""
+        return f"{self.method} {self.path}"
+
+
+class _Session:
+    """One reading of the credentials, and the connections that were opened with them."""
+
+    def __init__(self, settings: Configuration, user_agent: str) -> None:
+        self._settings: Any = settings
+        self._lock = threading.Lock()
+        self._authorization = ""
+        self._checked = float("-inf")
+        self.loaded = time.monotonic()
+        host = urlsplit(settings.host)
+        manager = RESTClientObject(settings).pool_manager
+        proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
+        # A plain-http proxy wants the absolute URL; a server may live below a path (Rancher).
+        self.prefix = settings.host.rstrip("/") if proxied else host.path.rstrip("/")
+        self.pool = manager.connection_from_url(settings.host)
+        tls = host.scheme == "https"
+        self.pool.ConnectionCls = _TlsConnection if tls else _PlainConnection
+        self._fixed = {"User-Agent": user_agent, "Accept": "application/json"}
+        if proxied:
+            self._fixed["Host"] = host.netloc
+
+    def headers(self, content_type: str | None) -> dict[str, str]:
+        """Return the headers of a call; asks the official client for a new token when one is due.
+
+        In a cluster it reads the token file again each minute; an exec plug-in runs when its token
+        has expired. Should that fail, the old token is used, and the server's 401 tells.
+        """
+        with self._lock:
+            now = time.monotonic()
+            if now - self._checked > _TOKEN_CHECK_SECONDS:
+                self._checked = now
+                try:
+                    token = self._settings.get_api_key_with_prefix("BearerToken")
+                    self._authorization = (token or "").strip()
+                except Exception as error:  # a plug-in may raise anything
+                    log.warning("credentials not refreshed error=%s", one_line(error))
+            authorization = self._authorization
+        headers = dict(self._fixed)
+        if authorization:
+            headers["Authorization"] = authorization
+        if content_type is not None:
+            headers["Content-Type"] = content_type
+        return headers
+
+
+class KubeClient:
+    """Calls and streams to one API server; every method may be called by any thread."""
+
+    def __init__(
+        self, kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str
+    ) -> None:
+        self._source = (kubeconfig, context, pool_size)
+        self._user_agent = user_agent
+        self._reload_lock = threading.Lock()
+        self._session = self._load()
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+    ) -> bytes:
+        """Return the body of a 2xx answer; `timeout` is seconds for connection, answer and body.
+
+        Sent once: nothing is repeated but a call refused with 401, once, with credentials read
+        again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnavailable for 5xx, no answer, a body
+        cut short, time over (the outcome is unknown); ApiError for any other refusal, 429 too.
+        Names in `path` must have been checked: a `..` would reach another object.
+        """
+        deadline = time.monotonic() + timeout
+        limits = urllib3.Timeout(connect=timeout, total=timeout)
+        sent_type = content_type if body is not None else None
+        call = _Call(method, path, _target(path, query), limits, body, sent_type)
+        response = self._send(call)
+        try:
+            data = _read_all(response, deadline)
+        except (HTTPError, OSError) as error:
+            response.close()
+            raise unanswered(call.where, error) from error
+        response.release_conn()
+        if not 200 <= response.status < 300:
+            raise refusal(call.where, response.status, data)
+        return data
+
+    @contextmanager
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        connect_timeout: float,
+        read_timeout: float,
+    ) -> Iterator[LineStream]:
+        """Return the lines of a watch while the `with` lasts; errors as of `request`.
+
+        `connect_timeout` bounds the connection, and then the wait for the answer's head (the API
+        server sends it before the first event); `read_timeout` is the silence allowed after that.
+        """
+        limits = urllib3.Timeout(connect=connect_timeout, read=connect_timeout)
+        call = _Call("GET", path, _target(path, query), limits)
+        response = self._send(call)
+        try:
+            if response.status != 200:
+                raise refusal(call.where, response.status, _read_some(response))
+            live = _socket_of(response)
+            live.settimeout(read_timeout)
+            lines = LineStream(response, live, call.where)
+        except OSError as error:
+            response.close()
+            raise unanswered(call.where, error) from error
+        except ApiError:
+            response.close()
+            raise
+        try:
+            yield lines
+        finally:
+            lines.release()
+
+    def warm(self, count: int, *, timeout: float = 5.0) -> int:
+        """Return how many connections are open after a call on each of `count`, so that a burst of
+        binds pays no handshakes.
+
+        To be repeated within the server's idle timeout (90 s in kube-apiserver): the call keeps the
+        idle ones open. `count` beyond the pool's size is of no use. Raises as `request` does when
+        the first cannot be opened.
+        """
+        held: list[urllib3.BaseHTTPResponse] = []
+        limits = urllib3.Timeout(connect=timeout, total=timeout)
+        call = _Call("GET", "/version", _target("/version", None), limits)
+        try:
+            while len(held) < count:
+                # Holding each answer makes the pool open another connection for the next. Any
+                # status will do: what counts is the connection.
+                held.append(self._send(call))
+        except ApiError:
+            if not held:
+                raise
+        finally:
+            deadline = time.monotonic() + timeout
+            warmed = sum(_give_back(answer, deadline) for answer in held)
+        return warmed
+
+    def close(self) -> None:
+        """Close the idle connections; calls after this raise ApiUnavailable."""
+        self._session.pool.close()
+
+    def _send(self, call: _Call) -> urllib3.BaseHTTPResponse:
+        """Return the answer with its body unread; after a 401, that of the second try."""
+        started = time.monotonic()
+        response = self._send_once(self._session, call)
+        if response.status != 401:
+            return response
+        response.drain_conn()
+        response.release_conn()
+        return self._send_once(self._reload(started), call)
+
+    def _send_once(self, session: _Session, call: _Call) -> urllib3.BaseHTTPResponse:
+        try:
+            return session.pool.urlopen(
+                call.method,
+                session.prefix + call.target,
+                body=call.body,
+                headers=session.headers(call.content_type),
+                retries=False,
+                redirect=False,  # a redirect would carry our token elsewhere
+                assert_same_host=False,
+                timeout=call.limits,
+                preload_content=False,
+            )
+        except (HTTPError, OSError) as error:
+            if isinstance(error, SSLError):
+                # The CA or our certificate may have been rotated; the next call finds the new one.
+                self._reload(time.monotonic())
+            raise unanswered(call.where, error) from error
+
+    def _reload(self, since: float) -> _Session:
+        """Return a session whose credentials were read after `since`, reading them if need be.
+
+        Old connections die with the old session: a client certificate belongs to its connection.
+        """
+        with self._reload_lock:
+            if self._session.loaded < since:
+                try:
+                    self._session = self._load()
+                except SettingsError as error:
+                    log.warning("credentials not read again error=%s", error)
+            return self._session
+
+    def _load(self) -> _Session:
+        kubeconfig, context, pool_size = self._source
+        return _Session(_read_settings(kubeconfig, context, pool_size), self._user_agent)
+
+
+def connect(
+    kubeconfig: str | None, context: str | None = None, *, pool_size: int, user_agent: str
+) -> KubeClient:
+    """Return a client for the cluster of a kubeconfig (several files joined by `:` are merged), or,
+    without one, for the cluster this pod runs in. Opens no connection.
+
+    `pool_size` is how many connections are kept open. Raises SettingsError with one line.
+    """
+    return KubeClient(kubeconfig, context, pool_size, user_agent)
+
+
+def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:
+    """Return the official client's settings for one cluster. Raises SettingsError."""
+    settings = Configuration(host="")
+    if kubeconfig:
+        where = _kubeconfig_name(kubeconfig, context)
+    elif os.environ.get("KUBERNETES_SERVICE_HOST") and _SERVICE_ACCOUNT_TOKEN.exists():
+        where = "the service account of this pod"
+    else:
+        raise SettingsError("no kubeconfig given, and no service account of a pod found here")
+    try:
+        if kubeconfig:
+            kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no annotations
+                kubeconfig, context, client_configuration=settings, persist_config=False
+            )
+        else:
+            kube_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # neither
+    except Exception as error:  # the loader raises KeyError, TypeError, YAML errors and more
+        raise SettingsError(f"{where} cannot be used: {one_line(error)}") from error
+    if not urlsplit(settings.host).hostname:
+        raise SettingsError(f"{where} cannot be used: its cluster names no server")
+    settings.keep_alive = True
+    settings.connection_pool_maxsize = pool_size
+    if settings.proxy in getproxies().values() and _is_loopback(settings.host):
+        # Go never sends calls to this machine to a proxy of the environment; nor do we.
+        settings.proxy = None
+    return settings
+
+
+def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
+    """Return how to name the kubeconfig in a message. Raises SettingsError if none exists."""
+    files = [Path(name).expanduser() for name in kubeconfig.split(os.pathsep) if name]
+    if not any(file.exists() for file in files):
+        raise SettingsError(f"kubeconfig {kubeconfig} does not exist")
+    return f"kubeconfig {kubeconfig}" + (f" with context {context!r}" if context else "")
+
+
+def _is_loopback(url: str) -> bool:
+    host = urlsplit(url).hostname or ""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    """Return what follows the server's own prefix in the request line."""
+    target = quote(path, safe="/:@!$&'()*+,;=~%")
+    return f"{target}?{urlencode(query)}" if query else target
+
+
+def _socket_of(response: urllib3.BaseHTTPResponse) -> socket.socket:
+    """Return the socket an unread answer comes from."""
+    live = getattr(response.connection, "live", None)
+    if not isinstance(live, socket.socket):
+        raise OSError("the connection has no socket any more")
+    return live
+
+
+def _read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+    """Return the whole body; read in pieces, so that a server that drips cannot hold us longer."""
+    parts = []
+    while part := response.read1(_CHUNK, decode_content=True):
+        parts.append(part)
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("the answer's body did not end in time")
+        live = getattr(response.connection, "live", None)
+        if isinstance(live, socket.socket):
+            live.settimeout(left)
+    return b"".join(parts)
+
+
+def _read_some(response: urllib3.BaseHTTPResponse) -> bytes:
+    """Return the beginning of a refusal's body, as far as it can be had."""
+    with suppress(HTTPError, OSError):
+        return response.read(BODY_LIMIT, decode_content=True)
+    return b""
+
+
+def _give_back(response: urllib3.BaseHTTPResponse, deadline: float) -> bool:
+    """Return whether the answer's connection went back to the pool alive."""
+    try:
+        _read_all(response, deadline)
+    except (HTTPError, OSError):
+        response.close()
+        return False
+    response.release_conn()
+    return True

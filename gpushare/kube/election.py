@@ -1,0 +1,182 @@
+"""Who leads, by a Lease of our own: a step machine; answers and a time in, the next call out.
+
+Knows the Lease and no sockets, threads, clocks or randomness. It decides whether this process may
+bind; it must not know what binding is.
+
+Why not the official client's elector: a dropped connection ends its thread while the work it was
+to stop goes on. What is promised here, for any loss, delay or order of calls:
+
+- Two processes never lead at one time. Ours ends `renew_deadline` after a renewal was *sent*;
+  another begins `duration` after it *saw* the last renewal, at the earliest.
+- Between the end of one term and the begin of the next by another process lies `bind_budget`: what
+  the old leader sent at the last moment has landed, or never will.
+- Only times of the local monotonic clock count. Those in the Lease are other machines' wall clocks.
+
+A process that is paused (SIGSTOP, a stalled machine) wakes up believing the clock, so whoever binds
+asks `leads_until` right before the call, and needs it to outlast the call.
+"""
+
+from dataclasses import dataclass, field, replace
+
+from gpushare.errors import ApiConflict, ApiError, SettingsError, WireError
+from gpushare.kube.lease import (
+    NEVER,
+    Action,
+    Create,
+    Done,
+    Lease,
+    Read,
+    Term,
+    Update,
+    Wait,
+    new_lease,
+    read_lease,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ElectionTiming:
+    """Seconds; client-go's defaults (leaderelection: 15, 10, 2, spread by up to 1.2 times)."""
+
+    duration: float = 15.0
+    renew_deadline: float = 10.0
+    retry: float = 2.0
+    spread: float = 1.2
+
+    def __post_init__(self) -> None:
+        """A leader that outlasts its Lease, or has no second try, is refused here."""
+        if not 0 < self.retry < self.renew_deadline < self.duration:
+            raise SettingsError("election: need 0 < retry < renew deadline < lease duration")
+
+
+@dataclass(slots=True)
+class Elector:
+    """The state of one candidate.
+
+    `identity` must belong to this process alone (host name and a random part): after a restart
+    under an old identity the Lease is taken for another's. `bind_budget` is how many seconds a call
+    sent at the end of a term may take to land. `term` is replaced whole, so other threads may read
+    it at any time.
+    """
+
+    namespace: str
+    name: str
+    identity: str
+    bind_budget: float
+    timing: ElectionTiming = field(default_factory=ElectionTiming)
+    term: Term = field(default_factory=Term)
+    _lease: Lease | None = None
+    _seen_at: float = NEVER
+    _fresh: bool = False
+    _claimed: bool = False
+    _fence: float = NEVER
+    _sent_at: float = NEVER
+    _next_at: float = NEVER
+    _stopping: bool = False
+    _giving: bool = False
+    _done: bool = False
+
+    def copy(self) -> "Elector":
+        """Return an independent copy."""
+        return replace(self)
+
+    def leads_until(self, now: float) -> float:
+        """Return until when this process may bind; not later than `now` when it may not."""
+        return self.term.until(now)
+
+    def release(self) -> None:
+        """Stop leading, and give the Lease away with the next step.
+
+        Only to be called when every call of this process has been answered: the next leader will
+        not wait. Otherwise end without it, and let the Lease run out.
+        """
+        self.term = Term()
+        self._stopping = True
+
+    def tick(self, now: float, wall: float, jitter: float) -> Action:
+        """Return what to do. `wall` is for the Lease's readers; `jitter` in [0, 1)."""
+        if self._stopping:
+            return self._give_away(now, wall)
+        if now < self._next_at:
+            return Wait(self._next_at - now)
+        if not self._fresh:
+            self._sent_at = now
+            return Read()
+        return self._try(now, wall, jitter)
+
+    def on_lease(self, body: bytes | None, now: float) -> None:
+        """The Lease was read; None: it does not exist. Raises WireError where it is none."""
+        lease = read_lease(body) if body is not None else None
+        changed = lease is None or self._lease is None or not lease.same_term(self._lease)
+        if changed:
+            self._seen_at = now
+        self._lease = lease
+        self._fresh = True
+        if lease is not None and not self._ours(lease):
+            self.term = Term()
+
+    def on_written(self, body: bytes, now: float) -> None:
+        """Our write was accepted. Raises WireError where the answer is no Lease."""
+        if self._giving:
+            self._done = True
+            return
+        lease = read_lease(body)
+        if not self._ours(lease):
+            raise WireError("Lease: the answer to our write names another holder")
+        self._lease = lease
+        self._seen_at = now
+        if not self._stopping:
+            self.term = Term(self._fence, self._sent_at + self.timing.renew_deadline)
+        self._next_at = self._sent_at + self.timing.retry
+
+    def on_error(self, error: ApiError | WireError, now: float) -> None:
+        """The call was refused or not answered: what the Lease is now must be read again."""
+        if self._giving:
+            self._done = True
+            return
+        self._fresh = False
+        # After a conflict there is news to be read; still never in a hot loop.
+        pause = self.timing.retry / 4 if isinstance(error, ApiConflict) else self.timing.retry
+        self._next_at = max(now, self._sent_at) + pause
+
+    def _try(self, now: float, wall: float, jitter: float) -> Action:
+        """Return the write that makes or keeps us leader, or a wait for the other's end."""
+        lease = self._lease
+        duration = self.timing.duration
+        if lease is None:
+            # Somebody may have deleted the Lease of a leader who does not know it yet.
+            self._claim(now, fence=now + duration + self.bind_budget)
+            return Create(new_lease(self.namespace, self.name, self.identity, wall, duration))
+        if not self._ours(lease):
+            expiry = self._seen_at + max(lease.duration, duration)
+            if lease.holder and now < expiry:
+                return self._look_again(now, expiry, jitter)
+            self._claim(now, fence=expiry + self.bind_budget if lease.holder else now)
+        self._sent_at = now
+        return Update(lease.held_by(self.identity, wall, duration))
+
+    def _claim(self, now: float, *, fence: float) -> None:
+        """From here on a Lease in our name is ours: the answer to this write may get lost."""
+        self._claimed = True
+        self._fence = max(self._fence, fence)
+        self._sent_at = now
+
+    def _look_again(self, now: float, expiry: float, jitter: float) -> Wait:
+        self._fresh = False
+        pause = self.timing.retry * (1 + self.timing.spread * jitter)
+        self._next_at = min(now + pause, expiry)
+        return Wait(self._next_at - now)
+
+    def _ours(self, lease: Lease) -> bool:
+        """Exactly our identity, and written by this process, not by one before it."""
+        return self._claimed and lease.holder == self.identity
+
+    def _give_away(self, now: float, wall: float) -> Action:
+        lease = self._lease
+        if self._done or not self._fresh or lease is None or not self._ours(lease):
+            self._done = True
+            return Done()
+        self._sent_at = now
+        self._giving = True
+        # One second, as client-go writes: nobody holds it, so nobody need wait.
+        return Update(lease.held_by("", wall, 1.0))

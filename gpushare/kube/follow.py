@@ -1,0 +1,138 @@
+"""Who leads, by the Lease of kube-scheduler: a step machine that only ever reads.
+
+For an extender wired to the kube-scheduler of its own host over loopback. A Lease of our own could
+be won by another host than the scheduler's; so this one leads exactly while the scheduler of *this*
+host holds the scheduler's Lease. It knows the Lease; no sockets, threads, clocks or randomness.
+
+kube-scheduler names itself `HOST_UUID` (os.Hostname, an underscore, a UUID, which has none). It
+exits when it cannot renew, and another takes over a `leaseDurationSeconds` after the last renewal.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+
+from gpushare.errors import ApiError, WireError
+from gpushare.kube.lease import (
+    NEVER,
+    Action,
+    Done,
+    Lease,
+    Read,
+    Term,
+    Wait,
+    read_lease,
+    seconds_of,
+)
+
+
+@dataclass(slots=True)
+class FollowScheduler:
+    """The state of one follower of its scheduler.
+
+    `host` is the name the scheduler of this host has for itself. A renewal counts from when the
+    Lease *before* it was asked for, which was surely earlier; so leading needs two looks, and a
+    renewal between them. `bind_budget` is how many seconds a call sent at the end of a term may
+    take to land. `term` is replaced whole, so other threads may read it at any time.
+    """
+
+    host: str
+    bind_budget: float
+    poll: float = 1.0
+    term: Term = field(default_factory=Term)
+    _lease: Lease | None = None
+    _changed_at: float = NEVER
+    _looked_at: float = NEVER
+    _asked_at: float = NEVER
+    _asked_wall: float = NEVER
+    _next_at: float = NEVER
+    _fence: float = NEVER
+    # The last Lease seen held by our scheduler with nobody seen to hold it since.
+    _ours_last: Lease | None = None
+    _stopping: bool = False
+
+    def copy(self) -> "FollowScheduler":
+        """Return an independent copy."""
+        return replace(self)
+
+    def leads_until(self, now: float) -> float:
+        """Return until when this process may bind; not later than `now` when it may not."""
+        return self.term.until(now)
+
+    def release(self) -> None:
+        """Stop leading."""
+        self.term = Term()
+        self._stopping = True
+
+    def tick(self, now: float, wall: float, jitter: float) -> Action:
+        """Return what to do. `wall` is the clock of this host; `jitter` in [0, 1)."""
+        if self._stopping:
+            return Done()
+        if now < self._next_at:
+            return Wait(self._next_at - now)
+        self._asked_at = now
+        self._asked_wall = wall
+        self._next_at = now + self.poll * (1 + jitter / 10)
+        return Read()
+
+    def on_lease(self, body: bytes | None, now: float) -> None:
+        """The Lease was read; None: it does not exist. Raises WireError where it is none."""
+        lease = read_lease(body) if body is not None else None
+        before, looked_before = self._lease, self._looked_at
+        others_expired = lease is not None and self._expired_before(lease)
+        self._lease, self._looked_at = lease, self._asked_at
+        if before is None or lease is None or not lease.same_term(before):
+            self._changed_at = now
+        if lease is None or not self._of_our_host(lease):
+            self.term = Term()
+            if lease is None or lease.holder:
+                self._ours_last = None
+            return
+        self._see_ours(lease, others_expired, now)
+        renewed = before is not None and lease.renewed != before.renewed
+        if renewed and not self._stopping:
+            self.term = Term(self._fence, looked_before + lease.duration)
+
+    def on_written(self, body: bytes, now: float) -> None:
+        """Never called: nothing is ever written."""
+
+    def on_error(self, error: ApiError | WireError, now: float) -> None:
+        """The Lease could not be read: the term runs on to its end."""
+        self._next_at = max(self._next_at, now + self.poll / 2)
+
+    def _see_ours(self, lease: Lease, others_expired: bool, now: float) -> None:
+        """Set the fence when the Lease may have come to our host from elsewhere."""
+        if not self._continues(lease):
+            left = 0.0 if others_expired else max(0.0, lease.duration - self._held_for(lease))
+            self._fence = now + left + self.bind_budget
+        self._ours_last = lease
+
+    def _expired_before(self, lease: Lease) -> bool:
+        """Return whether another's term, seen to its end without a renewal, came right before."""
+        last = self._lease
+        return (
+            last is not None
+            and last.holder != ""
+            and self._looked_at >= self._changed_at + last.duration
+            and lease.transitions == last.transitions + 1
+        )
+
+    def _continues(self, lease: Lease) -> bool:
+        """Return whether only our host led since it was last seen to."""
+        last = self._ours_last
+        if last is None:
+            return False
+        if lease.holder == last.holder:
+            return lease.transitions == last.transitions
+        # Our scheduler restarted: one transition, so nobody else's in between.
+        return lease.transitions == last.transitions + 1
+
+    def _held_for(self, lease: Lease) -> float:
+        """Return for how long, at least, our scheduler holds it; by the clock of this host, which
+        is the clock that wrote it. An earlier holder elsewhere may have given it away.
+        """
+        held = self._asked_wall - seconds_of(lease.acquired)
+        return 0.0 if math.isnan(held) else max(0.0, held)
+
+    def _of_our_host(self, lease: Lease) -> bool:
+        host, underscore, unique = lease.holder.rpartition("_")
+        return bool(underscore and unique) and host == self.host

@@ -1,0 +1,174 @@
+"""The thread around `Elector` or `FollowScheduler`: asks the API server what they say.
+
+Knows paths of Leases and `gpushare.kube.api.Api`. Every decision is the machine's; here are the
+clocks, the jitter, the thread and the log.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gpushare.errors import ApiError, ApiNotFound, WireError
+from gpushare.kube.api import Api
+from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Term, Update, Wait
+
+log = logging.getLogger(__name__)
+
+_GROUP = "/apis/coordination.k8s.io/v1/namespaces"
+_SLACK_SECONDS = 5.0
+_AFTER_BUG_SECONDS = 1.0
+
+
+class Machine(Protocol):
+    """What the two ways of leading have in common."""
+
+    @property
+    def term(self) -> Term:
+        """When it leads."""
+        ...
+
+    def leads_until(self, now: float) -> float:
+        """Return until when this process may bind."""
+        ...
+
+    def release(self) -> None:
+        """Stop leading."""
+        ...
+
+    def tick(self, now: float, wall: float, jitter: float) -> Action:
+        """Return what to do."""
+        ...
+
+    def on_lease(self, body: bytes | None, now: float) -> None:
+        """Take what a Read brought."""
+        ...
+
+    def on_written(self, body: bytes, now: float) -> None:
+        """Take what a Create or Update brought."""
+        ...
+
+    def on_error(self, error: ApiError | WireError, now: float) -> None:
+        """Take a failure."""
+        ...
+
+
+class Leading:
+    """Keeps a leadership, or the wait for it, going until it is stopped."""
+
+    def __init__(
+        self,
+        api: Api,
+        machine: Machine,
+        *,
+        namespace: str,
+        name: str,
+        call_timeout: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._api = api
+        self._machine = machine
+        self._collection = f"{_GROUP}/{namespace}/leases"
+        self._path = f"{self._collection}/{name}"
+        self._call_timeout = call_timeout
+        self._clock = clock
+        self._wall = wall
+        self._jitter = jitter
+        self._wake = threading.Event()
+        self._ended = False
+        self._stopping = False
+        self._due = NEVER
+        self._thread = threading.Thread(target=self.run, name=f"lease {name}", daemon=True)
+
+    def leads_until(self, now: float) -> float:
+        """Return until when this process may bind (monotonic seconds); not later than `now` when it
+        may not. A bind begins only if this outlasts all the time it may take.
+        """
+        return NEVER if self._stopping else self._machine.leads_until(now)
+
+    def fenced_until(self) -> float:
+        """Return when the calls of every leader before us have landed: only a list begun later
+        shows them. NEVER (the far past) when there was no such leader.
+        """
+        return self._machine.term.begin
+
+    def start(self) -> None:
+        """Run in a thread of its own."""
+        self._thread.start()
+
+    def run(self) -> None:
+        """Follow the machine until it is done."""
+        while not self._ended:
+            if self._stopping:
+                self._machine.release()
+            try:
+                self._do(self._machine.tick(self._clock(), self._wall(), self._jitter()))
+            except Exception:
+                # A bug must not end the thread silently; the term ends by itself.
+                log.exception("election failed lease=%s", self._path)
+                self._wake.wait(_AFTER_BUG_SECONDS)
+
+    def stop(self, timeout: float = 2.0, *, release: bool = True) -> bool:
+        """Return whether the thread has ended within `timeout` seconds; we lead no more at once.
+
+        `release` gives the Lease away, so that the next leader need not wait: only when every call
+        of this process has been answered.
+        """
+        self._stopping = True
+        self._ended = self._ended or not release
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._ended = True
+        return not self._thread.is_alive()
+
+    def alive(self, now: float) -> bool:
+        """Return whether the thread runs and is not overdue in what it does."""
+        return self._thread.is_alive() and now <= self._due
+
+    def _do(self, action: Action) -> None:
+        self._due = self._clock() + self._call_timeout + _SLACK_SECONDS
+        match action:
+            case Wait(seconds):
+                self._due += seconds
+                self._wake.wait(seconds)
+                self._wake.clear()
+            case Done():
+                self._ended = True
+            case _:
+                self._call(action)
+
+    def _call(self, action: Read | Create | Update) -> None:
+        led = self.leads_until(self._clock()) > self._clock()
+        try:
+            self._ask(action)
+        except (ApiError, WireError) as error:
+            log.warning("lease call failed lease=%s error=%s", self._path, error)
+            self._machine.on_error(error, self._clock())
+        leads = self.leads_until(self._clock()) > self._clock()
+        if leads != led:
+            log.info("leadership changed lease=%s leading=%s", self._path, leads)
+
+    def _ask(self, action: Read | Create | Update) -> None:
+        match action:
+            case Create(body):
+                answer = self._request("POST", self._collection, body)
+                self._machine.on_written(answer, self._clock())
+            case Update(body):
+                answer = self._request("PUT", self._path, body)
+                self._machine.on_written(answer, self._clock())
+            case Read():
+                self._machine.on_lease(self._read(), self._clock())
+
+    def _read(self) -> bytes | None:
+        try:
+            return self._request("GET", self._path, None)
+        except ApiNotFound:
+            return None
+
+    def _request(self, method: str, path: str, body: bytes | None) -> bytes:
+        return self._api.request(method, path, body=body, timeout=self._call_timeout)

@@ -1,0 +1,171 @@
+"""The Lease document, and what an elector asks for: bytes and values, no calls, no clock.
+
+Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them. Times in the
+document are wall clocks of whoever wrote it; who may lead is decided by the local monotonic clock.
+"""
+
+import json
+import math
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TypedDict, cast
+
+from gpushare.errors import WireError
+
+NEVER = float("-inf")
+
+
+class _Spec(TypedDict, total=False):
+    holderIdentity: str | None
+    leaseDurationSeconds: int | None
+    acquireTime: str | None
+    renewTime: str | None
+    leaseTransitions: int | None
+
+
+class _Metadata(TypedDict, total=False):
+    name: str
+    namespace: str
+    resourceVersion: str
+
+
+class _Document(TypedDict, total=False):
+    apiVersion: str
+    kind: str
+    metadata: _Metadata
+    spec: _Spec | None
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A Lease as read or to be written: who holds it, for how many seconds after a renewal, and the
+    document it came from, whose other fields a PUT must give back.
+
+    `renewed` and `acquired` are the document's texts, compared but, for leading, never computed
+    with.
+    """
+
+    holder: str
+    duration: float
+    acquired: str
+    renewed: str
+    transitions: int
+    version: str
+    document: bytes
+
+    def same_term(self, other: "Lease") -> bool:
+        """Return whether nobody renewed, took, released or edited the Lease between the two."""
+        return replace(self, document=b"") == replace(other, document=b"")
+
+    def held_by(self, holder: str, wall: float, duration: float) -> bytes:
+        """Return the document to PUT: `holder` ("" releases) holds it from now on.
+
+        It names the resourceVersion read, so that the API server refuses it (409) when somebody
+        else wrote meanwhile. A change of holder counts as a transition, as client-go counts it.
+        """
+        document = cast("_Document", json.loads(self.document))
+        now = _stamp(wall)
+        spec: _Spec = {**(document.get("spec") or {})}
+        if holder and holder != self.holder:
+            spec["acquireTime"] = now
+            spec["leaseTransitions"] = self.transitions + 1
+        spec["holderIdentity"] = holder
+        spec["leaseDurationSeconds"] = max(1, math.ceil(duration))
+        spec["renewTime"] = now
+        return json.dumps({**document, "spec": spec}).encode()
+
+
+def new_lease(namespace: str, name: str, holder: str, wall: float, duration: float) -> bytes:
+    """Return the document of a Lease to POST."""
+    now = _stamp(wall)
+    document: _Document = {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": name, "namespace": namespace},
+        "spec": {
+            "holderIdentity": holder,
+            "leaseDurationSeconds": max(1, math.ceil(duration)),
+            "acquireTime": now,
+            "renewTime": now,
+            "leaseTransitions": 0,
+        },
+    }
+    return json.dumps(document).encode()
+
+
+def read_lease(body: bytes) -> Lease:
+    """Return the Lease in an answer. Raises WireError where it cannot be one."""
+    try:
+        document = cast("_Document", json.loads(body))
+        spec = document.get("spec") or {}
+        return Lease(
+            holder=str(spec.get("holderIdentity") or ""),
+            duration=float(spec.get("leaseDurationSeconds") or 0),
+            acquired=str(spec.get("acquireTime") or ""),
+            renewed=str(spec.get("renewTime") or ""),
+            transitions=int(spec.get("leaseTransitions") or 0),
+            version=str(document["metadata"]["resourceVersion"]),
+            document=body,
+        )
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise WireError(f"Lease: not readable ({type(error).__name__}: {error})") from error
+
+
+def seconds_of(stamp: str) -> float:
+    """Return the wall seconds of a time in a Lease; not a number where it is no time."""
+    try:
+        when = datetime.fromisoformat(stamp)
+    except ValueError:
+        return float("nan")
+    return when.timestamp() if when.tzinfo else float("nan")
+
+
+def _stamp(wall: float) -> str:
+    """Return a MicroTime, which always has six digits of a second."""
+    return datetime.fromtimestamp(wall, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Do nothing for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """GET the Lease; answer with `on_lease` (None: there is none) or `on_error`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Create:
+    """POST it; answer with `on_written` or `on_error`."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """PUT it; answer with `on_written` or `on_error`."""
+
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Nothing more will ever be to do."""
+
+
+Action = Wait | Read | Create | Update | Done
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """Leading from `begin`, when all that an earlier leader sent has surely landed, to `end`."""
+
+    begin: float = NEVER
+    end: float = NEVER
+
+    def until(self, now: float) -> float:
+        """Return until when we lead; in the past, or NEVER, when we do not."""
+        return self.end if now >= self.begin else NEVER

@@ -1,0 +1,372 @@
+"""List and watch as a step machine: answers and a time in, the next request out.
+
+Knows the rules by which a client follows a collection of the API server, and nothing of sockets,
+threads, clocks, randomness or the objects' meaning; decoding is handed in. So one seed replays it.
+
+`next` says what to do, one of the `on_...` methods takes what came of it. The rules:
+
+- A list is asked for in pages, without a resourceVersion: a read of the latest state. A page with
+  a token is half a list; only a whole one is delivered, and 410 between pages starts it again.
+- A watch goes on from the last version seen, for a time the server ends. Cut or ended, it resumes.
+- 410, as status or as an ERROR event, means that versions are gone: list again, never reuse them.
+- Whatever fails is tried again later each time, until a minute has been healthy. Nothing a server
+  answers makes this ask in a hot loop.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, Protocol, TypeVar
+
+from gpushare.errors import ApiError, ApiGone
+
+NEVER = float("-inf")
+Query = tuple[tuple[str, str], ...]
+
+
+class Page(Protocol):
+    """A decoded page of a list; its objects are the sink's affair."""
+
+    @property
+    def resource_version(self) -> str:
+        """Where in history the list was taken."""
+        ...
+
+    @property
+    def continue_token(self) -> str:
+        """What asks for the next page; empty: this was the last."""
+        ...
+
+    @property
+    def items(self) -> Sequence[object]:
+        """The objects that could be read."""
+        ...
+
+    @property
+    def bad(self) -> Sequence[object]:
+        """What is known of those that could not."""
+        ...
+
+
+class Event(Protocol):
+    """A decoded line of a watch."""
+
+    @property
+    def kind(self) -> str:
+        """ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+        ...
+
+    @property
+    def resource_version(self) -> str:
+        """Where in history it stands."""
+        ...
+
+    @property
+    def code(self) -> int:
+        """The status of an ERROR."""
+        ...
+
+    @property
+    def bad(self) -> object | None:
+        """What is known of an object that could not be read."""
+        ...
+
+
+PageT = TypeVar("PageT", bound=Page)
+EventT = TypeVar("EventT", bound=Event)
+PageT_co = TypeVar("PageT_co", bound=Page, covariant=True)
+EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
+
+
+class Decoder(Protocol[PageT_co, EventT_co]):
+    """What makes pages and events of bytes; `gpushare.wire.objects.Codec` is one."""
+
+    def decode_list(self, body: bytes) -> PageT_co:
+        """Return a page; raises where the body is none."""
+        ...
+
+    def decode_event(self, line: bytes) -> EventT_co:
+        """Return an event; raises where the line is none."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Sleep:
+    """Do nothing for so many seconds."""
+
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class List:
+    """Ask for a page; answer with `on_page` or `on_error`."""
+
+    path: str
+    query: Query
+    timeout: float
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Open a watch; answer with `on_open`, `on_line` for each line, then `on_end` or `on_error`."""
+
+    path: str
+    query: Query
+    connect_timeout: float
+    read_timeout: float
+
+
+Action = Sleep | List | Watch
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Generic[PageT]):
+    """The whole collection, as of `started` or later (monotonic seconds)."""
+
+    pages: tuple[PageT, ...]
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds, and the page size. The watch times are client-go's order of magnitude."""
+
+    page_limit: int = 500
+    list_timeout: float = 30.0
+    connect_timeout: float = 10.0
+    watch_shortest: float = 240.0
+    watch_longest: float = 300.0
+    # Beyond the server's own end of the watch; a connection that died without a word ends here.
+    watch_grace: float = 15.0
+    pause: float = 0.1
+    longest_pause: float = 30.0
+    healthy_after: float = 60.0
+    # A watch that ended cleanly sooner than this counts as a failure, or it would be a hot loop.
+    short_watch: float = 1.0
+    relist_spacing: float = 1.0
+
+
+@dataclass(slots=True)
+class ListWatch(Generic[PageT, EventT]):
+    """The state of following one collection.
+
+    `synced`: a whole list was delivered and no delivery failed since. `last_contact`: when the
+    server last told us something (list, event, bookmark). `listed_at`: when the last delivered list
+    was begun. The counts only grow: `relists` (whole lists), `restarts` (by reason),
+    `decode_errors` (lines, pages and single objects that could not be read).
+    """
+
+    path: str
+    decoder: Decoder[PageT, EventT]
+    query: Query = ()
+    timing: Timing = field(default_factory=Timing)
+    synced: bool = False
+    watching: bool = False
+    last_contact: float = NEVER
+    listed_at: float = NEVER
+    relists: int = 0
+    decode_errors: int = 0
+    restarts: Counter[str] = field(default_factory=Counter)
+    _version: str = ""
+    _token: str = ""
+    _pages: tuple[PageT, ...] = ()
+    _relist_wanted: bool = False
+    _list_started: float = NEVER
+    _watch_started: float = NEVER
+    _not_before: float = NEVER
+    _pause: float = 0.0
+    _failures: int = 0
+    _gone: int = 0
+    _bad_lines: int = 0
+    _healthy_since: float | None = None
+
+    def copy(self) -> "ListWatch[PageT, EventT]":
+        """Return an independent copy; the decoder is shared."""
+        return replace(self, restarts=self.restarts.copy())
+
+    def key(self) -> tuple[object, ...]:
+        """Return what decides the future, hashable; counts are left out."""
+        flags = (self.synced, self.watching, self._relist_wanted)
+        place = (self._version, self._token, len(self._pages))
+        times = (self.listed_at, self._list_started, self._watch_started, self._not_before)
+        trouble = (self._pause, self._failures, self._gone, self._bad_lines, self._healthy_since)
+        return flags + place + times + trouble
+
+    def request_relist(self) -> None:
+        """Have the collection listed anew; a list already begun does not count as that."""
+        self._relist_wanted = True
+
+    def next(self, now: float, jitter: float) -> Action:
+        """Return what to do; `jitter` in [0, 1) spreads what many clients would do at once."""
+        self.watching = False
+        if self._pause:
+            self._not_before = now + self._pause * (1 - jitter / 2)
+            self._pause = 0.0
+        if self._relist_wanted and self._version:
+            # A list under way is ended first, or frequent wishes would keep it from ever ending.
+            self._forget_place()
+            # Asked for often, it is still done no more often than this.
+            spaced = self._list_started + self.timing.relist_spacing
+            self._not_before = max(self._not_before, spaced)
+        if now < self._not_before:
+            return Sleep(self._not_before - now)
+        return self._watch(now, jitter) if self._version else self._list(now)
+
+    def on_page(self, body: bytes, now: float) -> Replace[PageT] | None:
+        """Return the whole list when this was its last page."""
+        try:
+            page = self.decoder.decode_list(body)
+        except Exception:  # a page that a decoder trips over must not end the loop
+            self.decode_errors += 1
+            self._fail("bad-list", now, relist=True)
+            return None
+        token = page.continue_token
+        # Only a broken server repeats a token or sends an empty page that is not the last.
+        endless = token and (token == self._token or not page.items)
+        if endless or not page.resource_version:
+            self._fail("bad-list", now, relist=True)
+            return None
+        self._touch(now)
+        self.decode_errors += len(page.bad)
+        self._pages += (page,)
+        self._token = token
+        return None if token else self._complete()
+
+    def on_open(self, now: float) -> None:
+        """The watch was accepted."""
+        if self._healthy_since is None:
+            self._healthy_since = now
+
+    def on_line(self, line: bytes, now: float) -> EventT | None:
+        """Return the event to deliver, if it is one; ask `watching` whether to read on."""
+        try:
+            event = self.decoder.decode_event(line)
+        except Exception:  # as above
+            self._bad_line(now)
+            return None
+        if event.kind == "ERROR":
+            self._error_event(event.code, now)
+            return None
+        if not event.resource_version:
+            self._bad_line(now)
+            return None
+        self._touch(now)
+        self._version = event.resource_version
+        if event.kind == "BOOKMARK":
+            return None
+        self._bad_lines = 0
+        self.decode_errors += event.bad is not None
+        return event
+
+    def on_end(self, now: float) -> None:
+        """The watch ended cleanly, or was closed for a relist."""
+        self.watching = False
+        if self._relist_wanted:
+            self.restarts["asked"] += 1
+        elif now - self._watch_started >= self.timing.short_watch:
+            self.restarts["end"] += 1
+            self._pause = self.timing.pause
+        else:
+            self._fail("short", now)
+
+    def on_error(self, error: ApiError, now: float) -> None:
+        """The call failed, or the stream was cut."""
+        was_watch = self.watching
+        if isinstance(error, ApiGone):
+            self._versions_gone(now)
+        elif error.status in (400, 404, 409, 422) and was_watch:
+            # The server will not have this watch; the same again would be refused again.
+            self._fail("refused", now, relist=True)
+        else:
+            self._fail(f"http-{error.status}" if error.status else "no-answer", now)
+
+    def on_sink_error(self, now: float) -> None:
+        """The receiver failed on a delivery: what it holds is in doubt until the next list."""
+        self.synced = False
+        self._fail("sink", now, relist=True)
+
+    def _list(self, now: float) -> List:
+        query = (*self.query, ("limit", str(self.timing.page_limit)))
+        if self._token:
+            query += (("continue", self._token),)
+        else:
+            self._list_started = now
+            self._relist_wanted = False
+            self._pages = ()
+        return List(self.path, query, self.timing.list_timeout)
+
+    def _watch(self, now: float, jitter: float) -> Watch:
+        timing = self.timing
+        spread = timing.watch_longest - timing.watch_shortest
+        seconds = int(timing.watch_shortest + jitter * spread)
+        query = (
+            *self.query,
+            ("watch", "true"),
+            ("allowWatchBookmarks", "true"),
+            ("resourceVersion", self._version),
+            ("timeoutSeconds", str(seconds)),
+        )
+        self.watching = True
+        self._watch_started = now
+        return Watch(self.path, query, timing.connect_timeout, seconds + timing.watch_grace)
+
+    def _complete(self) -> Replace[PageT]:
+        whole = Replace(self._pages, self._list_started)
+        # All pages of a list bear one version, its first page's; older is safe, newer is not.
+        self._version = self._pages[0].resource_version
+        self._pages = ()
+        self._bad_lines = 0
+        self.relists += 1
+        self.listed_at = self._list_started
+        self.synced = True
+        return whole
+
+    def _touch(self, now: float) -> None:
+        self.last_contact = now
+        if self._healthy_since is None:
+            self._healthy_since = now
+
+    def _bad_line(self, now: float) -> None:
+        self.decode_errors += 1
+        self._bad_lines += 1
+        self._fail("bad-line", now, relist=self._bad_lines > 1)
+
+    def _error_event(self, code: int, now: float) -> None:
+        if code == 410:
+            self._versions_gone(now)
+        else:
+            self._fail("error-event", now)
+
+    def _versions_gone(self, now: float) -> None:
+        """List again: at once the first time, as versions age in the best of clusters."""
+        self._judge_health(now)
+        self._gone += 1
+        self.restarts["gone"] += 1
+        self._forget_place()
+        self._pause = self._backoff(self._gone - 1)
+
+    def _fail(self, reason: str, now: float, *, relist: bool = False) -> None:
+        self._judge_health(now)
+        self._failures += 1
+        self.restarts[reason] += 1
+        self._pause = self._backoff(self._failures)
+        if relist:
+            self._forget_place()
+
+    def _judge_health(self, now: float) -> None:
+        """A minute of health before this trouble makes it a first one."""
+        self.watching = False
+        since = self._healthy_since
+        if since is not None and now - since >= self.timing.healthy_after:
+            self._failures = self._gone = 0
+        self._healthy_since = None
+
+    def _backoff(self, failures: int) -> float:
+        if failures == 0:
+            return 0.0
+        # The exponent is bounded so that a year of failures does not overflow.
+        return min(self.timing.longest_pause, self.timing.pause * 2.0 ** min(failures - 1, 30))
+
+    def _forget_place(self) -> None:
+        self._version = self._token = ""
+        self._pages = ()

@@ -1,0 +1,197 @@
+"""The thread around `ListWatch`: does what the step machine says, delivers to a sink.
+
+Knows sockets only as `gpushare.kube.api.Api`. Every decision is the machine's; here are the clock,
+the jitter, the thread, and the log. It must not know what the objects are.
+"""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Generic, Protocol, TypeVar
+
+from gpushare.errors import ApiError
+from gpushare.kube.api import Api, Lines
+from gpushare.kube.listwatch import NEVER, Action, EventT, List, ListWatch, PageT, Sleep, Watch
+
+log = logging.getLogger(__name__)
+
+_PageT_contra = TypeVar("_PageT_contra", contravariant=True)
+_EventT_contra = TypeVar("_EventT_contra", contravariant=True)
+# How long a sink may take over one delivery before the loop counts as stuck.
+_DELIVERY_SECONDS = 30.0
+_AFTER_BUG_SECONDS = 1.0
+
+
+class Sink(Protocol[_PageT_contra, _EventT_contra]):
+    """Who wants to know. Called by one thread; an exception has everything listed anew."""
+
+    def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
+        """Take over the whole collection, read at `started` (monotonic seconds) or later."""
+        ...
+
+    def apply(self, event: _EventT_contra) -> None:
+        """Take over one change, later than all before it; the same one may come again."""
+        ...
+
+
+class Reflector(Generic[PageT, EventT]):
+    """Keeps a sink up to date with one collection until it is stopped."""
+
+    def __init__(
+        self,
+        api: Api,
+        machine: ListWatch[PageT, EventT],
+        sink: Sink[PageT, EventT],
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._api = api
+        self._machine = machine
+        self._sink = sink
+        self._clock = clock
+        self._jitter = jitter
+        self._wake = threading.Event()
+        self._stopped = False
+        self._relist = False
+        self._lines: Lines | None = None
+        self._due = NEVER
+        self._thread = threading.Thread(
+            target=self.run, name=f"reflector {machine.path}", daemon=True
+        )
+
+    @property
+    def status(self) -> ListWatch[PageT, EventT]:
+        """The machine, to be read only: synced, last_contact, listed_at and the counts."""
+        return self._machine
+
+    def start(self) -> None:
+        """Run in a thread of its own."""
+        self._thread.start()
+
+    def run(self) -> None:
+        """Follow the collection until `stop`."""
+        while not self._stopped:
+            if self._relist:
+                self._relist = False
+                self._machine.request_relist()
+            try:
+                self._do(self._machine.next(self._clock(), self._jitter()))
+            except Exception:
+                # A bug on the way must not end the thread silently: the books would go stale.
+                log.exception("reflector failed resource=%s", self._machine.path)
+                self._machine.on_sink_error(self._clock())
+                self._wake.wait(_AFTER_BUG_SECONDS)
+
+    def request_relist(self) -> None:
+        """Have the collection listed anew, soon; `status.listed_at` tells when that has landed."""
+        self._relist = True
+        self._interrupt()
+
+    def stop(self, timeout: float = 1.0) -> bool:
+        """Return whether the thread has ended within `timeout` seconds.
+
+        It ends at once out of a watch or a pause. A call under way is not waited for; what it
+        brings is not delivered any more.
+        """
+        self._stopped = True
+        self._interrupt()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def alive(self, now: float) -> bool:
+        """Return whether the thread runs and is not overdue in what it does."""
+        return self._thread.is_alive() and now <= self._due
+
+    def _interrupt(self) -> None:
+        self._wake.set()
+        lines = self._lines
+        if lines is not None:
+            lines.close()
+
+    def _do(self, action: Action) -> None:
+        match action:
+            case Sleep(seconds):
+                self._expect(seconds)
+                self._wake.wait(seconds)
+                self._wake.clear()
+            case List():
+                self._list(action)
+            case Watch():
+                self._watch(action)
+
+    def _list(self, action: List) -> None:
+        self._expect(action.timeout)
+        try:
+            body = self._api.request(
+                "GET", action.path, query=dict(action.query), timeout=action.timeout
+            )
+        except ApiError as error:
+            self._failed("list", error)
+            return
+        whole = self._machine.on_page(body, self._clock())
+        if whole is not None:
+            self._deliver(partial(self._sink.replace, whole.pages, whole.started))
+
+    def _watch(self, action: Watch) -> None:
+        self._expect(2 * action.connect_timeout)
+        try:
+            with self._api.stream(
+                action.path,
+                dict(action.query),
+                connect_timeout=action.connect_timeout,
+                read_timeout=action.read_timeout,
+            ) as lines:
+                self._lines = lines
+                self._machine.on_open(self._clock())
+                self._read(lines, action.read_timeout)
+        except ApiError as error:
+            self._failed("watch", error)
+        finally:
+            self._lines = None
+
+    def _read(self, lines: Lines, silence: float) -> None:
+        self._expect(silence)
+        # Asked once before the first line too: who stops us looks for the stream after raising the
+        # flag, we look at the flag after showing the stream.
+        if not self._interrupted():
+            for line in lines:
+                event = self._machine.on_line(line, self._clock())
+                if event is not None:
+                    self._deliver(partial(self._sink.apply, event))
+                if not self._machine.watching or self._interrupted():
+                    break
+                self._expect(silence)
+        if self._relist:
+            self._relist = False
+            self._machine.request_relist()
+        if self._machine.watching:
+            self._machine.on_end(self._clock())
+        elif not self._stopped:
+            restarts = dict(self._machine.restarts)
+            log.warning("watch broken off resource=%s so far=%s", self._machine.path, restarts)
+
+    def _deliver(self, delivery: Callable[[], None]) -> None:
+        if self._stopped:
+            return
+        self._expect(0.0)
+        try:
+            delivery()
+        except Exception:
+            log.exception("delivery failed, listing anew resource=%s", self._machine.path)
+            self._machine.on_sink_error(self._clock())
+
+    def _failed(self, call: str, error: ApiError) -> None:
+        log.warning("%s failed resource=%s error=%s", call, self._machine.path, error)
+        self._machine.on_error(error, self._clock())
+
+    def _interrupted(self) -> bool:
+        return self._stopped or self._relist
+
+    def _expect(self, seconds: float) -> None:
+        """Say by when the loop will turn again."""
+        self._due = self._clock() + seconds + _DELIVERY_SECONDS
