@@ -191,6 +191,7 @@ def _policy(pod: Pod, names: Names) -> str:
 def _seconds(timestamp: str | None) -> float:
     """Seconds since the epoch of an RFC 3339 time; 0 where there is none that can be read."""
     try:
-        return datetime.fromisoformat(timestamp).timestamp() if timestamp else 0.0
-    except (ValueError, OverflowError):
+        moment = datetime.fromisoformat(timestamp or "")
+    except ValueError:
         return 0.0
+    return moment.timestamp() if moment.tzinfo else 0.0

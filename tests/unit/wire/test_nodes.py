@@ -1,0 +1,117 @@
+"""What a node offers: by its inventory, else by total and count; what cannot be read closes it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpushare.core.model import NodeSpec, Reason
+from gpushare.errors import MessageError
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import Device, Inventory, encode_inventory
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import Node
+
+GPU = "aliyun.com/gpu-mem"
+COUNT = "aliyun.com/gpu-count"
+
+
+def node(
+    capacity: Any = None, allocatable: Any = None, annotations: Any = None, name: str = "n"
+) -> Node:
+    status = {"capacity": capacity, "allocatable": allocatable}
+    metadata = {"name": name, "annotations": annotations}
+    return msgspec.convert({"metadata": metadata, "status": status}, Node)
+
+
+def spec(capacity: Any = None, allocatable: Any = None, annotations: Any = None) -> NodeSpec:
+    return node_spec(node(capacity, allocatable, annotations), ALIYUN, "GiB")
+
+
+def test_total_and_count_make_equal_devices() -> None:
+    found = spec({GPU: "32", COUNT: "2"}, {GPU: "32", COUNT: "2", "cpu": "3900m", "memory": "1Gi"})
+    assert found == NodeSpec(
+        "n", (16, 16), (True, True), ("", ""), ("", ""), cpu=3900, memory=2**30
+    )
+
+
+def test_sizes_come_from_capacity_since_unhealthy_devices_leave_allocatable() -> None:
+    found = spec({GPU: "32", COUNT: "2"}, {GPU: "16", COUNT: "2"})
+    assert (found.capacity, found.healthy) == ((16, 16), (True, True))
+
+
+def test_nothing_allocatable_means_no_healthy_device() -> None:
+    found = spec({GPU: "32", COUNT: "2"}, {GPU: "0"})
+    assert (found.capacity, found.healthy) == ((16, 16), (False, False))
+
+
+def test_allocatable_stands_in_where_capacity_is_missing() -> None:
+    assert spec(None, {GPU: "32", COUNT: "2"}).capacity == (16, 16)
+
+
+@pytest.mark.parametrize("count", [{}, {COUNT: "0"}])
+def test_memory_without_a_count_is_one_device(count: Any) -> None:
+    assert spec({GPU: "16k"} | count).capacity == (16000,)
+
+
+@pytest.mark.parametrize("capacity", [None, {}, {GPU: "0", COUNT: "4"}, {"cpu": "96"}])
+def test_a_node_without_memory_shares_nothing(capacity: Any) -> None:
+    found = spec(capacity)
+    assert (found.capacity, found.closed) == ((), None)
+
+
+def test_an_uneven_total_closes_the_node_but_charges_still_count() -> None:
+    found = spec({GPU: "30", COUNT: "4"})
+    assert (found.capacity, found.closed) == ((7, 7, 7, 7), Reason.UNEVEN)
+
+
+@pytest.mark.parametrize(
+    ("capacity", "allocatable"),
+    [
+        ({GPU: "x"}, {}),
+        ({GPU: "-1"}, {}),
+        ({GPU: "32", COUNT: "1.5"}, {}),
+        ({GPU: "130", COUNT: "65"}, {}),
+        ({GPU: "32"}, {GPU: "x"}),
+    ],
+)
+def test_a_capacity_that_cannot_be_read_closes_the_node(capacity: Any, allocatable: Any) -> None:
+    assert spec(capacity, allocatable).closed is Reason.BROKEN_CAPACITY
+
+
+def test_an_inventory_leads() -> None:
+    devices = (Device(80, "GPU-1", "A100"), Device(40, "GPU-2", "A30", healthy=False))
+    text = encode_inventory(Inventory("GiB", devices, marks_assigned=True))
+    found = spec({GPU: "9", COUNT: "2", "cpu": "4"}, None, {ALIYUN.inventory: text})
+    assert found == NodeSpec(
+        "n",
+        (80, 40),
+        (True, False),
+        ("A100", "A30"),
+        ("GPU-1", "GPU-2"),
+        cpu=4000,
+        marks_assigned=True,
+    )
+
+
+def test_an_inventory_in_another_unit_closes_the_node() -> None:
+    text = encode_inventory(Inventory("MiB", (Device(81920),)))
+    assert spec(None, None, {ALIYUN.inventory: text}).closed is Reason.OTHER_UNIT
+
+
+def test_a_broken_inventory_closes_the_node() -> None:
+    found = spec({GPU: "32", COUNT: "2"}, None, {ALIYUN.inventory: "{"})
+    assert (found.capacity, found.closed) == ((), Reason.BROKEN_INVENTORY)
+
+
+@pytest.mark.parametrize("cpu", ["x", "-1"])
+def test_cpu_and_memory_that_cannot_be_read_are_unknown(cpu: str) -> None:
+    found = spec({"memory": "1Ki"}, {"cpu": cpu})
+    assert (found.cpu, found.memory, found.closed) == (None, 1024, None)
+
+
+def test_a_node_without_a_name_is_an_error() -> None:
+    with pytest.raises(MessageError, match="name"):
+        node_spec(node(name=""), ALIYUN, "GiB")
+    with pytest.raises(MessageError, match="name"):
+        node_spec(Node(), ALIYUN, "GiB")

@@ -1,0 +1,208 @@
+"""What a pod asks for follows Kubernetes' arithmetic, and a pod with a node is never lost."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpushare.core.model import MAX_UNITS, PodRef, Request
+from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import observe_pod, pod_ref, request_of
+
+GPU = "aliyun.com/gpu-mem"
+COUNT = "aliyun.com/gpu-count"
+
+
+def container(gpu: Any = None, *, sidecar: bool = False, **requests: Any) -> dict[str, Any]:
+    limits = {} if gpu is None else {GPU: gpu}
+    made: dict[str, Any] = {"resources": {"limits": limits, "requests": limits | requests}}
+    return made | ({"restartPolicy": "Always"} if sidecar else {})
+
+
+def pod(*containers: Any, init: Any = (), **fields: Any) -> Pod:
+    annotations = fields.pop("annotations", None)
+    labels = fields.pop("labels", None)
+    metadata = {"name": "p", "namespace": "ns", "uid": "u", "annotations": annotations}
+    metadata |= {"labels": labels, "creationTimestamp": fields.pop("created", None)}
+    status = {"phase": fields.pop("phase", "Pending")}
+    spec = {"containers": list(containers), "initContainers": list(init), **fields}
+    return msgspec.convert({"metadata": metadata, "spec": spec, "status": status}, Pod)
+
+
+def total(*containers: Any, init: Any = ()) -> int:
+    return request_of(pod(*containers, init=init), ALIYUN).total
+
+
+def test_limits_of_containers_are_summed() -> None:
+    request = request_of(pod(container("2"), container(), container("3")), ALIYUN)
+    assert request == Request(units=5, devices=1, containers=((0, 2), (2, 3)))
+
+
+@pytest.mark.parametrize(
+    ("containers", "init", "expected"),
+    [
+        ([2, 3], [], 5),
+        ([2, 3], [4], 5),
+        ([2, 3], [9], 9),
+        ([2, 3], [9, 4], 9),
+        ([0], [4], 4),
+        ([], [4], 4),
+    ],
+)
+def test_init_containers_count_as_a_peak(
+    containers: list[int], init: list[int], expected: int
+) -> None:
+    assert total(*map(container, containers), init=map(container, init)) == expected
+
+
+def test_sidecars_are_added_and_run_beside_later_init_containers() -> None:
+    side = container(2, sidecar=True)
+    assert total(container(3), init=[side]) == 5
+    assert total(container(1), init=[side, container(4)]) == 6
+    assert total(container(1), init=[container(4), side]) == 4
+    assert total(container(1), init=[side, container(1), side]) == 5
+
+
+def test_requests_stand_in_where_limits_are_missing() -> None:
+    only_requests = {"resources": {"requests": {GPU: "4"}}}
+    assert total(only_requests) == 4
+    assert total({"resources": {"limits": {GPU: "2"}, "requests": {GPU: "4"}}}) == 2
+    assert total({"resources": None}, {}) == 0
+
+
+def test_cpu_and_memory_are_requests_with_overhead() -> None:
+    made = pod(
+        container(cpu="250m", memory="1Gi"),
+        {"resources": {"limits": {"cpu": 1}}},
+        init=[container(cpu="2", memory="1Mi"), container(sidecar=True, cpu="500m")],
+        overhead={"cpu": "10m", "memory": "1Ki"},
+    )
+    assert request_of(made, ALIYUN) == Request(cpu=2010, memory=2**30 + 2**10)
+
+
+def test_pod_level_resources_replace_the_sum() -> None:
+    made = pod(container(cpu="250m", memory="1Gi"), resources={"requests": {"cpu": "2"}})
+    assert request_of(made, ALIYUN) == Request(cpu=2000, memory=2**30)
+
+
+@pytest.mark.parametrize(
+    ("where", "units", "devices"),
+    [
+        ({"annotations": {COUNT: "2"}}, 4, 2),
+        ({"labels": {COUNT: "4"}}, 2, 4),
+        ({"annotations": {COUNT: "2"}, "labels": {COUNT: "x"}}, 4, 2),
+        ({"annotations": {COUNT: "1"}}, 8, 1),
+        ({"labels": {}}, 8, 1),
+    ],
+)
+def test_a_count_splits_the_total_evenly(where: Any, units: int, devices: int) -> None:
+    request = request_of(pod(container("5"), container("3"), **where), ALIYUN)
+    assert (request.units, request.devices, request.total) == (units, devices, 8)
+
+
+def test_a_total_that_does_not_divide_is_refused_with_the_numbers() -> None:
+    made = pod(container("7"), annotations={COUNT: "2"})
+    expected = (
+        r"^aliyun.com/gpu-mem: 7 cannot be split evenly over 2 devices \(aliyun.com/gpu-count\)$"
+    )
+    with pytest.raises(MessageError, match=expected):
+        request_of(made, ALIYUN)
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "65", "two", "", "1.0", " 2", "\u0662", "9" * 11])
+def test_a_count_that_is_none_is_refused(count: str) -> None:
+    with pytest.raises(AnnotationError, match="gpu-count"):
+        request_of(pod(container("8"), annotations={COUNT: count}), ALIYUN)
+
+
+def test_a_pod_without_gpu_asks_for_cpu_and_memory_only() -> None:
+    made = pod(container("0", cpu="1"), annotations={COUNT: "x", ALIYUN.policy: "!"})
+    assert request_of(made, ALIYUN) == Request(cpu=1000)
+    assert request_of(Pod(), ALIYUN) == Request()
+
+
+def test_the_policy_wished_for_is_carried_along() -> None:
+    made = pod(container("1"), annotations={ALIYUN.policy: "binpack"})
+    assert request_of(made, ALIYUN).policy == "binpack"
+    with pytest.raises(AnnotationError, match=r"gpushare\.io/policy"):
+        request_of(pod(container("1"), annotations={ALIYUN.policy: "a b"}), ALIYUN)
+
+
+@pytest.mark.parametrize("gpu", ["1.5", "x", "-1", MAX_UNITS + 1, "500m"])
+def test_a_quantity_without_sense_names_the_resource(gpu: Any) -> None:
+    with pytest.raises(QuantityError, match="gpu-mem: "):
+        request_of(pod(container(gpu)), ALIYUN)
+
+
+def test_a_total_beyond_every_limit_is_refused() -> None:
+    with pytest.raises(QuantityError, match="total"):
+        request_of(pod(container(MAX_UNITS), container(1)), ALIYUN)
+
+
+def test_another_resource_works_without_a_change() -> None:
+    names = Names.for_resource("example.com/npu-mem")
+    made = pod(
+        {"resources": {"limits": {"example.com/npu-mem": "16k"}}},
+        annotations={"example.com/npu-count": "2", names.idx: "0,1"},
+        nodeName="n",
+    )
+    assert observe_pod(made, names).placement == ((0, 8000), (1, 8000))
+    assert request_of(made, ALIYUN).devices == 0
+
+
+def test_a_bound_pod_is_observed_with_its_placement() -> None:
+    made = pod(
+        container("4"),
+        annotations={ALIYUN.idx: "2", ALIYUN.assigned: "true"},
+        nodeName="node-a",
+        phase="Running",
+        created="2026-11-21T09:54:22Z",
+    )
+    observed = observe_pod(made, ALIYUN)
+    assert observed.ref == PodRef("ns", "p", "u")
+    assert (observed.node, observed.placement) == ("node-a", ((2, 4),))
+    assert (observed.assigned, observed.ended) == (True, False)
+    assert observed.created == 1795254862.0
+
+
+def test_annotations_on_a_pod_without_node_are_no_placement() -> None:
+    observed = observe_pod(pod(container("4"), annotations={ALIYUN.idx: "2"}), ALIYUN)
+    assert (observed.node, observed.placement) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("phase", "ended"), [("Succeeded", True), ("Failed", True), ("Running", False)]
+)
+def test_terminal_phases_end_a_pod(phase: str, *, ended: bool) -> None:
+    assert observe_pod(pod(container("4"), phase=phase, nodeName="n"), ALIYUN).ended is ended
+
+
+@pytest.mark.parametrize("created", [None, "", "yesterday", "2026-11-21T09:54:22"])
+def test_a_time_that_cannot_be_read_is_0(created: str | None) -> None:
+    assert observe_pod(pod(container("4"), created=created), ALIYUN).created == 0
+
+
+@pytest.mark.parametrize("annotations", [{COUNT: "3"}, {COUNT: "x"}, {ALIYUN.policy: "no such!"}])
+def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: Any) -> None:
+    made = pod(container("8", cpu="1"), annotations=annotations | {ALIYUN.idx: "1"}, nodeName="n")
+    observed = observe_pod(made, ALIYUN)
+    assert observed.request == Request(8, 1, 1000, 0, ((0, 8),))
+    assert observed.placement == ((1, 8),)
+
+
+def test_a_pod_without_node_that_makes_no_sense_is_an_error() -> None:
+    with pytest.raises(MessageError):
+        observe_pod(pod(container("7"), annotations={COUNT: "2"}), ALIYUN)
+    with pytest.raises(WireError):
+        observe_pod(pod(container("x"), nodeName="n"), ALIYUN)
+
+
+@pytest.mark.parametrize("missing", ["name", "namespace", "uid"])
+def test_a_pod_without_identity_is_an_error(missing: str) -> None:
+    fields = {"name": "p", "namespace": "ns", "uid": "u"} | {missing: ""}
+    with pytest.raises(MessageError, match="metadata"):
+        pod_ref(msgspec.convert({"metadata": fields}, Pod))
+    with pytest.raises(MessageError, match="metadata"):
+        pod_ref(Pod())
