@@ -6,14 +6,17 @@ Routes, codes and the life of the server; nothing else. What requests mean is `r
 import json
 import logging
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
-from gpushare.localcluster.calls import Answer, Call
+from gpushare.localcluster import discovery
+from gpushare.localcluster.calls import Answer, Call, json_answer
 from gpushare.localcluster.faults import FaultInjector, Hook
 from gpushare.localcluster.httpserver import CONNECTION, Environ, HttpServer, StartResponse
+from gpushare.localcluster.objects import Object
 from gpushare.localcluster.podlogs import PodLogs
 from gpushare.localcluster.registry import Registry
 from gpushare.localcluster.rest import Rest
@@ -134,18 +137,54 @@ def _application(rest: Rest) -> Flask:
     def grouped(group: str, version: str, path: str) -> Response:
         return _response(rest.answer(group, version, path, _call()))
 
-    def ready() -> Response:
-        return Response("ok", content_type="text/plain")
-
     verbs = list(METHODS)
     app.add_url_rule("/api/<version>/<path:path>", "core", core, methods=verbs)
     app.add_url_rule("/apis/<group>/<version>/<path:path>", "grouped", grouped, methods=verbs)
-    for path in ("healthz", "livez", "readyz"):
-        app.add_url_rule(f"/{path}", path, ready)
+    _add_documents(app)
     app.register_error_handler(StatusError, _refusal)
     app.register_error_handler(HTTPException, _http_refusal)
     app.register_error_handler(Exception, _bug)
     return app
+
+
+def _add_documents(app: Flask) -> None:
+    """Serve what is the same for every request: health, version, discovery, OpenAPI."""
+
+    def ready() -> Response:
+        return Response("ok", content_type="text/plain")
+
+    def groups(*, core: bool) -> Response:
+        if discovery.wants_aggregated(request.headers.get("Accept", "")):
+            found = json_answer(discovery.aggregated(core=core))
+            return _response(replace(found, content_type=discovery.AGGREGATED))
+        return _document(discovery.core_versions(request.host) if core else discovery.groups())
+
+    def openapi_v2() -> Response:
+        # An empty schema: everything passes kubectl's own validation.
+        return Response(b"", content_type=discovery.OPENAPI_V2)
+
+    documents: dict[str, Callable[..., Response]] = {
+        "/healthz": ready,
+        "/livez": ready,
+        "/readyz": ready,
+        "/version": lambda: _document(discovery.version()),
+        "/api": lambda: groups(core=True),
+        "/api/<version>": lambda version: _document(discovery.resource_list("", version)),
+        "/apis": lambda: groups(core=False),
+        "/apis/<group>": lambda group: _document(discovery.group(group)),
+        "/apis/<group>/<version>": lambda group, version: _document(
+            discovery.resource_list(group, version)
+        ),
+        "/openapi/v2": openapi_v2,
+        "/openapi/v3": lambda: _document(discovery.openapi_index()),
+        "/openapi/v3/<path:root>": lambda root: _document(discovery.openapi_document(root)),
+    }
+    for path, view in documents.items():
+        app.add_url_rule(path, path, view)
+
+
+def _document(body: Object) -> Response:
+    return _response(json_answer(body))
 
 
 def _http_refusal(error: HTTPException) -> Response:

@@ -68,6 +68,10 @@ def wants_table(call: Call) -> bool:
     raise StatusError(406, "NotAcceptable", f"only {JSON} can be answered, not {call.accept}")
 
 
+def _include(call: Call) -> str:
+    return call.query.get("includeObject", "")
+
+
 def get(registry: Registry, target: Target, call: Call) -> Answer:
     """Return one object.
 
@@ -77,8 +81,9 @@ def get(registry: Registry, target: Target, call: Call) -> Answer:
     """
     record = registry.get(target.resource, target.home, target.name)
     if wants_table(call):
-        now = registry.store.now()
-        return Answer(200, encode(tables.table(target.resource, [record], record.version, now)))
+        now, include = registry.store.now(), _include(call)
+        one = tables.table(target.resource, [record], record.version, now, include=include)
+        return Answer(200, encode(one))
     return Answer(200, encoder(target.resource)(record))
 
 
@@ -104,7 +109,8 @@ def listing(registry: Registry, target: Target, call: Call) -> Answer:
         meta["continue"] = _token(version, page[-1].key)
         meta["remainingItemCount"] = rest
     if wants_table(call):
-        table = tables.table(target.resource, page, version, registry.store.now())
+        now, include = registry.store.now(), _include(call)
+        table = tables.table(target.resource, page, version, now, include=include)
         return Answer(200, encode({**table, "metadata": meta}))
     resource = target.resource
     head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": meta}
@@ -145,7 +151,9 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     resource, store = target.resource, registry.store
     matches = selection(target, call)
     as_table = wants_table(call)
-    encoding = tables.row_encoder(resource, store.now) if as_table else encoder(resource)
+    encoding = (
+        tables.row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
+    )
     scope = Scope(resource, target.namespace, matches, encoding)
 
     def bookmark(version: int, **annotations: str) -> bytes:
