@@ -69,7 +69,7 @@ def decode_scheduler_config(document: object) -> SchedulerConfig:
     top = fields_of(document, "scheduler configuration")
     kind, version = text(top, "kind"), text(top, "apiVersion")
     if kind == "Policy" and version == "v1":
-        extenders, warnings = _extenders(_Policy(), _Policy().spelled(top))
+        extenders, warnings = _extenders(_Policy(), _Policy().checked(top, _TOP_KEYS, "Policy"))
         return SchedulerConfig(version, extenders, warnings=warnings)
     group, _, short = version.partition("/")
     if kind == "KubeSchedulerConfiguration" and group == GROUP and short in VERSIONS:
@@ -83,12 +83,8 @@ def decode_scheduler_config(document: object) -> SchedulerConfig:
 class _Strict:
     """How a KubeSchedulerConfiguration is read: keys exactly as written, durations as text."""
 
-    def key(self, name: str) -> str:
-        """How a key is looked up."""
-        return name
-
     def checked(self, value: object, known: Iterable[str], where: str) -> Fields:
-        """The object at `where`, its keys ready for `key`."""
+        """The object at `where`, under the known keys."""
         fields = fields_of(value, where)
         only(fields, known, where)
         return fields
@@ -100,24 +96,23 @@ class _Strict:
         if not isinstance(value, str):
             raise SettingsError(f"{where}: must be a duration as text, such as 5s")
         try:
-            return _timeout(parse_duration(value), where)
+            seconds = parse_duration(value)
         except SettingsError as error:
             raise SettingsError(f"{where}: {error}") from error
+        return _timeout(seconds, where)
 
 
 class _Policy(_Strict):
     """How a Policy is read: keys in any case, unknown ones ignored, nanoseconds (or text)."""
 
-    def key(self, name: str) -> str:
-        return name.lower()
-
-    def spelled(self, fields: Fields) -> Fields:
-        """The same fields under keys in lower case; of two spellings the last counts."""
-        return {key.lower(): value for key, value in fields.items()}
-
     def checked(self, value: object, known: Iterable[str], where: str) -> Fields:
-        del known
-        return self.spelled(fields_of(value, where))
+        """The same under the known keys' own spelling; of two spellings the last counts."""
+        canonical = {key.lower(): key for key in known}
+        return {
+            canonical[key.lower()]: item
+            for key, item in fields_of(value, where).items()
+            if key.lower() in canonical
+        }
 
     def seconds(self, value: object, where: str) -> float:
         if isinstance(value, int) and not isinstance(value, bool):
@@ -171,7 +166,7 @@ def _extenders(dialect: _Strict, top: Fields) -> tuple[tuple[ExtenderConfig, ...
         where = f"extenders[{index}]"
         entry = dialect.checked(item, _EXTENDER_KEYS, where)
         extender = _extender(dialect, entry, where)
-        tls = dialect.checked(entry.get(dialect.key("tlsConfig")), _TLS_KEYS, f"{where}.tlsConfig")
+        tls = dialect.checked(entry.get("tlsConfig"), _TLS_KEYS, f"{where}.tlsConfig")
         extenders.append(extender)
         warnings += _warnings(extender, tls, where)
     _validate(extenders)
@@ -179,21 +174,20 @@ def _extenders(dialect: _Strict, top: Fields) -> tuple[tuple[ExtenderConfig, ...
 
 
 def _extender(dialect: _Strict, entry: Fields, where: str) -> ExtenderConfig:
-    key = dialect.key
     return ExtenderConfig(
-        url_prefix=text(entry, key("urlPrefix"), where),
-        filter_verb=text(entry, key("filterVerb"), where),
-        prioritize_verb=text(entry, key("prioritizeVerb"), where),
-        bind_verb=text(entry, key("bindVerb"), where),
-        preempt_verb=text(entry, key("preemptVerb"), where),
-        weight=number(entry, key("weight"), where),
-        enable_https=flag(entry, key("enableHTTPS"), where),
-        http_timeout=dialect.seconds(entry.get(key("httpTimeout")), f"{where}.httpTimeout"),
-        node_cache_capable=flag(entry, key("nodeCacheCapable"), where),
-        ignorable=flag(entry, key("ignorable"), where),
+        url_prefix=text(entry, "urlPrefix", where),
+        filter_verb=text(entry, "filterVerb", where),
+        prioritize_verb=text(entry, "prioritizeVerb", where),
+        bind_verb=text(entry, "bindVerb", where),
+        preempt_verb=text(entry, "preemptVerb", where),
+        weight=number(entry, "weight", where),
+        enable_https=flag(entry, "enableHTTPS", where),
+        http_timeout=dialect.seconds(entry.get("httpTimeout"), f"{where}.httpTimeout"),
+        node_cache_capable=flag(entry, "nodeCacheCapable", where),
+        ignorable=flag(entry, "ignorable", where),
         managed_resources=tuple(
             _managed_resource(dialect, item, f"{where}.managedResources[{index}]")
-            for index, item in enumerate(items(entry, key("managedResources"), where))
+            for index, item in enumerate(items(entry, "managedResources", where))
         ),
     )
 
@@ -205,7 +199,7 @@ def _managed_resource(dialect: _Strict, item: object, where: str) -> ManagedReso
         raise SettingsError(f"{where}: {name[:80]!r} is no extended resource (domain/name)")
     if name.startswith("requests."):
         raise SettingsError(f"{where}: {name[:80]!r} must not begin with requests.")
-    return ManagedResource(name, flag(fields, dialect.key("ignoredByScheduler"), where))
+    return ManagedResource(name, flag(fields, "ignoredByScheduler", where))
 
 
 def _validate(extenders: Sequence[ExtenderConfig]) -> None:

@@ -1,0 +1,70 @@
+"""The inspect document is the original's; what the original loses is shown beside it."""
+
+import json
+from typing import Any
+
+from gpushare.core.model import Entry, NodeBooks, NodeSpec, PodRef, Request, Shares, State
+from gpushare.wire.inspect import encode_inspect
+
+
+def entry(name: str, units: int, placement: Shares | None, namespace: str = "default") -> Entry:
+    request = Request(units=units, devices=1 if units else 0)
+    return Entry(PodRef(namespace, name, f"uid-{name}"), request, "n", placement, State.BOUND)
+
+
+def books(*entries: Entry, name: str = "n", capacity: tuple[int, ...] = (16, 16)) -> NodeBooks:
+    return NodeBooks(NodeSpec(name, capacity), (0,) * len(capacity), entries)
+
+
+def node(*entries: Entry) -> Any:
+    return json.loads(encode_inspect([books(*entries)]))["nodes"][0]
+
+
+def test_no_nodes_are_an_empty_list() -> None:
+    assert encode_inspect([]) == '{"nodes":[]}'
+
+
+def test_the_text_is_the_originals_to_the_byte() -> None:
+    assert encode_inspect([books(entry("alpha", 4, ((0, 4),)))]) == (
+        '{"nodes":[{"name":"n","totalGPU":32,"usedGPU":4,"devs":['
+        '{"id":0,"totalGPU":16,"usedGPU":4,"pods":[{"name":"alpha","namespace":"default","usedGPU":4}]},'
+        '{"id":1,"totalGPU":16,"usedGPU":0,"pods":[]}]}]}'
+    )
+
+
+def test_nodes_and_pods_are_sorted() -> None:
+    text = encode_inspect(
+        [
+            books(name="b"),
+            books(
+                entry("z", 1, ((0, 1),), "a"), entry("b", 1, ((0, 1),)), entry("a", 1, ((0, 1),)),
+                name="a",
+            ),
+        ]
+    )  # fmt: skip
+    nodes = json.loads(text)["nodes"]
+    assert [node["name"] for node in nodes] == ["a", "b"]
+    assert [pod["name"] for pod in nodes[0]["devs"][0]["pods"]] == ["z", "a", "b"]
+
+
+def test_a_pod_on_several_devices_stands_on_each() -> None:
+    found = node(entry("multi", 8, ((0, 4), (1, 4))))
+    assert [device["usedGPU"] for device in found["devs"]] == [4, 4]
+    assert found["usedGPU"] == 8
+
+
+def test_an_unplaced_pod_counts_once_and_is_named() -> None:
+    placed, lost, beyond = entry("a", 1, ((1, 1),)), entry("b", 4, None), entry("c", 2, ((7, 2),))
+    found = node(placed, lost, beyond)
+    assert [device["usedGPU"] for device in found["devs"]] == [0, 1]
+    assert found["usedGPU"] == 7
+    assert found["unplaced"] == [
+        {"name": "b", "namespace": "default", "usedGPU": 4},
+        {"name": "c", "namespace": "default", "usedGPU": 2},
+    ]
+
+
+def test_pods_without_gpu_are_not_shown() -> None:
+    found = node(entry("cpu", 0, None))
+    assert "unplaced" not in found
+    assert found["usedGPU"] == 0

@@ -1,0 +1,252 @@
+"""What kube-scheduler would start with is read; what it would refuse is refused."""
+
+from contextlib import suppress
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.errors import SettingsError
+from gpushare.wire.scheduler_config import (
+    DEFAULT_TIMEOUT,
+    ExtenderConfig,
+    ManagedResource,
+    SchedulerConfig,
+    decode_scheduler_config,
+)
+
+GPU = {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}
+ORIGINAL = {
+    "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
+    "filterVerb": "filter",
+    "bindVerb": "bind",
+    "nodeCacheCapable": True,
+    "managedResources": [GPU],
+    "ignorable": False,
+}
+
+
+def policy(*extenders: Any, **fields: Any) -> dict[str, Any]:
+    return {"kind": "Policy", "apiVersion": "v1", "extenders": list(extenders)} | fields
+
+
+def component(*extenders: Any, version: str = "v1", **fields: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": f"kubescheduler.config.k8s.io/{version}",
+        "kind": "KubeSchedulerConfiguration",
+        "extenders": list(extenders),
+    } | fields
+
+
+EXPECTED = ExtenderConfig(
+    "http://127.0.0.1:32766/gpushare-scheduler",
+    filter_verb="filter",
+    bind_verb="bind",
+    node_cache_capable=True,
+    managed_resources=(ManagedResource("aliyun.com/gpu-mem"),),
+)
+
+
+def test_the_originals_policy_is_read() -> None:
+    document = policy(ORIGINAL | {"enableHttps": False}, priorities=[])
+    assert decode_scheduler_config(document) == SchedulerConfig("v1", (EXPECTED,))
+
+
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1beta3", "v1"])
+def test_every_version_of_component_config_is_read(version: str) -> None:
+    found = decode_scheduler_config(component(ORIGINAL | {"enableHTTPS": False}, version=version))
+    assert found.extenders == (EXPECTED,)
+    assert found.warnings == ()
+    assert found.api_version.endswith(version)
+
+
+def test_every_field_is_read() -> None:
+    entry = {
+        "urlPrefix": "https://x:1/y",
+        "filterVerb": "f",
+        "prioritizeVerb": "p",
+        "bindVerb": "b",
+        "preemptVerb": "e",
+        "weight": 20,
+        "enableHTTPS": True,
+        "tlsConfig": {"caFile": "/ca"},
+        "httpTimeout": "10s",
+        "nodeCacheCapable": True,
+        "managedResources": [{"name": "x.io/y", "ignoredByScheduler": True}],
+    }
+    found = decode_scheduler_config(
+        component(
+            entry,
+            percentageOfNodesToScore=50,
+            podInitialBackoffSeconds=2,
+            podMaxBackoffSeconds=4,
+            profiles=[{"schedulerName": "a"}, {}],
+            leaderElection={"leaderElect": False},
+        )
+    )
+    resources = (ManagedResource("x.io/y", ignored_by_scheduler=True),)
+    assert found == SchedulerConfig(
+        "kubescheduler.config.k8s.io/v1",
+        (
+            ExtenderConfig(
+                "https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources
+            ),
+        ),
+        50,
+        ("a", "default-scheduler"),
+        2.0,
+        4.0,
+    )
+
+
+def test_a_policy_matches_keys_in_any_case_and_ignores_unknown_ones() -> None:
+    loud = {key.upper(): value for key, value in ORIGINAL.items()} | {"FUTURE": 1}
+    loud["MANAGEDRESOURCES"] = [{"NAME": "aliyun.com/gpu-mem"}]
+    document = {"Extenders": [loud], "kind": "Policy", "apiVersion": "v1"}
+    assert decode_scheduler_config(document).extenders == (EXPECTED,)
+
+
+@pytest.mark.parametrize("spelling", ["enableHttps", "enableHTTPS"])
+def test_both_spellings_of_the_tls_key_are_read_in_a_policy(spelling: str) -> None:
+    found = decode_scheduler_config(
+        policy(ORIGINAL | {spelling: True, "tlsConfig": {"caFile": "c"}})
+    )
+    assert found.extenders[0].enable_https
+    assert found.warnings == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"), [(5_000_000_000, 5.0), ("2s", 2.0), (0, DEFAULT_TIMEOUT), (None, 5.0)]
+)
+def test_a_policy_counts_nanoseconds(value: Any, seconds: float) -> None:
+    found = decode_scheduler_config(policy(ORIGINAL | {"httpTimeout": value}))
+    assert found.extenders[0].http_timeout == seconds
+
+
+@pytest.mark.parametrize(("value", "seconds"), [("500ms", 0.5), ("0", 5.0), ("0s", 5.0)])
+def test_component_config_writes_durations(value: str, seconds: float) -> None:
+    found = decode_scheduler_config(component(ORIGINAL | {"httpTimeout": value}))
+    assert found.extenders[0].http_timeout == seconds
+
+
+def test_a_file_without_extenders_is_read() -> None:
+    document = component()
+    del document["extenders"]
+    assert decode_scheduler_config(document).extenders == ()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"urlPrefix": 7}, r"extenders\[0\]\.urlPrefix"),
+        ({"weight": "5"}, r"weight"),
+        ({"weight": True}, r"weight"),
+        ({"ignorable": "no"}, r"ignorable"),
+        ({"httpTimeout": "-1s"}, r"httpTimeout"),
+        ({"httpTimeout": "soon"}, r"httpTimeout"),
+        ({"httpTimeout": [5]}, r"httpTimeout"),
+        ({"httpTimeout": True}, r"httpTimeout"),
+        ({"tlsConfig": "x"}, r"tlsConfig"),
+        ({"managedResources": {}}, r"managedResources"),
+        ({"managedResources": [7]}, r"managedResources\[0\]"),
+        ({"managedResources": [{}]}, r"managedResources\[0\].*extended resource"),
+        ({"managedResources": [{"name": "gpu"}]}, "extended resource"),
+        ({"managedResources": [{"name": "x.kubernetes.io/gpu"}]}, "extended resource"),
+        ({"managedResources": [{"name": "requests.x/gpu"}]}, r"requests\."),
+        ({"managedResources": [GPU, GPU]}, "named 2 times"),
+        ({"prioritizeVerb": "p"}, "weight: must be positive"),
+        ({"prioritizeVerb": "p", "weight": -1}, "weight: must be positive"),
+    ],
+)
+@pytest.mark.parametrize("dialect", [policy, component])
+def test_what_kube_scheduler_refuses_is_refused(dialect: Any, changes: Any, field: str) -> None:
+    with pytest.raises(SettingsError, match=field):
+        decode_scheduler_config(dialect(ORIGINAL | changes))
+
+
+@pytest.mark.parametrize("nanoseconds", [-1, 10**400, -(10**400)])
+def test_nanoseconds_out_of_range_are_refused(nanoseconds: int) -> None:
+    with pytest.raises(SettingsError, match="httpTimeout"):
+        decode_scheduler_config(policy(ORIGINAL | {"httpTimeout": nanoseconds}))
+
+
+@pytest.mark.parametrize("dialect", [policy, component])
+def test_rules_across_extenders(dialect: Any) -> None:
+    with pytest.raises(SettingsError, match="bindVerb"):
+        decode_scheduler_config(dialect(ORIGINAL, ORIGINAL | {"managedResources": []}))
+    with pytest.raises(SettingsError, match="named 2 times"):
+        decode_scheduler_config(dialect(ORIGINAL, ORIGINAL | {"bindVerb": ""}))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"enableHttps": False},
+        {"FilterVerb": "f"},
+        {"httpTimeout": 5_000_000_000},
+        {"tlsConfig": {"cafile": "x"}},
+        {"managedResources": [{"name": "x.io/y", "Ignored": True}]},
+    ],
+)
+def test_component_config_is_strict_about_extenders(changes: Any) -> None:
+    with pytest.raises(SettingsError, match=r"extenders\[0\]"):
+        decode_scheduler_config(component(ORIGINAL | changes))
+
+
+@pytest.mark.parametrize(
+    ("fields", "field"),
+    [
+        ({"percentageOfNodesToScore": 101}, "percentageOfNodesToScore"),
+        ({"percentageOfNodesToScore": "5"}, "percentageOfNodesToScore"),
+        ({"podInitialBackoffSeconds": 0}, "podInitialBackoffSeconds"),
+        ({"podInitialBackoffSeconds": 20}, "podMaxBackoffSeconds"),
+        ({"parallelism": 0}, "parallelism"),
+        ({"profiles": [{}, {}]}, "profiles"),
+        ({"profiles": [{"schedulerName": 7}]}, r"profiles\[0\]\.schedulerName"),
+        ({"extenders": {}}, "extenders"),
+        ({"extenders": [7]}, r"extenders\[0\]"),
+        ({"kind": "Other"}, "kind"),
+        ({"apiVersion": "kubescheduler.config.k8s.io/v2"}, "apiVersion"),
+        ({"apiVersion": "v1"}, "apiVersion"),
+        ({"kind": 7}, "kind"),
+    ],
+)
+def test_rules_around_extenders(fields: Any, field: str) -> None:
+    with pytest.raises(SettingsError, match=field):
+        decode_scheduler_config(component(**fields))
+
+
+@pytest.mark.parametrize("document", [None, 7, [], "x", {1: 2}, {}, policy(apiVersion="v2")])
+def test_what_is_no_configuration_is_refused(document: Any) -> None:
+    with pytest.raises(SettingsError):
+        decode_scheduler_config(document)
+
+
+def test_what_is_legal_but_hardly_meant_is_warned_about() -> None:
+    entry = ORIGINAL | {
+        "urlPrefix": "",
+        "ignorable": True,
+        "nodeCacheCapable": False,
+        "enableHTTPS": True,
+    }
+    warnings = decode_scheduler_config(component(entry, future=1)).warnings
+    subjects = ["future", "urlPrefix", "ignorable", "nodeCacheCapable", "tlsConfig"]
+    assert [warning.partition(":")[0].rpartition(".")[2] for warning in warnings] == subjects
+
+
+KEYS = ["kind", "apiVersion", "extenders", "profiles", "weight", "httpTimeout", "managedResources"]
+DOCUMENTS = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+@given(DOCUMENTS, DOCUMENTS, st.sampled_from([policy, component]))
+def test_arbitrary_documents_never_raise_anything_else(one: Any, two: Any, dialect: Any) -> None:
+    for document in (one, dialect(one), dialect(profiles=two), dialect(ORIGINAL | {"weight": two})):
+        with suppress(SettingsError):
+            decode_scheduler_config(document)
