@@ -4,7 +4,6 @@ kube-scheduler drops the body of every answer that is not 200, so filter and bin
 what was wrong in `Error`; prioritize and inspect have no such field and use 4xx and 503.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from flask import Flask, Response, json, request
@@ -28,17 +27,15 @@ class Routes:
     bind: str = "bind"
 
 
-def build_app(
-    service: Service, routes: Routes, body_limit: int, allowed: Callable[[], bool]
-) -> Flask:
-    """The WSGI application. allowed: whether the caller's certificate may call (see tls.py)."""
+def build_app(service: Service, routes: Routes, body_limit: int, callers: frozenset[str]) -> Flask:
+    """The WSGI application. callers: names of client certificates; none: any signed one."""
     app = Flask("gpushare", static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = body_limit
     views = _Views(service)
 
     @app.before_request
     def refuse_strangers() -> Response | None:
-        return None if allowed() else _failure("this certificate may not call", 403)
+        return None if _may_call(callers) else _failure("this certificate may not call", 403)
 
     prefix = routes.prefix
     app.add_url_rule(f"{prefix}/{routes.filter}", view_func=views.filter, methods=["POST"])
@@ -78,6 +75,20 @@ class _Views:
 
     def version(self) -> Response:
         return _json(json.dumps({"version": __version__}).encode())
+
+
+def _may_call(callers: frozenset[str]) -> bool:
+    """Whether the peer's certificate has one of the names.
+
+    Where one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
+    """
+    if not callers:
+        return True
+    certificate = request.environ["gunicorn.socket"].getpeercert() or {}
+    names = {value for _, value in certificate.get("subjectAltName", ())}
+    for part in certificate.get("subject", ()):
+        names.update(value for key, value in part if key == "commonName")
+    return bool(names & callers)
 
 
 def _refuse(error: GpuShareError) -> Response:

@@ -111,7 +111,7 @@ class Bind:
     def read(
         self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
     ) -> Step:
-        """The step after the pod was read; None where no pod of the name exists. sent: when asked."""
+        """The step after the pod was read, as asked at `sent`; None where no such name exists."""
         if isinstance(seen, ApiError):
             return self._unread(seen)
         if self.phase is Phase.FIRST_READ:

@@ -52,7 +52,7 @@ class HealthServer:
 
 
 def _report(checks: Mapping[str, str], query: Mapping[str, list[str]]) -> tuple[bool, str]:
-    """(whether one fails, the text): "ok", or a line for each check as Kubernetes' own endpoints."""
+    """(whether one fails, the text): "ok", or a line for each check, as Kubernetes writes."""
     left_out = set(query.get("exclude", ()))
     kept = {name: wrong for name, wrong in checks.items() if name not in left_out}
     failing = any(kept.values())

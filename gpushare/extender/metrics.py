@@ -31,7 +31,7 @@ class Metrics:
     def __init__(
         self, library: Library, unit_bytes: int, state: Callable[[], Mapping[str, float]]
     ) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = CollectorRegistry()
         self._registry.register(_Books(library, unit_bytes, state))
         self._requests = Counter(

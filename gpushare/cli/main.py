@@ -1,0 +1,55 @@
+"""`gpushare`: one verb, one area. An area is imported when its verb is called, so that none pays
+for others.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+
+from gpushare import __version__
+
+_USAGE = """\
+usage: gpushare VERB [OPTIONS]
+
+  demo    try it: an API server, a scheduler, kubelets and the extender on this machine
+  serve   run the scheduler extender
+
+gpushare VERB --help tells more; gpushare --version the version.
+"""
+
+
+def _demo(argv: Sequence[str]) -> int:
+    from gpushare.localcluster.main import main as demo
+
+    return demo(argv)
+
+
+def _serve(argv: Sequence[str]) -> int:
+    from gpushare.extender.main import main as serve
+
+    return serve(argv)
+
+
+_VERBS: dict[str, Callable[[Sequence[str]], int]] = {"demo": _demo, "serve": _serve}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The exit code of the verb; 2 for one there is not."""
+    words = sys.argv[1:] if argv is None else argv
+    match list(words):
+        case ["--version"]:
+            print(f"gpushare {__version__}")
+        case ["--help" | "-h" | "help"]:
+            print(_USAGE, end="")
+        case [verb, *rest] if verb in _VERBS:
+            return _VERBS[verb](rest)
+        case [verb, *_]:
+            print(f"gpushare: there is no verb {verb!r}\n\n{_USAGE}", end="", file=sys.stderr)
+            return 2
+        case _:
+            print(_USAGE, end="", file=sys.stderr)
+            return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,141 @@
+"""Whether this process may answer: its books are filled and fresh, and it leads.
+
+Knows the reflectors and the leadership, nothing of the books themselves.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.kube.leading import Leading
+from gpushare.kube.reflector import Reflector
+
+STALE = 150.0
+"""Seconds without a word from the API server after which the books count as out of date.
+
+It sends a bookmark about once a minute on a watch where nothing happens.
+"""
+
+OPTIONAL_WAIT = 10.0
+"""Seconds to wait at start for what may be forbidden to us (the unhealthy-gpu ConfigMaps)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A collection the books are filled from; an optional one may never come."""
+
+    reflector: Reflector[Any, Any]
+    optional: bool = False
+
+
+class Gate:
+    """Asked before every verb, by any thread.
+
+    leading None: this process always leads. `sources` must have "pods": after a change of
+    leadership they are listed once more, when every write of the last leader has landed.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        leading: Leading | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sources = sources
+        self._leading = leading
+        self._clock = clock
+        self._started = clock()
+        self._asked_after = -math.inf
+
+    def start(self) -> None:
+        """Begin to follow and to lead, in threads."""
+        for source in self._sources.values():
+            source.reflector.start()
+        if self._leading is not None:
+            self._leading.start()
+
+    def stop(self) -> None:
+        """End the threads and give the leadership away: every call has been answered."""
+        if self._leading is not None:
+            self._leading.stop()
+        for source in self._sources.values():
+            source.reflector.stop()
+
+    def not_ready(self) -> str:
+        """Why this process must not answer now, in a text that stays the same, or ""."""
+        return next((wrong for wrong in self.checks().values() if wrong), "")
+
+    def checks(self) -> dict[str, str]:
+        """What each part has to say: "" where it is well."""
+        now = self._clock()
+        checks = {name: self._source(name, source, now) for name, source in self._sources.items()}
+        return checks | {"leadership": self._leadership(now)}
+
+    def liveness(self) -> dict[str, str]:
+        """Whether each thread still turns; where one does not, only a restart helps."""
+        now = self._clock()
+        parts: dict[str, Reflector[Any, Any] | Leading] = {
+            name: source.reflector for name, source in self._sources.items()
+        }
+        if self._leading is not None:
+            parts["leadership"] = self._leading
+        return {
+            name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
+        }
+
+    def leads_until(self) -> float:
+        """Until when (monotonic seconds) a bind may be under way here."""
+        if self._leading is None:
+            return math.inf
+        if self._relist_wanted(self._clock()):
+            return -math.inf
+        return self._leading.leads_until(self._clock())
+
+    def tick(self) -> None:
+        """Ask for the list that a new leadership needs. To be called about once a second."""
+        if self._leading is None:
+            return
+        fence = self._leading.fenced_until()
+        # Asked for once: a second request would have a list that is under way begun anew.
+        if self._relist_wanted(self._clock()) and self._asked_after != fence:
+            self._asked_after = fence
+            self._sources["pods"].reflector.request_relist()
+
+    def state(self) -> dict[str, float]:
+        """Gauges for metrics."""
+        now = self._clock()
+        state: dict[str, float] = {"ready": not self.not_ready()}
+        state["leader"] = not self._leadership(now)
+        for name, source in self._sources.items():
+            status = source.reflector.status
+            state[f"{name}_synced"] = status.synced
+            state[f"{name}_age_seconds"] = now - max(status.last_contact, self._started)
+            state[f"{name}_relists"] = status.relists
+            state[f"{name}_decode_errors"] = status.decode_errors
+        return state
+
+    def _source(self, name: str, source: Source, now: float) -> str:
+        status = source.reflector.status
+        if not status.synced:
+            waited = source.optional and now > self._started + OPTIONAL_WAIT
+            return "" if waited else f"{name} are not listed yet"
+        if now > status.last_contact + STALE and not source.optional:
+            return f"no word from the API server about {name}"
+        return ""
+
+    def _leadership(self, now: float) -> str:
+        if self._leading is None:
+            return ""
+        if self._leading.leads_until(now) <= now:
+            return "another process leads, or nobody does yet"
+        return (
+            "pods are listed once more after a change of leader" if self._relist_wanted(now) else ""
+        )
+
+    def _relist_wanted(self, now: float) -> bool:
+        """Whether the last list of pods may miss a write of the leader before us."""
+        if self._leading is None or self._leading.leads_until(now) <= now:
+            return False
+        return self._sources["pods"].reflector.status.listed_at < self._leading.fenced_until()

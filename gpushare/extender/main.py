@@ -1,0 +1,283 @@
+"""`gpushare serve`: the composition root. Settings -> objects -> threads -> gunicorn.
+
+One gunicorn worker process, because two would keep two books; its threads start after the fork,
+because threads do not survive one. What is built before the fork opens no socket.
+"""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import yaml
+from gunicorn.app.base import BaseApplication
+
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.errors import ApiError, SettingsError
+from gpushare.extender.app import Routes, build_app
+from gpushare.extender.binder import BUDGET
+from gpushare.extender.binds import Binder
+from gpushare.extender.books import Books, Library
+from gpushare.extender.gate import Gate, Source
+from gpushare.extender.health import HealthServer
+from gpushare.extender.metrics import Metrics
+from gpushare.extender.service import Service
+from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
+from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.election import Elector
+from gpushare.kube.follow import FollowScheduler
+from gpushare.kube.leading import Leading
+from gpushare.kube.listwatch import ListWatch
+from gpushare.kube.reflector import Reflector
+from gpushare.ledger import Ledger, Pairing
+from gpushare.settings import Settings, address, read_settings
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import is_unit
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
+from gpushare.wire.scheduler_config import ExtenderConfig, decode_scheduler_config
+
+log = logging.getLogger("gpushare.serve")
+
+_LEASE = "gpushare-extender"
+_ROUTES = Routes()
+_LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
+_SWITCH_INTERVAL = 0.001
+_SETTLE_EVERY = 1.0
+_WARM = 64
+_WARM_EVERY = 45.0
+"""Seconds; kube-apiserver closes connections that are idle for 90 s."""
+
+
+class Extender:
+    """Everything one process needs, wired up; `start` sets it going."""
+
+    def __init__(self, settings: Settings, entry: ExtenderConfig) -> None:
+        self._settings = settings
+        self._library = _library(settings, entry)
+        self._client = connect(
+            settings.kubeconfig or None,
+            settings.context or None,
+            pool_size=settings.threads + 8,
+            user_agent="gpushare-extender",
+        )
+        self._gate = _gate(settings, self._client, self._library)
+        self._binder = Binder(self._client, self._library, self._gate.leads_until)
+        self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._gate.state)
+        service = Service(
+            self._library,
+            self._binder,
+            self._gate.not_ready,
+            settings.filter_answer == "best",
+            self._metrics.observe,
+        )
+        names = frozenset(name for name in settings.tls_client_names.split(",") if name)
+        self.app = build_app(service, _routes(entry), settings.body_limit, names)
+        host, port = address(settings.health_listen, "health-listen")
+        self._health_address = (host, port)
+        self._beat = self._warmed = time.monotonic()
+
+    def start(self) -> None:
+        """Start the threads; connections to the API server are open before this is ready."""
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        host, port = self._health_address
+        HealthServer(host, port, self._live, self._gate.checks, self._metrics.text).start()
+        self._warm()
+        self._gate.start()
+        threading.Thread(target=self._settle, name="settle", daemon=True).start()
+        log.info(
+            "started listen=%s health=%s:%d resources=%s policy=%s",
+            self._settings.listen,
+            host,
+            port,
+            ",".join(books.names.resource for books in self._library),
+            self._settings.policy,
+        )
+
+    def stop(self) -> None:
+        """Stop following and leading; every request has been answered."""
+        self._gate.stop()
+
+    def _warm(self) -> None:
+        """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
+        try:
+            self._client.warm(min(self._settings.threads, _WARM))
+        except ApiError as error:
+            log.warning("no connection to the API server yet: %s", error)
+        self._warmed = time.monotonic()
+
+    def _settle(self) -> None:
+        while True:
+            self._beat = time.monotonic()
+            try:
+                if self._beat > self._warmed + _WARM_EVERY:
+                    self._warm()
+                self._gate.tick()
+                self._binder.settle_overdue()
+            except Exception:
+                # The thread must go on: without it a charge in doubt would stay for ever.
+                log.exception("settling failed")
+            time.sleep(_SETTLE_EVERY)
+
+    def _live(self) -> dict[str, str]:
+        stuck = time.monotonic() - self._beat > 120
+        return {**self._gate.liveness(), "settling": "its thread is stuck" if stuck else ""}
+
+
+class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
+    """gunicorn, told everything here and nothing by its environment."""
+
+    def __init__(self, settings: Settings, extender: Extender) -> None:
+        self._settings = settings
+        self._extender = extender
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Say how it runs; the reasons are in docs/decisions.md."""
+        settings = self._settings
+        options: dict[str, object] = {
+            "bind": settings.listen,
+            "workers": 1,
+            "worker_class": "gpushare.extender.worker.BufferedThreadWorker",
+            "threads": settings.threads,
+            "worker_connections": 4096,
+            "backlog": 2048,
+            # Go keeps idle connections 90 s and does not repeat a POST that meets a closed one.
+            "keepalive": 120,
+            "graceful_timeout": int(BUDGET) + 2,
+            "control_socket_disable": True,
+            "preload_app": False,
+            "max_requests": 0,
+            "loglevel": "warning",
+            "accesslog": None,
+            "post_worker_init": lambda _worker: self._extender.start(),
+            "worker_exit": lambda _server, _worker: self._extender.stop(),
+        }
+        if settings.tls_cert:
+            options |= {
+                "certfile": settings.tls_cert,
+                "keyfile": settings.tls_key,
+                "ca_certs": settings.tls_client_ca,
+                "cert_reqs": 2,
+            }
+        for name, value in options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:  # noqa: ANN401 -- as the base class
+        """The WSGI application."""
+        return self._extender.app
+
+
+def main(argv: Sequence[str]) -> int:
+    """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
+    try:
+        settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
+        entry = _entry(settings.scheduler_config)
+        _configure_logging(settings.log_level)
+        extender = Extender(settings, entry)
+    except SettingsError as error:
+        print(f"gpushare serve: {error}", file=sys.stderr)
+        return 2
+    _Gunicorn(settings, extender).run()
+    return 0
+
+
+def _library(settings: Settings, entry: ExtenderConfig) -> Library:
+    if not is_unit(settings.unit):
+        raise SettingsError(f"unit: {settings.unit!r} is none of GiB, MiB, or a chunk as 256MiB")
+    load_policy(settings.policy)
+    managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
+    names = [Names.for_resource(resource) for resource in managed]
+    # Configurations of the original name the count of devices too: it is no memory of its own.
+    counts = {name.count for name in names}
+    return Library(
+        tuple(
+            Books(
+                names=name,
+                ledger=Ledger(Pairing(settings.pairing)),
+                rankings={policy: Ranking(load_policy(policy)) for policy in policy_names()},
+                default_policy=settings.policy,
+            )
+            for name in names
+            if name.resource not in counts
+        )
+    )
+
+
+def _gate(settings: Settings, client: KubeClient, library: Library) -> Gate:
+    maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
+    nodes = Reflector(client, ListWatch("/api/v1/nodes", NODES), NodeSink(library, settings.unit))
+    pods = Reflector(client, ListWatch("/api/v1/pods", PODS, _LIVE_PODS), PodSink(library))
+    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthySink(library))
+    sources = {
+        "nodes": Source(nodes),
+        "pods": Source(pods),
+        "configmaps": Source(unhealthy, optional=True),
+    }
+    return Gate(sources, _leading(settings, client))
+
+
+def _leading(settings: Settings, client: KubeClient) -> Leading | None:
+    host = socket.gethostname()
+    if settings.leadership == "off":
+        return None
+    if settings.leadership == "scheduler":
+        follower = FollowScheduler(host, BUDGET)
+        return Leading(client, follower, namespace="kube-system", name="kube-scheduler")
+    identity = settings.identity or f"{host}_{uuid.uuid4()}"
+    elector = Elector(settings.namespace, _LEASE, identity, BUDGET)
+    return Leading(client, elector, namespace=settings.namespace, name=_LEASE)
+
+
+def _entry(path: str) -> ExtenderConfig:
+    """Our entry in the scheduler's file: the one that binds, else the only one that filters."""
+    if not path:
+        return ExtenderConfig(f"http://127.0.0.1:32766{_ROUTES.prefix}")
+    config = decode_scheduler_config(_read_yaml(path))
+    for warning in config.warnings:
+        print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
+    binding = [entry for entry in config.extenders if entry.bind_verb]
+    found = binding or [entry for entry in config.extenders if entry.filter_verb]
+    if len(found) != 1:
+        raise SettingsError(f"{path}: {len(found)} extenders could be us; give one a bindVerb")
+    return found[0]
+
+
+def _routes(entry: ExtenderConfig) -> Routes:
+    return Routes(
+        prefix=urlsplit(entry.url_prefix).path.rstrip("/"),
+        filter=entry.filter_verb or _ROUTES.filter,
+        prioritize=entry.prioritize_verb or _ROUTES.prioritize,
+        bind=entry.bind_verb or _ROUTES.bind,
+    )
+
+
+def _unit_bytes(unit: str) -> int:
+    return 2**30 if unit == "GiB" else int(unit.removesuffix("MiB") or "1") * 2**20
+
+
+def _read_yaml(path: str) -> object:
+    """The document of a YAML (or JSON) file. Raises SettingsError in one line."""
+    try:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _configure_logging(level: str) -> None:
+    logging.basicConfig(
+        level=level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        stream=sys.stderr,
+    )
+    for noisy in ("urllib3", "kubernetes"):  # their retries log whole URLs
+        logging.getLogger(noisy).setLevel(logging.WARNING)
