@@ -7,8 +7,15 @@ name: `from tests.unit.core.clusters import ...`.
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from gpushare.ledger import Ledger, Pairing
+
+# A busy machine is no failure; a failing example prints the line that replays it.
+settings.register_profile(
+    "gpushare", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("gpushare")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -43,6 +43,7 @@ class Ranking:
         return values
 
     def _keep(self, kind: Kind, generation: int, values: Floats) -> None:
+        values.flags.writeable = False
         # The kind asked for longest ago goes first; a dict keeps the order of insertion.
         self._memo.pop(kind, None)
         self._memo[kind] = (generation, values)

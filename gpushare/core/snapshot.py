@@ -63,6 +63,7 @@ class Snapshot:
     def open(self) -> Bools:
         """bool (N, D): devices that may be given out: healthy, on a node not closed."""
         mask: Bools = self.healthy & (self.closed == 0)[:, None]
+        mask.flags.writeable = False
         return mask
 
     @cached_property
@@ -71,13 +72,18 @@ class Snapshot:
         negative.
         """
         left: Ints = np.where(self.open, np.maximum(self.capacity - self.used, 0), 0)
+        left.flags.writeable = False
         return left
 
     def without(self, node: str, shares: Shares) -> "Snapshot":
-        """The same view with these shares of a node given back (what if these pods were gone?)."""
+        """The same view with these shares of a node given back (what if these pods were gone?).
+
+        Not for a Ranking, which takes views of one generation for equal.
+        """
         used = self.used.copy()
         for device, units in shares:
             used[self.row[node], device] -= units
+        used.flags.writeable = False
         return replace(self, used=used)
 
     def changed_since(self, generation: int) -> Rows:

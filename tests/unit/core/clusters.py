@@ -1,0 +1,138 @@
+"""Small clusters for the tests of core: as plain objects, and as the Snapshot made of them.
+
+The functions at the end say with plain objects what `decide` says with arrays.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from hypothesis import strategies as st
+
+from gpushare.core.model import NodeSpec, Reason, Request
+from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.snapshot import Pinned, Snapshot
+from gpushare.core.tally import Charge, Tally
+
+POLICIES: dict[str, Policy] = {name: load_policy(name) for name in policy_names()}
+
+NEVER = (Reason.NO_DEVICE, Reason.TOO_LARGE, Reason.TOO_MANY_DEVICES)
+
+
+def node(name: str, *capacity: int, unhealthy: Iterable[int] = (), **rest: object) -> NodeSpec:
+    """A node with these devices, healthy but for those named."""
+    sick = frozenset(unhealthy)
+    count = len(capacity)
+    spec = NodeSpec(
+        name,
+        capacity,
+        tuple(device not in sick for device in range(count)),
+        ("A100",) * count,
+        ("",) * count,
+    )
+    return replace(spec, **rest)  # type: ignore[arg-type]  # the caller names fields of NodeSpec
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """Nodes, units used by device of each, and the bound pods not served yet."""
+
+    nodes: tuple[NodeSpec, ...]
+    used: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
+    pins: Mapping[str, tuple[Pinned, ...]] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        return [spec.name for spec in self.nodes]
+
+    def spec(self, name: str) -> NodeSpec:
+        return next(spec for spec in self.nodes if spec.name == name)
+
+    def free(self, name: str) -> list[int]:
+        """Units that can be given out, by device."""
+        spec = self.spec(name)
+        used = self.used.get(name, (0,) * len(spec.capacity))
+        return [
+            max(has - held, 0) if fine and not spec.closed else 0
+            for has, held, fine in zip(spec.capacity, used, spec.healthy, strict=True)
+        ]
+
+    def snapshot(self, order: Sequence[int] | None = None, gaps: int = 0) -> Snapshot:
+        """The cluster as arrays, rows in this order, with rows left empty by removed nodes."""
+        tally = self.tally(order, gaps)
+        return tally.snapshot({tally.row[name]: pins for name, pins in self.pins.items()})
+
+    def tally(self, order: Sequence[int] | None = None, gaps: int = 0) -> Tally:
+        """The arrays while they are being counted."""
+        tally = Tally()
+        for gap in range(gaps):
+            tally.set_node(node(f"gone-{gap}", 7, 7, 7, 7, 7), ())
+        for index in order if order is not None else range(len(self.nodes)):
+            spec = self.nodes[index]
+            held = enumerate(self.used.get(spec.name, ()))
+            charges = [
+                Charge(spec.name, Request(units, 1), ((device, units),)) for device, units in held
+            ]
+            tally.set_node(spec, charges)
+        for gap in range(gaps):
+            tally.remove_node(f"gone-{gap}")
+        return tally
+
+
+_UNITS = st.integers(1, 9)
+
+
+@st.composite
+def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Cluster:
+    """Up to six nodes, some without devices, closed, with sick or over-full devices."""
+    nodes, used, pinned = [], {}, {}
+    for index in range(draw(st.integers(1, 6))):
+        name = f"n{draw(st.integers(0, 99))}-{index}"
+        capacity = draw(st.lists(st.integers(0, 8), max_size=most_devices))
+        sick = draw(st.sets(st.integers(0, most_devices - 1), max_size=2))
+        closed = draw(st.sampled_from([None, None, None, Reason.OTHER_UNIT]))
+        nodes.append(node(name, *capacity, unhealthy=sick, closed=closed))
+        used[name] = tuple(draw(st.integers(0, units + 1)) for units in capacity)
+        if pins and draw(st.booleans()):
+            devices = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
+            pin = st.tuples(st.frozensets(_UNITS, min_size=1, max_size=2), devices)
+            pinned[name] = tuple(
+                (sizes, tuple(sorted(where))) for sizes, where in draw(st.lists(pin, max_size=2))
+            )
+    return Cluster(tuple(nodes), used, pinned)
+
+
+@st.composite
+def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
+    """A request that small nodes may fit."""
+    units, devices = draw(_UNITS), draw(st.integers(1, most_devices))
+    containers = draw(st.lists(_UNITS, max_size=2))
+    return Request(units, devices, containers=tuple(enumerate(containers)))
+
+
+def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]:
+    """The devices of a node that may take the request."""
+    free = cluster.free(name)
+    roomy = [device for device, units in enumerate(free) if units >= request.units]
+    pins = {where for sizes, where in cluster.pins.get(name, ()) if sizes & request.sizes}
+    if not pins:
+        return roomy
+    where = min(pins)
+    if len(pins) > 1 or len(where) != request.devices:
+        return []
+    return [device for device in roomy if device in where]
+
+
+def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | None:
+    """Why the node cannot take the request, or None where it can."""
+    if len(expected_devices(cluster, name, request)) >= request.devices:
+        return None
+    spec = cluster.spec(name)
+    if spec.closed:
+        return spec.closed
+    usable = [has for has, fine in zip(spec.capacity, spec.healthy, strict=True) if fine]
+    large = [has for has in usable if has >= request.units]
+    if len(large) < request.devices:
+        return NEVER[(1 if usable else 0) + (1 if large else 0)]
+    if sum(units >= request.units for units in cluster.free(name)) >= request.devices:
+        return Reason.WAITS_FOR_PLUGIN
+    return Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES

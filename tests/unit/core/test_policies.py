@@ -1,0 +1,102 @@
+"""What each policy prefers, and that it finds the best set of several devices."""
+
+from itertools import combinations
+
+import pytest
+from hypothesis import given
+
+from gpushare.core.decide import best_node, place, score_nodes
+from gpushare.core.model import Request
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.errors import InsufficientMemory, SettingsError
+from tests.unit.core.clusters import POLICIES, Cluster, clusters, node, requests
+
+# Free by device: a 4+16, b 10+8, c 5+16+16.
+THREE = Cluster(
+    (node("a", 16, 16), node("b", 16, 16), node("c", 16, 16, 16)),
+    {"a": (12, 0), "b": (6, 8), "c": (11, 0, 0)},
+)
+
+
+@pytest.mark.parametrize(
+    ("policy", "request_", "best", "devices"),
+    [
+        # The node with the least free units is b (18); its tightest device is 1.
+        ("binpack", Request(4, 1), "b", (1,)),
+        ("binpack", Request(9, 1), "b", (0,)),
+        ("binpack", Request(12, 1), "a", (1,)),
+        ("spread", Request(4, 1), "c", (1,)),
+        ("spread", Request(4, 2), "c", (1, 2)),
+        # The tightest device anywhere, then the fullest node.
+        ("device-bestfit", Request(4, 1), "a", (0,)),
+        ("device-bestfit", Request(5, 1), "c", (0,)),
+        ("device-bestfit", Request(16, 1), "a", (1,)),
+        ("device-bestfit", Request(5, 2), "b", (0, 1)),
+    ],
+)
+def test_each_policy_prefers_what_its_name_says(
+    policy: str, request_: Request, best: str, devices: tuple[int, ...]
+) -> None:
+    view, ranking = THREE.snapshot(), Ranking(POLICIES[policy])
+    assert best_node(view, THREE.names, request_, ranking) == best
+    assert dict(score_nodes(view, THREE.names, request_, ranking))[best] == 10
+    assert place(view, best, request_, POLICIES[policy]).devices == devices
+
+
+def test_equal_devices_are_taken_by_lowest_index() -> None:
+    view = Cluster((node("n", 16, 16, 16),)).snapshot()
+    for policy in POLICIES.values():
+        assert place(view, "n", Request(4, 1), policy).devices == (0,)
+        assert place(view, "n", Request(4, 2), policy).devices == (0, 1)
+
+
+@given(cluster=clusters(pins=False, most_devices=6), request=requests(4))
+def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
+    cluster: Cluster, request: Request
+) -> None:
+    view, policy = cluster.snapshot(), POLICIES["device-bestfit"]
+    leftovers: dict[str, int] = {}
+    for name in cluster.names:
+        left = [units - request.units for units in cluster.free(name) if units >= request.units]
+        sums = [sum(some) for some in combinations(left, request.devices)]
+        if not sums:
+            with pytest.raises(InsufficientMemory):
+                place(view, name, request, policy)
+            continue
+        leftovers[name] = min(sums)
+        free = cluster.free(name)
+        chosen = place(view, name, request, policy).devices
+        assert sum(free[device] - request.units for device in chosen) == leftovers[name]
+    best = best_node(view, cluster.names, request, Ranking(policy))
+    assert best is None or leftovers[best] == min(leftovers.values())
+
+
+@pytest.mark.parametrize(("used", "devices"), [((0, 0, 2), (0, 2)), ((0, 2, 1, 1), (1, 2))])
+def test_devices_that_are_each_in_a_best_pair_need_not_be_one(
+    used: tuple[int, ...], devices: tuple[int, ...]
+) -> None:
+    cluster = Cluster((node("n", *(5 for _ in used)),), {"n": used})
+    for policy in ("binpack", "device-bestfit"):
+        assert place(cluster.snapshot(), "n", Request(2, 2), POLICIES[policy]).devices == devices
+
+
+@given(cluster=clusters(pins=False), request=requests(1))
+def test_binpack_takes_the_fullest_node_and_spread_the_emptiest(
+    cluster: Cluster, request: Request
+) -> None:
+    view = cluster.snapshot()
+    fit = {
+        name: sum(cluster.free(name))
+        for name in cluster.names
+        if any(units >= request.units for units in cluster.free(name))
+    }
+    for policy, choice in (("binpack", min), ("spread", max)):
+        best = best_node(view, cluster.names, request, Ranking(POLICIES[policy]))
+        assert (fit[best] == choice(fit.values())) if best is not None else not fit
+
+
+def test_policies_are_loaded_by_name_and_an_unknown_name_lists_the_known() -> None:
+    assert set(policy_names()) >= {"binpack", "device-bestfit", "spread"}
+    with pytest.raises(SettingsError, match=r"'tetris'; there are: .*binpack.*spread"):
+        load_policy("tetris")

@@ -1,0 +1,115 @@
+"""Ranking is a memo: whatever it remembers, it answers as a policy asked anew would."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.core.decide import best_node, score_nodes
+from gpushare.core.model import Request
+from gpushare.core.policy import Policy
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.tally import Charge, Tally
+from tests.unit.core.clusters import POLICIES, node, requests
+
+NAMES = ("a", "b", "c", "d")
+
+changes = st.one_of(
+    st.builds(
+        lambda name, capacity, sick: ("node", name, node(name, *capacity, unhealthy=sick)),
+        st.sampled_from(NAMES),
+        st.lists(st.integers(0, 8), max_size=4),
+        st.sets(st.integers(0, 3), max_size=1),
+    ),
+    st.tuples(st.just("remove"), st.sampled_from(NAMES), st.none()),
+    st.builds(
+        lambda name, device, units: (
+            "charge",
+            name,
+            Charge(name, Request(units, 1), ((device, units),)),
+        ),
+        st.sampled_from(NAMES),
+        st.integers(0, 4),
+        st.integers(1, 4),
+    ),
+    st.tuples(st.just("ask"), st.just(""), requests()),
+)
+
+
+@given(
+    policy=st.sampled_from(sorted(POLICIES)),
+    steps=st.lists(changes, max_size=40),
+    kinds=st.integers(1, 3),
+)
+def test_dropping_the_memo_changes_no_answer(
+    policy: str, steps: list[tuple[str, str, object]], kinds: int
+) -> None:
+    tally, ranking = Tally(), Ranking(POLICIES[policy], kinds)
+    views = [tally.snapshot({})]
+    for what, name, value in steps:
+        _apply(tally, what, name, value)
+        if isinstance(value, Request):
+            views.append(tally.snapshot({}))
+            # The view before the last may still be in somebody's hands.
+            for view in (views[-1], views[-2], views[-1]):
+                fresh = Ranking(POLICIES[policy])
+                assert np.array_equal(ranking.values(view, value), fresh.values(view, value))
+                assert score_nodes(view, NAMES, value, ranking) == score_nodes(
+                    view, NAMES, value, fresh
+                )
+
+
+def _apply(tally: Tally, what: str, name: str, value: object) -> None:
+    if what == "node":
+        tally.set_node(value, ())  # type: ignore[arg-type]  # a NodeSpec goes with "node"
+    elif what == "charge":
+        tally.add(value)  # type: ignore[arg-type]  # a Charge goes with "charge"
+    elif what == "remove" and name in tally.row:
+        tally.remove_node(name)
+
+
+class Counting:
+    """A policy that keeps what it was asked."""
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy = policy
+        self.asked: list[list[str]] = []
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        self.asked.append([snapshot.names[row] for row in rows])
+        return self.policy.score(snapshot, rows, request)
+
+
+def test_only_rows_that_changed_are_scored_again() -> None:
+    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    ranking = Ranking(policy)
+    for name in NAMES:
+        tally.set_node(node(name, 16), ())
+    request = Request(4, 1)
+    best_node(tally.snapshot({}), NAMES, request, ranking)
+    best_node(tally.snapshot({}), NAMES, request, ranking)
+    tally.add(Charge("c", request, ((0, 4),)))
+    assert best_node(tally.snapshot({}), NAMES, request, ranking) == "c"
+    assert policy.asked == [list(NAMES), ["c"]]
+
+
+def test_only_so_many_kinds_are_remembered_and_the_one_asked_longest_ago_goes() -> None:
+    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    tally.set_node(node("a", 16), ())
+    view, ranking = tally.snapshot({}), Ranking(policy, kinds=2)
+    for units in (1, 2, 3):
+        ranking.values(view, Request(units, 1))
+    for units in (2, 3, 1):
+        ranking.values(view, Request(units, 1))
+    assert len(policy.asked) == 4
+
+
+def test_an_older_view_neither_gets_nor_spoils_what_is_remembered() -> None:
+    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    tally.set_node(node("a", 16), ())
+    old, request, ranking = tally.snapshot({}), Request(4, 1), Ranking(policy)
+    tally.add(Charge("a", request, ((0, 4),)))
+    new = tally.snapshot({})
+    assert ranking.values(new, request)[0, 0] > ranking.values(old, request)[0, 0]
+    ranking.values(new, request)
+    assert len(policy.asked) == 2

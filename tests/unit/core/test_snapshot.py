@@ -1,0 +1,71 @@
+"""A view of the books: what it derives, and that nobody can change it."""
+
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+from gpushare.core.model import Allocation, Reason, Request
+from gpushare.core.tally import Charge
+from tests.unit.core.clusters import Cluster, node
+
+CLUSTER = Cluster(
+    (
+        node("a", 16, 16, 8, unhealthy=[1]),
+        node("shut", 16, closed=Reason.BROKEN_INVENTORY),
+        node("over", 8),
+    ),
+    {"a": (6, 0, 8), "over": (9,)},
+)
+
+
+def test_free_is_what_can_be_given_out_and_never_negative() -> None:
+    view = CLUSTER.snapshot()
+    assert view.free.tolist() == [[10, 0, 0], [0, 0, 0], [0, 0, 0]]
+    assert view.open.tolist() == [[True, False, True], [False] * 3, [True, False, False]]
+
+
+def test_without_gives_shares_back_in_a_view_of_its_own() -> None:
+    view = CLUSTER.snapshot()
+    assert view.without("a", ((0, 2), (2, 8))).free[0].tolist() == [12, 0, 8]
+    assert view.free[0].tolist() == [10, 0, 0]
+
+
+def test_fits_asks_for_room_on_open_devices_of_a_known_node() -> None:
+    view = CLUSTER.snapshot()
+    assert view.fits(Allocation("a", (0,), (10,)))
+    assert not view.fits(Allocation("a", (0,), (11,)))
+    assert not view.fits(Allocation("a", (0, 1), (1, 1)))
+    assert not view.fits(Allocation("a", (9,), (1,)))
+    assert not view.fits(Allocation("nobody", (0,), (1,)))
+
+
+def test_changed_since_names_the_rows_that_changed_after() -> None:
+    tally = CLUSTER.tally()
+    before = tally.snapshot({})
+    assert before.changed_since(before.generation).tolist() == []
+    tally.add(Charge("over", Request(1, 1), None))
+    after = tally.snapshot({})
+    assert after.changed_since(before.generation).tolist() == [after.row["over"]]
+    assert after.changed_since(-1).tolist() == [0, 1, 2]
+
+
+def test_no_array_of_a_view_can_be_written() -> None:
+    view = CLUSTER.snapshot()
+    arrays = {field.name: getattr(view, field.name) for field in fields(view)}
+    arrays = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    assert len(arrays) == 12
+    for array in (*arrays.values(), view.open, view.free, view.without("a", ((0, 1),)).used):
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 1
+
+
+def test_a_view_does_not_follow_the_books() -> None:
+    tally = CLUSTER.tally()
+    view = tally.snapshot({})
+    held = view.used.copy()
+    tally.add(Charge("a", Request(1, 1), ((0, 1),)))
+    tally.remove_node("shut")
+    tally.set_node(node("new", 1, 1, 1, 1), ())
+    assert np.array_equal(view.used, held)
+    assert view.row == {"a": 0, "shut": 1, "over": 2}
