@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from gpushare.localcluster.objects import Object, metadata, name_of, section, with_metadata
+from gpushare.localcluster.records import timestamp
 from gpushare.localcluster.resources import PODS, Resource
 from gpushare.localcluster.status import bad_request, conflict
-from gpushare.localcluster.store import timestamp
 
 ENDED = ("Succeeded", "Failed")
 

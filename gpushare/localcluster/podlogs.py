@@ -9,9 +9,9 @@ from datetime import datetime
 
 from gpushare.localcluster.calls import Answer, Call, Connection, Target
 from gpushare.localcluster.objects import elements, metadata, section
+from gpushare.localcluster.records import timestamp
 from gpushare.localcluster.registry import Registry
 from gpushare.localcluster.status import StatusError, bad_request
-from gpushare.localcluster.store import timestamp
 
 POLL = 1.0
 """Seconds after which a quiet `--follow` looks whether client and pod are still there."""
@@ -90,7 +90,7 @@ class PodLogs:
             ended = _ended(registry, target, key[0])
             with self._printed:
                 lines = self._lines.get(key, [])[seen:]
-                if not lines and not ended:
+                if not lines and not ended and client.alive():
                     self._printed.wait(POLL)
             yield from lines
             seen += len(lines)

@@ -12,11 +12,11 @@ from gpushare.localcluster import tables
 from gpushare.localcluster.calls import JSON, Answer, Call, Target
 from gpushare.localcluster.events import core_field
 from gpushare.localcluster.objects import Object
+from gpushare.localcluster.records import Record
 from gpushare.localcluster.registry import Registry, outgoing
 from gpushare.localcluster.resources import NAME_FIELDS, NEW_EVENTS, Resource
 from gpushare.localcluster.selectors import Test, both, field_selector, label_selector
 from gpushare.localcluster.status import StatusError, bad_request, expired
-from gpushare.localcluster.store import Record
 from gpushare.localcluster.watching import Course, Encode, Scope, Watch, event_line, stream
 
 LONGEST_WATCH = 3600

@@ -18,6 +18,7 @@ from gpushare.localcluster.objects import (
     section,
     with_metadata,
 )
+from gpushare.localcluster.records import Record, timestamp
 from gpushare.localcluster.resources import (
     NAMESPACES,
     NEW_EVENTS,
@@ -28,7 +29,7 @@ from gpushare.localcluster.resources import (
 )
 from gpushare.localcluster.selectors import Test
 from gpushare.localcluster.status import StatusError, bad_request, forbidden
-from gpushare.localcluster.store import Record, Store, timestamp
+from gpushare.localcluster.store import Store
 from gpushare.localcluster.validation import check_metadata, check_shape, check_type
 
 START_NAMESPACES = ("default", "kube-system", "kube-node-lease", "kube-public")

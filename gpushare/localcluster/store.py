@@ -5,21 +5,23 @@ etcd's revision does. No threads of its own: everything but `wait` returns at on
 and a uid source given, the same calls give the same state, so that a simulation can replay it.
 """
 
-import json
 import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
 
 from gpushare.localcluster.objects import Object, metadata, name_of, namespace_of, with_metadata
+from gpushare.localcluster.records import (
+    Change,
+    ChangeType,
+    Interest,
+    Key,
+    Record,
+    identity,
+    timestamp,
+)
 from gpushare.localcluster.status import already_exists, conflict, expired, not_found
-
-ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
-Key: TypeAlias = tuple[str, str]
-"""Namespace (empty for cluster-wide objects) and name."""
 
 HISTORY = 20_000
 """Changes kept per resource by default; older ones answer 410."""
@@ -40,58 +42,16 @@ def random_uid() -> str:
     return str(uuid.uuid4())
 
 
-def timestamp(moment: datetime) -> str:
-    """Return a moment as `metav1.Time` writes it: RFC 3339, UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-class Record:
-    """One version of one object. Immutable; its JSON is made once, for lists and watches."""
-
-    __slots__ = ("_encoded", "body", "version")
-
-    def __init__(self, body: Object, version: int) -> None:
-        """Take an object that nobody changes any more."""
-        self.body = body
-        self.version = version
-        self._encoded: bytes | None = None
-
-    @property
-    def key(self) -> Key:
-        """Namespace and name."""
-        return namespace_of(self.body), name_of(self.body)
-
-    def encoded(self) -> bytes:
-        """Return the object as compact JSON."""
-        if self._encoded is None:
-            self._encoded = json.dumps(self.body, separators=(",", ":")).encode()
-        return self._encoded
-
-
-@dataclass(frozen=True, slots=True)
-class Change:
-    """One step of the log: what the object is now and was before (None for a new one)."""
-
-    type: ChangeType
-    record: Record
-    previous: Record | None
-
-    @property
-    def version(self) -> int:
-        """The version that this change made."""
-        return self.record.version
-
-
 class _Table:
     """The objects of one resource, their recent changes, and how far back these reach."""
 
-    __slots__ = ("changed", "horizon", "log", "records")
+    __slots__ = ("horizon", "log", "records", "waiters")
 
-    def __init__(self, lock: threading.RLock, history: int, horizon: int) -> None:
+    def __init__(self, history: int) -> None:
         self.records: dict[Key, Record] = {}
         self.log: deque[Change] = deque(maxlen=history)
-        self.horizon = horizon
-        self.changed = threading.Condition(lock)
+        self.horizon = 0
+        self.waiters: dict[threading.Lock, Interest] = {}
 
     def append(self, change: Change) -> None:
         if len(self.log) == self.log.maxlen:
@@ -101,7 +61,13 @@ class _Table:
             self.records.pop(change.record.key, None)
         else:
             self.records[change.record.key] = change.record
-        self.changed.notify_all()
+        # Only those concerned are woken: a hundred kubelets each watch the pods of their own node.
+        self.release([gate for gate, concerns in self.waiters.items() if concerns(change)])
+
+    def release(self, gates: Iterable[threading.Lock]) -> None:
+        for gate in gates:
+            del self.waiters[gate]
+            gate.release()
 
     def since(self, version: int) -> list[Change]:
         newer: list[Change] = []
@@ -111,16 +77,6 @@ class _Table:
             newer.append(change)
         newer.reverse()
         return newer
-
-
-def _identity(record: Record) -> Object:
-    """Return what no write can change, and the version that the write starts from."""
-    held = metadata(record.body)
-    return {
-        "uid": held.get("uid"),
-        "creationTimestamp": held.get("creationTimestamp"),
-        "resourceVersion": str(record.version),
-    }
 
 
 class Store:
@@ -244,7 +200,7 @@ class Store:
             body = change(current.body)
             if body is None:
                 return self._remove(resource, current) if commit else current
-            body = with_metadata(body, **_identity(current))
+            body = with_metadata(body, **identity(current))
             if body == current.body:
                 return current
             if not commit:
@@ -279,18 +235,36 @@ class Store:
                 raise expired(f"resource version {version} is ahead of {self._version}")
             return table.since(version), self._version
 
-    def wait(self, resource: str, version: int, timeout: float) -> None:
-        """Return on a change of the resource after `version`, on `wake`, or after `timeout` s."""
+    def wait(
+        self,
+        resource: str,
+        version: int,
+        timeout: float,
+        *,
+        concerns: Interest = lambda _: True,
+        until: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Return on a change after `version` that concerns the caller, or after `timeout` s.
+
+        `wake` ends it too; `until` says whether that has already happened, so that a caller about
+        to wait does not miss it.
+        """
+        gate = threading.Lock()
+        gate.acquire()
         with self._lock:
             table = self._table(resource)
-            if not table.log or table.log[-1].version <= version:
-                table.changed.wait(timeout)
+            if until() or any(concerns(change) for change in table.since(version)):
+                return
+            table.waiters[gate] = concerns
+        gate.acquire(timeout=timeout)
+        with self._lock:
+            table.waiters.pop(gate, None)
 
     def wake(self) -> None:
         """Make every `wait` return, so that its caller can see that it has to stop."""
         with self._lock:
             for table in self._tables.values():
-                table.changed.notify_all()
+                table.release(list(table.waiters))
 
     def compact(self) -> None:
         """Forget all history: to watch from any version before the present one is 410."""
@@ -302,7 +276,7 @@ class Store:
     def _table(self, resource: str) -> _Table:
         table = self._tables.get(resource)
         if table is None:
-            table = self._tables[resource] = _Table(self._lock, self._history, horizon=0)
+            table = self._tables[resource] = _Table(self._history)
         return table
 
     def _write(

@@ -9,8 +9,8 @@ from datetime import datetime
 
 from gpushare.localcluster.columns import Column, columns
 from gpushare.localcluster.objects import Object, metadata
+from gpushare.localcluster.records import Record
 from gpushare.localcluster.resources import Resource
-from gpushare.localcluster.store import Record
 
 
 def table(

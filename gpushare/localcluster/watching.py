@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from gpushare.localcluster.calls import Connection
 from gpushare.localcluster.objects import Object, with_metadata
+from gpushare.localcluster.records import Change, Record
 from gpushare.localcluster.resources import Resource
 from gpushare.localcluster.selectors import Test
 from gpushare.localcluster.status import StatusError
-from gpushare.localcluster.store import Change, Record, Store
+from gpushare.localcluster.store import Store
 
 POLL = 1.0
 """Seconds after which a quiet watch looks whether its client is still there."""
@@ -38,6 +39,10 @@ class Scope:
         if self.namespace is not None and record.key[0] != self.namespace:
             return False
         return self.matches is None or self.matches(record.body)
+
+    def concerns(self, change: Change) -> bool:
+        """Return whether a watch of this scope shows the change."""
+        return self.holds(change.record) or self.holds(change.previous)
 
 
 class Watch:
@@ -65,9 +70,15 @@ class Watch:
         changes, self.cursor = self._store.since(self._scope.resource.table, self.cursor)
         return [line for change in changes if (line := self._seen(change)) is not None]
 
-    def wait(self, timeout: float) -> None:
-        """Return when the next step may have something new, at the latest after `timeout` s."""
-        self._store.wait(self._scope.resource.table, self.cursor, timeout)
+    def wait(self, timeout: float, client: Connection) -> None:
+        """Return when the next step has something new, the client is gone, or after `timeout` s."""
+        self._store.wait(
+            self._scope.resource.table,
+            self.cursor,
+            timeout,
+            concerns=self._scope.concerns,
+            until=lambda: not client.alive(),
+        )
 
     def _seen(self, change: Change) -> bytes | None:
         """Return a change as the selector shows it, None if it does not."""
@@ -119,4 +130,5 @@ def stream(watch: Watch, first: list[bytes], course: Course, client: Connection)
         if lines:
             yield b"".join(lines)
         else:
-            watch.wait(max(0.0, min(POLL, end - time.monotonic(), due - time.monotonic())))
+            now = time.monotonic()
+            watch.wait(max(0.0, min(POLL, end - now, due - now)), client)

@@ -19,6 +19,7 @@ from gpushare.localcluster.deletion import DeleteOptions
 from gpushare.localcluster.objects import Object, metadata
 from gpushare.localcluster.patch import json_patch, merge_patch
 from gpushare.localcluster.reading import encode, encoder, selection
+from gpushare.localcluster.records import Record
 from gpushare.localcluster.registry import Registry
 from gpushare.localcluster.resources import ACCESS_REVIEWS, PODS
 from gpushare.localcluster.status import (
@@ -27,7 +28,6 @@ from gpushare.localcluster.status import (
     success,
     unsupported_media_type,
 )
-from gpushare.localcluster.store import Record
 from gpushare.localcluster.strategic import strategic_merge
 
 MERGE = "application/merge-patch+json"
