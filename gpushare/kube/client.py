@@ -395,6 +395,10 @@ def _socket_of(response: urllib3.BaseHTTPResponse) -> socket.socket:
 
 def _read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
     """Return the whole body; read in pieces, so that a server that drips cannot hold us longer."""
+    length = response.headers.get("Content-Length", "")
+    if not (response.chunked or length.isdigit() or response.status == 204):
+        # http.client takes an answer cut within its head for one that ends with the connection.
+        raise OSError("the answer does not say where it ends")
     parts = []
     while part := response.read1(_CHUNK, decode_content=True):
         parts.append(part)
