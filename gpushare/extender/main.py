@@ -131,7 +131,7 @@ class Extender:
         return {**self._gate.liveness(), "settling": "its thread is stuck" if stuck else ""}
 
 
-class _Gunicorn(BaseApplication):  # type: ignore[misc]  # gunicorn ships no types
+class _Gunicorn(BaseApplication):
     """gunicorn, told everything here and nothing by its environment."""
 
     def __init__(self, settings: Settings, extender: Extender) -> None:

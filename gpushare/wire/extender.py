@@ -6,6 +6,7 @@ spellings fall back to a slower one. Answers carry the exact keys, every key alw
 wrong with a body is a MessageError that names the field, never another exception.
 """
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -19,6 +20,8 @@ from gpushare.errors import MessageError
 from gpushare.wire.objects import Metadata, Pod, decode_with
 
 _T = TypeVar("_T", bound=Struct)
+# DNS-1123 subdomains, as the API server wants the names of pods, nodes and namespaces.
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,11 +110,11 @@ def decode_bind(body: bytes) -> BindArgs:
     args = _decode(_BIND, _BindBody, body)
     return BindArgs(
         PodRef(
-            _required(args.pod_namespace, "PodNamespace"),
-            _required(args.pod_name, "PodName"),
+            _object_name(args.pod_namespace, "PodNamespace"),
+            _object_name(args.pod_name, "PodName"),
             _required(args.pod_uid, "PodUID"),
         ),
-        _required(args.node, "Node"),
+        _object_name(args.node, "Node"),
     )
 
 
@@ -179,6 +182,14 @@ def _required(text: str | None, where: str) -> str:
     if text is None or [text] != text.split():
         raise MessageError(f"{where}: missing, or with blanks")
     return text
+
+
+def _object_name(text: str | None, where: str) -> str:
+    """The name of an object, fit for a path: a `/` or `..` in it would reach another object."""
+    name = _required(text, where)
+    if _NAME.fullmatch(name) is None:
+        raise MessageError(f"{where}: {name[:80]!a} is no name of an object")
+    return name
 
 
 _FILTER = Decoder(_FilterBody)
