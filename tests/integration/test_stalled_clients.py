@@ -1,0 +1,279 @@
+"""Slow clients against a real gunicorn process: what they may cost, and what they may not."""
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+_SERVICE = Path(__file__).with_name("stalled_service.py")
+_WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
+_THREADS = 2
+_PROMPT_S = 0.5
+
+Start = Callable[..., "Server"]
+
+
+class Server:
+    """A gunicorn process of the test."""
+
+    def __init__(self, log: Path, **options: object) -> None:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.log = log
+        options = {"bind": f"127.0.0.1:{self.port}", "threads": _THREADS} | options
+        with log.open("w") as stderr:
+            self.process = subprocess.Popen(
+                [sys.executable, str(_SERVICE), json.dumps(options)], stderr=stderr
+            )
+        poll(self._listens, "the service listens")
+
+    def _listens(self) -> bool:
+        assert self.process.poll() is None, self.log.read_text()
+        with socket.socket() as attempt:
+            return attempt.connect_ex(("127.0.0.1", self.port)) == 0
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.port), 10)
+
+    def stop(self) -> None:
+        self.process.terminate()
+        try:
+            self.process.wait(10)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    servers: list[Server] = []
+
+    def begin(**options: object) -> Server:
+        servers.append(Server(tmp_path / f"log-{len(servers)}", **options))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.stop()
+
+
+def poll(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.02)
+
+
+def answer(connection: socket.socket) -> bytes:
+    """One whole answer, or what came until the other side closed."""
+    data = b""
+    while chunk := connection.recv(1 << 16):
+        data += chunk
+        head, found, body = data.partition(b"\r\n\r\n")
+        if found and len(body) >= int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0]):
+            break
+    return data
+
+
+def closed(connection: socket.socket, seconds: float) -> bool:
+    connection.settimeout(seconds)
+    try:
+        return connection.recv(1) == b""
+    except TimeoutError:
+        return False
+    except ConnectionError:
+        return True
+
+
+def seconds_of_a_request(server: Server) -> float:
+    begin = time.monotonic()
+    with server.connect() as connection:
+        connection.sendall(_WHOLE)
+        assert answer(connection).endswith(b"hello")
+    return time.monotonic() - begin
+
+
+@pytest.mark.parametrize(
+    "start_of_request",
+    [b"", b"P", b"POST / HTTP/1.1\r\nHost: x\r\n", _WHOLE[:-1]],
+    ids=["silent", "one byte", "part of the head", "part of the body"],
+)
+def test_clients_stalled_anywhere_in_a_request_delay_nobody(
+    start: Start, start_of_request: bytes
+) -> None:
+    server = start()
+    with contextlib.ExitStack() as stalled:
+        for _ in range(8 * _THREADS):
+            stalled.enter_context(server.connect()).sendall(start_of_request)
+        assert seconds_of_a_request(server) < _PROMPT_S
+
+
+def test_more_stalled_clients_than_connections_allowed_delay_nobody(start: Start) -> None:
+    server = start(connections=32)
+    with contextlib.ExitStack() as stalled:
+        for number in range(200):
+            stalled.enter_context(server.connect()).sendall(b"P" if number % 2 else b"")
+        assert seconds_of_a_request(server) < _PROMPT_S
+
+
+def worker_pid(server: Server) -> int:
+    with server.connect() as connection:
+        connection.sendall(b"GET /pid HTTP/1.1\r\n\r\n")
+        return int(answer(connection).rpartition(b"\r\n")[2])
+
+
+def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start: Start) -> None:
+    connections = 32
+    server = start(connections=connections)
+    worker = worker_pid(server)
+    with contextlib.ExitStack() as stalled:
+        waiting = [stalled.enter_context(server.connect()) for _ in range(connections)]
+        for client in waiting:
+            client.sendall(b"P")
+        assert closed(waiting[0], 5)  # all of them have been taken in
+        os.kill(worker, signal.SIGSTOP)  # so that the next things come in one turn of its loop
+        stalled.enter_context(server.connect())
+        for client in waiting[1:]:
+            client.sendall(b"O")
+        os.kill(worker, signal.SIGCONT)
+        assert seconds_of_a_request(server) < _PROMPT_S
+        assert worker_pid(server) == worker
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_request_not_finished_by_its_deadline_is_closed_even_if_it_drips(start: Start) -> None:
+    with start().connect() as connection:
+        begin = time.monotonic()
+        connection.sendall(b"POST / HTTP/1.1\r\nX: ")
+        while not closed(connection, 0.2):
+            assert time.monotonic() - begin < 5
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"x")
+        assert time.monotonic() - begin > 0.9
+
+
+def test_a_request_that_comes_byte_by_byte_is_answered_on_a_connection_that_stays(
+    start: Start,
+) -> None:
+    with start().connect() as connection:
+        for _ in range(2):
+            for byte in _WHOLE:
+                connection.sendall(bytes([byte]))
+            assert answer(connection).endswith(b"hello")
+
+
+@pytest.mark.parametrize("request_bytes", [_WHOLE, b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"])
+def test_requests_sent_together_are_answered_in_turn(start: Start, request_bytes: bytes) -> None:
+    with start().connect() as connection:
+        connection.sendall(request_bytes * 2)
+        data = answer(connection)
+        while data.count(b"200 OK") < 2:
+            data += connection.recv(1 << 16) or pytest.fail("closed before the second answer")
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"411"),
+        (b"GET / HTTP/1.1\r\nX: " + b"x" * 40000, b"431"),
+    ],
+    ids=["body too large", "chunked", "head too large"],
+)
+def test_what_cannot_be_collected_is_refused_with_a_status(
+    start: Start, request_head: bytes, status: bytes
+) -> None:
+    with start().connect() as connection:
+        connection.sendall(request_head)
+        assert answer(connection).startswith(b"HTTP/1.1 " + status)
+        assert closed(connection, 5)
+
+
+def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start) -> None:
+    server = start()
+    part = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 900_000
+    with contextlib.ExitStack() as stalled:
+        first = stalled.enter_context(server.connect())
+        first.sendall(part)
+        for _ in range(3):
+            stalled.enter_context(server.connect()).sendall(part)
+        begin = time.monotonic()
+        assert closed(first, 5)
+        assert time.monotonic() - begin < 0.9  # before its deadline: it was dropped for the others
+        assert seconds_of_a_request(server) < _PROMPT_S
+
+
+def test_clients_that_do_not_take_their_answer_free_their_threads(start: Start) -> None:
+    server = start()
+    with contextlib.ExitStack() as stalled:
+        for _ in range(_THREADS):
+            stalled.enter_context(server.connect()).sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        poll(lambda: "took no answer" in server.log.read_text(), "the answer is given up")
+        assert seconds_of_a_request(server) < 2
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_stop_answers_what_is_in_flight_and_waits_for_no_stalled_client(start: Start) -> None:
+    server = start()
+    with contextlib.ExitStack() as stalled, server.connect() as busy:
+        for _ in range(8):
+            stalled.enter_context(server.connect()).sendall(b"P")
+        answers: list[bytes] = []
+        reader = threading.Thread(target=lambda: answers.append(answer(busy)))
+        busy.sendall(_WHOLE.replace(b"/ ", b"/slow ", 1))
+        poll(lambda: "slow begins" in server.log.read_text(), "a thread works on the request")
+        reader.start()
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(10) == 0
+        reader.join(5)
+    assert answers[0].endswith(b"hello")
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("tls")
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    command = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"]
+    try:
+        subprocess.run(
+            [*command.split(), *names, "-keyout", str(key), "-out", str(cert)],
+            check=True,
+            capture_output=True,
+        )
+    except FileNotFoundError:
+        pytest.skip("no openssl on PATH to make a certificate with")
+    return cert, key
+
+
+def test_with_tls_a_stalled_handshake_or_request_delays_nobody(
+    start: Start, certificate: tuple[Path, Path]
+) -> None:
+    cert, key = certificate
+    server = start(certfile=str(cert), keyfile=str(key))
+    context = ssl.create_default_context(cafile=str(cert))
+    with contextlib.ExitStack() as stalled:
+        for _ in range(8 * _THREADS):
+            stalled.enter_context(server.connect()).sendall(b"\x16\x03\x01")
+        for _ in range(8 * _THREADS):
+            slow = context.wrap_socket(server.connect(), server_hostname="127.0.0.1")
+            stalled.enter_context(slow).sendall(_WHOLE[:20])
+        begin = time.monotonic()
+        with context.wrap_socket(server.connect(), server_hostname="127.0.0.1") as connection:
+            for _ in range(2):
+                body = b"y" * 100_000
+                head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+                connection.sendall(head + body)
+                assert answer(connection).endswith(body)
+        assert time.monotonic() - begin < 2
