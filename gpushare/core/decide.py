@@ -4,15 +4,16 @@ Pure functions over a Snapshot. Filter, prioritize and bind use the same mask an
 so a node that passes filter can be bound while nothing changes, and bind ranks as prioritize did.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import compress, repeat
 
 import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import REASONS, Bools, Ints, Rows, Snapshot
+from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
@@ -31,23 +32,29 @@ class Verdict:
     unknown: tuple[str, ...]
 
 
-def filter_nodes(snapshot: Snapshot, names: Iterable[str], request: Request) -> Verdict:
-    """Which of the named nodes can take the request now, and why the others cannot."""
-    asked = list(dict.fromkeys(names))
-    rows = [snapshot.row.get(name, -1) for name in asked]
-    fits = _enough(feasible(snapshot, _every(snapshot), request), request).tolist()
-    fits.append(False)  # row -1, the unknown node
-    fit = tuple(name for name, row in zip(asked, rows, strict=True) if fits[row])
-    if len(fit) == len(asked):
-        return Verdict(fit, {}, ())
-    rest = [(name, row) for name, row in zip(asked, rows, strict=True) if not fits[row]]
-    known = [(name, row) for name, row in rest if row >= 0]
-    codes = _reasons(snapshot, np.array([row for _, row in known], dtype=np.intp), request)
+def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> Verdict:
+    """Which of the named nodes (each once) can take the request now, and why the others cannot."""
+    rows = _rows(snapshot, names)
+    every = np.arange(len(snapshot.names))
+    # Row -1, the unknown node, is the last element: it never fits.
+    fits_by_row = np.append(_enough(feasible(snapshot, every, request), request), [False])
+    fits = fits_by_row[rows]
+    if fits.all():
+        return Verdict(tuple(names), {}, ())
+    rejected = list(compress(names, (~fits).tolist()))
+    rows = rows[~fits]
+    unknown = tuple(compress(rejected, (rows < 0).tolist()))
+    known = compress(rejected, (rows >= 0).tolist())
+    codes = _reasons(snapshot, rows[rows >= 0], request).tolist()
     failed = {
-        name: REASONS[code] or Reason.NO_DEVICE
-        for (name, _), code in zip(known, codes.tolist(), strict=True)
+        name: REASONS[code] or Reason.NO_DEVICE for name, code in zip(known, codes, strict=True)
     }
-    return Verdict(fit, failed, tuple(name for name, row in rest if row < 0))
+    return Verdict(tuple(compress(names, fits.tolist())), failed, unknown)
+
+
+def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
+    """intp (len(names),): the row of each name, -1 where the books do not have it."""
+    return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))
 
 
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
@@ -84,47 +91,43 @@ def _allowed(snapshot: Snapshot, row: int, request: Request) -> tuple[int, ...] 
 def score_nodes(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
 ) -> list[tuple[str, int]]:
-    """(name, 0..10) for each name, in the order asked; nodes that do not fit score 0.
+    """(name, 0..10) for each name (each once), in the order asked; nodes that do not fit score 0.
 
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
     policy knows. The others share 0..9 by their values.
     """
-    rows, values = _ranked(snapshot, names, request, ranking)
-    scores = dict.fromkeys(names, 0)
-    if not len(rows):
-        return list(scores.items())
-    low, high = float(values[-1]), float(values[0])
-    span = high - low
-    scaled = (values - low) * ((BEST - 1) / span) if span else np.full(len(rows), BEST - 1.0)
-    scores.update(
-        zip((snapshot.names[row] for row in rows), scaled.astype(int).tolist(), strict=True)
-    )
-    scores[snapshot.names[rows[0]]] = BEST
-    return list(scores.items())
+    places, values = _ranked(snapshot, names, request, ranking)
+    scores = np.zeros(len(names), dtype=np.int64)
+    if len(places):
+        low, high = float(values[-1]), float(values[0])
+        scores[places] = (values - low) * ((BEST - 1) / (high - low)) if high > low else BEST - 1
+        scores[places[0]] = BEST
+    return list(zip(names, scores.tolist(), strict=True))
 
 
 def best_node(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
 ) -> str | None:
     """The best of the named nodes, or None when none fits."""
-    rows, _ = _ranked(snapshot, names, request, ranking)
-    return snapshot.names[rows[0]] if len(rows) else None
+    places, _ = _ranked(snapshot, names, request, ranking)
+    return names[places[0]] if len(places) else None
 
 
 def _ranked(
-    snapshot: Snapshot, names: Iterable[str], request: Request, ranking: Ranking
-) -> tuple[Rows, "np.ndarray[tuple[int], np.dtype[np.float64]]"]:
-    """Rows of the names that fit, best first, and their values. A total order."""
-    found = {snapshot.row[name] for name in names if name in snapshot.row}
-    rows = np.fromiter(found, dtype=np.intp, count=len(found))
-    mask = feasible(snapshot, rows, request)
+    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
+) -> tuple[Rows, Floats]:
+    """(positions in `names` of the nodes that fit, best first; their values). A total order."""
+    rows = _rows(snapshot, names)
+    places = np.flatnonzero(rows >= 0)
+    mask = feasible(snapshot, rows[places], request)
     enough = _enough(mask, request)
-    rows, mask = rows[enough], mask[enough]
-    if not len(rows):
-        return rows, np.empty(0)
+    places, mask = places[enough], mask[enough]
+    if not len(places):
+        return places, np.empty(0)
+    rows = rows[places]
     values = np.where(mask, ranking.values(snapshot, request)[rows], -np.inf).max(axis=1)
     best_first = np.lexsort((snapshot.order[rows], -values))
-    return rows[best_first], values[best_first]
+    return places[best_first], values[best_first]
 
 
 def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Allocation:
@@ -153,10 +156,6 @@ def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Al
     # Highest value first, then the lowest index: lexsort is stable.
     chosen = sorted(np.lexsort((-alone, -values))[: request.devices].tolist())
     return Allocation(node, tuple(chosen), (request.units,) * len(chosen))
-
-
-def _every(snapshot: Snapshot) -> Rows:
-    return np.arange(len(snapshot.names))
 
 
 def _enough(mask: Bools, request: Request) -> Bools:
