@@ -12,6 +12,7 @@ import threading
 import time
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
 from gpushare.localcluster.client import ApiClient, Json
@@ -42,10 +43,21 @@ class _Due:
     uid: str = field(compare=False)
 
 
-class Kubelet:
-    """Runs the pods of all nodes in one thread."""
+class LogSink(Protocol):
+    """Where containers print."""
 
-    def __init__(self, api_url: str) -> None:
+    def write(self, uid: str, container: str, text: str, at: datetime) -> None:
+        """Keep what a container of the pod with this UID printed."""
+
+    def forget(self, uid: str) -> None:
+        """Drop everything that pod printed."""
+
+
+class Kubelet:
+    """Runs the pods of all nodes in one thread; their output goes to `logs`."""
+
+    def __init__(self, api_url: str, logs: LogSink) -> None:
+        self._logs = logs
         self._api = ApiClient(api_url, user_agent="gpushare-local-kubelet")
         self._lock = threading.Lock()
         self._pods: dict[str, Json] = {}
@@ -80,16 +92,6 @@ class Kubelet:
             self._thread.join(5)
         self._api.close()
 
-    def logs(self, namespace: str, name: str, container: str) -> str | None:
-        """What a container printed: the devices it was given. None when no such container runs."""
-        with self._lock:
-            pods = list(self._pods.values())
-        for pod in pods:
-            meta = pod["metadata"]
-            if (meta.get("namespace"), meta["name"]) == (namespace, name):
-                return container_log(pod, container)
-        return None
-
     def _on_node(self, before: Json | None, after: Json | None) -> None:
         with self._lock:
             if after is None:
@@ -120,6 +122,7 @@ class Kubelet:
             if after is None:
                 self._pods.pop(uid, None)
                 self._release(uid)
+                self._logs.forget(uid)
                 return
             self._pods[uid] = after
         self._inbox.put(uid)
@@ -175,7 +178,11 @@ class Kubelet:
         if shortage is not None:
             self._write_status(pod, failed_status(*shortage, _now()))
             return
-        self._hold(uid, view)
+        if uid not in self._admitted:
+            self._hold(uid, view)
+            for container in pod["spec"]["containers"]:
+                text = container_log(pod, container)
+                self._logs.write(uid, container["name"], text, datetime.now(UTC))
         self._write_status(pod, running_status(pod, self._address(uid), _now()))
 
     def _hold(self, uid: str, pod: PodView) -> None:

@@ -16,14 +16,10 @@ def pod_name(item: Json) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-def container_log(pod: Json, container: str) -> str | None:
-    """What the container prints; None when the pod has no container of that name."""
-    spec = pod["spec"]
-    found = next((c for c in spec.get("containers") or () if c["name"] == container), None)
-    if found is None:
-        return None
-    lines = [f"container {container} of pod {pod_name(pod)} on node {spec.get('nodeName')}"]
-    units = container_units(found)
+def container_log(pod: Json, container: Json) -> str:
+    """What a container prints when it starts: which devices it was given."""
+    node, units = pod["spec"].get("nodeName"), container_units(container)
+    lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
     devices = ",".join(str(index) for index in granted_devices(pod))
     if units and devices:
         lines.append(f"NVIDIA_VISIBLE_DEVICES={devices}")

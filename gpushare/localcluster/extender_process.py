@@ -1,0 +1,117 @@
+"""The extender as a process of its own: the real `gpushare serve`, started, watched and ended.
+
+Knows the command line and the readiness probe; nothing of what the extender does. The process gets
+a session of its own, so that Ctrl-C reaches the demo alone, which then ends everything in order.
+"""
+
+import contextlib
+import http.client
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpushare.errors import GpuShareError
+from gpushare.localcluster.client import HttpClient
+
+_START_TIMEOUT = 60.0
+_STOP_TIMEOUT = 10.0
+_POLL = 0.05
+_LOG_LINES = 15
+
+
+class ExtenderFailed(GpuShareError):
+    """The extender did not start or died; the text ends with its last log lines."""
+
+
+class ExtenderProcess:
+    """One `gpushare serve`; its log goes to a file in `folder`."""
+
+    def __init__(self, folder: Path, kubeconfig: Path, scheduler_config: Path, port: int) -> None:
+        self._log = folder / "extender.log"
+        self._health_port = free_port()
+        self._command = [
+            *(sys.executable, "-m", "gpushare.cli.main", "serve"),
+            *("--listen", f"127.0.0.1:{port}"),
+            *("--health-listen", f"127.0.0.1:{self._health_port}"),
+            *("--kubeconfig", str(kubeconfig)),
+            *("--scheduler-config", str(scheduler_config)),
+            # One process for the life of the demo: there is nobody to compete with.
+            *("--leadership", "off"),
+        ]
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and return when it is ready. Raises ExtenderFailed."""
+        # Settings of an operator's own shell are not meant for the demo's extender.
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(  # noqa: S603 -- the command is our own
+                self._command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+        self._wait_ready()
+
+    def stop(self) -> None:
+        """End it: politely first, so that bindings under way are finished."""
+        process = self._process
+        if process is None:
+            return
+        _signal(process, signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_STOP_TIMEOUT)
+        # The group outlives its leader when a worker hangs.
+        _signal(process, signal.SIGKILL)
+        process.wait()
+        self._process = None
+
+    def check(self) -> None:
+        """Raise ExtenderFailed if it has died."""
+        if self._process is not None and self._process.poll() is not None:
+            raise self._failed(f"the extender ended with status {self._process.returncode}")
+
+    def _wait_ready(self) -> None:
+        deadline = time.monotonic() + _START_TIMEOUT
+        health = HttpClient(f"http://127.0.0.1:{self._health_port}")
+        try:
+            while not _is_ready(health):
+                self.check()
+                if time.monotonic() > deadline:
+                    raise self._failed(f"the extender is not ready after {_START_TIMEOUT:g} s")
+                time.sleep(_POLL)
+        finally:
+            health.close()
+
+    def _failed(self, what: str) -> ExtenderFailed:
+        lines = self._log.read_text(encoding="utf-8", errors="replace").splitlines()
+        shown = "\n".join(f"    {line}" for line in lines[-_LOG_LINES:])
+        return ExtenderFailed(f"{what}; its last log lines:\n{shown or '    (none)'}")
+
+
+def free_port() -> int:
+    """A TCP port of loopback that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_ready(health: HttpClient) -> bool:
+    try:
+        return health.call("GET", "/readyz", timeout=1.0).status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Signal the process and its children; they share a group that bears its number."""
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,254 @@
+"""`gpushare demo`: the composition root. A whole cluster on this machine, and scenarios on it.
+
+Starts the API server, the kubelet, the real extender process and the scheduler, all speaking HTTP;
+runs scenarios; and ends everything, whatever happens. YAML is read and written here.
+"""
+
+import argparse
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import yaml
+
+from gpushare.errors import GpuShareError
+from gpushare.localcluster.apiserver import ApiServer
+from gpushare.localcluster.board import Board
+from gpushare.localcluster.client import ApiClient, HttpClient
+from gpushare.localcluster.extender_process import ExtenderProcess, free_port
+from gpushare.localcluster.kubelet import Kubelet
+from gpushare.localcluster.placed import ScenarioError
+from gpushare.localcluster.plan import Scenario
+from gpushare.localcluster.report import Report
+from gpushare.localcluster.runner import Runner
+from gpushare.localcluster.scenario import Program, load_program, load_scenario
+from gpushare.localcluster.scheduler.config import options_from
+from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.localcluster.store import Store
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler_config import decode_scheduler_config
+
+SHIPPED = Path(__file__).parent / "scenarios"
+_SEED = 7
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A scenario, or a program that is one."""
+
+    title: str
+    content: Scenario | Program
+
+
+@dataclass(frozen=True)
+class _Cluster:
+    """A running cluster, as far as scenarios need it."""
+
+    runner: Runner
+    report: Report
+    extender: ExtenderProcess
+    kubeconfig: Path
+
+
+def main(argv: Sequence[str]) -> int:
+    """The exit code: 0 when all expectations held, 1 when one did not, 2 for bad input."""
+    arguments = _arguments(argv)
+    if arguments.list:
+        for file in shipped():
+            print(f"{file.stem:24} {_load(file).title}")
+        return 0
+    try:
+        parts = [_load(file) for file in _chosen(arguments.scenario, keep=arguments.keep)]
+    except ScenarioError as error:
+        print(f"gpushare demo: {error}", file=sys.stderr)
+        return 2
+    previous = _end_by_signal()
+    try:
+        return _run(parts, keep=arguments.keep)
+    except KeyboardInterrupt:
+        print("\nstopped", file=sys.stderr)
+        return 130
+    except GpuShareError as error:
+        print(f"gpushare demo: {error}", file=sys.stderr)
+        return 1
+    finally:
+        previous()
+
+
+def shipped() -> list[Path]:
+    """The scenarios that come with the package, in order."""
+    return sorted(file for file in SHIPPED.iterdir() if file.suffix in (".yaml", ".py"))
+
+
+def scheduler_config(port: int) -> dict[str, object]:
+    """The file that scheduler and extender both read, as for a real kube-scheduler."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "extenders": [
+            {
+                "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                # Above the sum of all in-tree scores: the extender's order decides.
+                "weight": 150,
+                "bindVerb": "bind",
+                "nodeCacheCapable": True,
+                "ignorable": False,
+                "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],
+            }
+        ],
+    }
+
+
+def _arguments(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="gpushare demo",
+        description="Run scenarios on a cluster of its own, started on this machine for it.",
+    )
+    parser.add_argument(
+        "scenario",
+        nargs="?",
+        help="a YAML or Python file, or the name of a shipped scenario; default: all shipped ones",
+    )
+    parser.add_argument(
+        "--keep",
+        action="store_true",
+        help="leave the cluster running (default scenario: the first one), for kubectl",
+    )
+    parser.add_argument("--list", action="store_true", help="list the shipped scenarios")
+    return parser.parse_args(argv)
+
+
+def _chosen(scenario: str | None, *, keep: bool) -> list[Path]:
+    if scenario is None:
+        return shipped()[:1] if keep else shipped()
+    named = [file for file in shipped() if scenario in (file.stem, file.stem.partition("-")[2])]
+    return named or [Path(scenario)]
+
+
+def _load(file: Path) -> _Part:
+    """The scenario of a file. Raises ScenarioError."""
+    if file.suffix in (".yaml", ".yml"):
+        scenario = load_scenario(file)
+        return _Part(scenario.title, scenario)
+    if file.suffix == ".py":
+        program = load_program(file)
+        title = ((program.__doc__ or "").strip().splitlines() or [file.stem])[0]
+        return _Part(title.rstrip("."), program)
+    raise ScenarioError(f"{file}: is neither a .yaml nor a .py file, nor a shipped scenario")
+
+
+def _run(parts: Sequence[_Part], *, keep: bool) -> int:
+    report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
+    report.line("starting API server, kubelet, extender and scheduler ...")
+    good = True
+    with _cluster(report) as cluster:
+        for number, part in enumerate(parts):
+            if number:
+                with report.muted():
+                    cluster.runner.clean()
+            report.title(part.title)
+            good = _run_part(cluster, part) and good
+            report.devices(cluster.runner.books())
+        report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
+        if keep:
+            _keep(cluster)
+    return 0 if good else 1
+
+
+def _run_part(cluster: _Cluster, part: _Part) -> bool:
+    """Whether the scenario's expectations held."""
+    cluster.extender.check()
+    if isinstance(part.content, Scenario):
+        return cluster.runner.run(part.content)
+    return _run_program(cluster, part.content)
+
+
+def _run_program(cluster: _Cluster, program: Program) -> bool:
+    """Whether the program ended without an exception; an assertion is its expectation."""
+    # Only programs need the official client, which takes a second to import.
+    from kubernetes import client, config  # noqa: PLC0415
+
+    configuration = client.Configuration()
+    load = config.load_kube_config
+    load(str(cluster.kubeconfig), client_configuration=configuration)  # type: ignore[no-untyped-call]  # it has no annotations
+    with client.ApiClient(configuration) as api:
+        try:
+            program(api)
+        except KeyboardInterrupt:
+            raise
+        except Exception as error:
+            text = str(error) or "no text"
+            cluster.report.expectation("the program ends well", f"{type(error).__name__}: {text}")
+            return False
+    cluster.report.expectation("the program ends well", None)
+    return True
+
+
+@contextlib.contextmanager
+def _cluster(report: Report) -> Iterator[_Cluster]:
+    """A cluster that runs while the context is open; everything is ended in reverse order."""
+    with contextlib.ExitStack() as ends:
+        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
+        server = ApiServer(Store())
+        server.start()
+        ends.callback(server.stop)
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(server.kubeconfig(), encoding="utf-8")
+        port = free_port()
+        settings = folder / "scheduler.yaml"
+        settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
+        extender = ExtenderProcess(folder, kubeconfig, settings, port)
+        ends.callback(extender.stop)
+        extender.start()
+        kubelet = Kubelet(server.url, server.logs)
+        ends.callback(kubelet.stop)
+        kubelet.start()
+        document = yaml.safe_load(settings.read_text(encoding="utf-8"))
+        options = options_from(decode_scheduler_config(document), seed=_SEED)
+        scheduler = Scheduler(server.url, options, observer=report.on_decision)
+        ends.callback(scheduler.stop)
+        scheduler.start()
+        api = ApiClient(server.url, user_agent="gpushare-demo")
+        ends.callback(api.close)
+        inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
+        ends.callback(inspect.close)
+        board = Board(api, report.on_pod)
+        ends.callback(board.stop)
+        board.start()
+        yield _Cluster(Runner(api, inspect, board, report), report, extender, kubeconfig)
+
+
+def _keep(cluster: _Cluster) -> None:
+    """Wait for Ctrl-C. Raises GpuShareError if the extender dies meanwhile."""
+    cluster.report.line("the cluster keeps running until Ctrl-C; in another terminal:")
+    cluster.report.line(f"export KUBECONFIG={cluster.kubeconfig}")
+    pause = threading.Event()
+    with contextlib.suppress(KeyboardInterrupt):
+        while not pause.wait(0.5):
+            cluster.extender.check()
+
+
+def _end_by_signal() -> Callable[[], None]:
+    """Make SIGTERM end the demo as Ctrl-C does; the function returned undoes that."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+
+    def interrupt(_number: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    return lambda: _restore(before)
+
+
+def _restore(handler: Callable[[int, FrameType | None], object] | int | None) -> None:
+    signal.signal(signal.SIGTERM, handler)

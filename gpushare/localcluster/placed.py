@@ -1,0 +1,143 @@
+"""Values with their place: typed reading of a document whose every value knows its line.
+
+Knows types, names and quantities; no file format and no scenario. Every error is one line that
+names file, line and path, so that a user can go there.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpushare.errors import QuantityError, SettingsError
+from gpushare.wire.quantity import to_bytes, to_milli
+
+_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class ScenarioError(SettingsError):
+    """A scenario that cannot be run; the text names file, line and what is wrong."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A value of a document (a scalar, a list or a dict of Placed) and where it stands."""
+
+    value: object
+    file: str
+    line: int
+    path: str = ""
+
+    def error(self, what: str) -> ScenarioError:
+        """The error to raise about this value."""
+        where = f"{self.path}: " if self.path else ""
+        return ScenarioError(f"{self.file}:{self.line}: {where}{what}")
+
+    def under(self, path: str) -> "Placed":
+        """The same value, named by a path."""
+        return Placed(self.value, self.file, self.line, path)
+
+    def items(self) -> list["Placed"]:
+        """The elements of a list."""
+        if not isinstance(self.value, list):
+            raise self.error("must be a list")
+        return [item.under(f"{self.path}[{index}]") for index, item in enumerate(self.value)]
+
+    def mapping(self) -> dict[str, "Placed"]:
+        """The entries of a mapping."""
+        if not isinstance(self.value, dict):
+            raise self.error("must be a mapping")
+        dot = "." if self.path else ""
+        return {key: item.under(f"{self.path}{dot}{key}") for key, item in self.value.items()}
+
+    def fields(self, *known: str) -> "Fields":
+        """The entries of a mapping with these keys and no others."""
+        entries = self.mapping()
+        for key, item in entries.items():
+            if key not in known:
+                raise item.error(f"unknown key; known here: {', '.join(known)}")
+        return Fields(self, entries)
+
+    def text(self) -> str:
+        """A text that is not empty."""
+        if not isinstance(self.value, str) or not self.value:
+            raise self.error("must be a text (quote it if it looks like a number)")
+        return self.value
+
+    def name(self, ending: str = "") -> str:
+        """The text plus ending, a name Kubernetes accepts for a pod or node here (a DNS label)."""
+        name = self.text() + ending
+        if not _NAME.fullmatch(name):
+            raise self.error(f"{name!r} is no name: lower case letters, digits and -, at most 63")
+        return name
+
+    def whole(self, least: int = 0, most: int = 1_000_000) -> int:
+        """A whole number in range."""
+        if type(self.value) is not int or not least <= self.value <= most:
+            raise self.error(f"must be a whole number from {least} to {most}")
+        return self.value
+
+    def seconds(self) -> float:
+        """A time in seconds, up to an hour."""
+        if type(self.value) not in (int, float) or not 0 < float(str(self.value)) <= 3600:
+            raise self.error("must be a number of seconds from 0 to 3600")
+        return float(str(self.value))
+
+    def flag(self) -> bool:
+        """True or false."""
+        if not isinstance(self.value, bool):
+            raise self.error("must be true or false")
+        return self.value
+
+    def quantity(self, *, cpu: bool = False) -> str:
+        """A Kubernetes quantity as text, such as 500m, 2 or 8Gi."""
+        value = self.value
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise self.error("must be a quantity such as 500m, 2 or 8Gi")
+        try:
+            (to_milli if cpu else to_bytes)(str(value))
+        except QuantityError as error:
+            raise self.error(str(error)) from error
+        return str(value)
+
+    def names(self) -> tuple["Placed", ...]:
+        """One value, or a list of values."""
+        return tuple(self.items()) if isinstance(self.value, list) else (self,)
+
+    def labels(self) -> dict[str, str]:
+        """A mapping of texts, such as labels."""
+        return {key: item.text() for key, item in self.mapping().items()}
+
+
+@dataclass(frozen=True)
+class Fields:
+    """The entries of one mapping, taken out by key; `whole` is the mapping itself."""
+
+    whole: Placed
+    entries: Mapping[str, Placed]
+
+    def get(self, key: str) -> Placed | None:
+        """The value, or None when the key is absent or has no value."""
+        found = self.entries.get(key)
+        return None if found is None or found.value is None else found
+
+    def need(self, key: str) -> Placed:
+        """The value of a key that must be there."""
+        found = self.get(key)
+        if found is None:
+            raise self.whole.error(f"{key} is missing")
+        return found
+
+    def number(self, key: str, default: int, *, least: int = 0, most: int = 1_000_000) -> int:
+        """A whole number, or the default when the key is absent."""
+        found = self.get(key)
+        return default if found is None else found.whole(least, most)
+
+    def quantity(self, key: str, default: str) -> str:
+        """A quantity, or the default when the key is absent."""
+        found = self.get(key)
+        return default if found is None else found.quantity(cpu=key == "cpu")
+
+    def labels(self, key: str) -> dict[str, str]:
+        """A mapping of texts, empty when the key is absent."""
+        found = self.get(key)
+        return {} if found is None else found.labels()

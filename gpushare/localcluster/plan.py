@@ -1,0 +1,148 @@
+"""What a scenario says, as values: nodes, pods, steps and expectations.
+
+Knows no file format, no API and no HTTP. Memory is counted in units, as everywhere in gpushare.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node: `devices` are the units of each device by index; cpu and memory are quantities."""
+
+    name: str
+    devices: tuple[int, ...]
+    cpu: str = "64"
+    memory: str = "256Gi"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    taints: tuple[Mapping[str, str], ...] = ()
+    cordoned: bool = False
+
+    @property
+    def mixed(self) -> bool:
+        """Whether total / count would say something wrong of its devices."""
+        return len(set(self.devices)) > 1
+
+
+@dataclass(frozen=True)
+class PodPlan:
+    """A pod: `containers` are the units of device memory of each container, 0 for none.
+
+    `policy` names the placement policy, empty for the extender's default.
+    """
+
+    name: str
+    containers: tuple[int, ...] = (0,)
+    gpu_count: int = 1
+    cpu: str = "100m"
+    memory: str = "64Mi"
+    labels: Mapping[str, str] = field(default_factory=dict)
+    priority: int = 0
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    run_seconds: float | None = None
+    policy: str = ""
+
+
+@dataclass(frozen=True)
+class Say:
+    """Tell the reader what comes."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Apply:
+    """Create pods, in order."""
+
+    pods: tuple[PodPlan, ...]
+
+
+@dataclass(frozen=True)
+class Delete:
+    """Delete the pods whose names match."""
+
+    patterns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Cordon:
+    """Close (or open) nodes for new pods."""
+
+    nodes: tuple[str, ...]
+    closed: bool
+
+
+@dataclass(frozen=True)
+class WaitFor:
+    """Wait until all pods that match are in the state: bound, pending, settled, done or gone.
+
+    pending: rejected by the scheduler; settled: bound or pending; done: Succeeded or Failed.
+    """
+
+    patterns: tuple[str, ...]
+    state: str
+    timeout: float
+
+
+@dataclass(frozen=True)
+class PodOn:
+    """The pod is bound to this node, to these devices (None: any)."""
+
+    pod: str
+    node: str | None
+    devices: tuple[int, ...] | None
+
+
+@dataclass(frozen=True)
+class PodPending:
+    """The pod is pending and its reason contains the text."""
+
+    pod: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class DeviceUsed:
+    """Units in use on one device, by the extender's books."""
+
+    node: str
+    device: int
+    used: int
+
+
+@dataclass(frozen=True)
+class BoundCount:
+    """How many of the pods that match are bound."""
+
+    pattern: str
+    count: int
+
+
+@dataclass(frozen=True)
+class Packed:
+    """No device is over its capacity, and no pending pod would fit anywhere."""
+
+
+Check = PodOn | PodPending | DeviceUsed | BoundCount | Packed
+
+
+@dataclass(frozen=True)
+class Expect:
+    """A statement that must be true; `words` is how it is shown."""
+
+    check: Check
+    words: str
+
+
+Step = Say | Apply | Delete | Cordon | WaitFor | Expect
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """Nodes and steps, with a title."""
+
+    name: str
+    title: str
+    nodes: tuple[NodePlan, ...]
+    steps: tuple[Step, ...]

@@ -1,0 +1,151 @@
+"""The demo, end to end: real processes and sockets, driven as a user drives it."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gpushare.localcluster.main import main, shipped
+
+COMMAND = (sys.executable, "-m", "gpushare.cli.main", "demo")
+
+
+def leftovers() -> list[str]:
+    """Command lines of extenders that still run, and temporary folders that are still there."""
+    lines = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes().decode(errors="replace").split("\0")
+        except OSError:
+            continue
+        if "serve" in words and any("gpushare-demo-" in word for word in words):
+            lines.append(" ".join(words))
+    return lines
+
+
+@pytest.mark.timeout(240)
+def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main([]) == 0
+    shown = capsys.readouterr().out
+    assert "✗" not in shown
+    assert "\x1b" not in shown
+    assert shown.count("\n== ") == len(shipped())
+    assert "pod binpack-2 -> node gpu-1 device 0 (+2; 2 of 16 used before)" in shown
+    assert (
+        "pod late waits: 0/1 nodes are available: 1 Insufficient GPU Memory in one device." in shown
+    )
+    assert re.search(r"mixed  2 +24/24 +#{16}  large \(20\), last \(4\)", shown)
+    assert shown.rstrip().endswith("all expectations held")
+    assert list(tmp_path.iterdir()) == []
+    assert not [line for line in leftovers() if str(tmp_path) in line]
+
+
+@pytest.mark.timeout(120)
+def test_a_failed_expectation_and_a_failed_wait_are_shown_and_end_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.yaml"
+    file.write_text(
+        "nodes: [{name: a, gpus: 1, gpuMemory: 4}]\n"
+        "steps:\n"
+        "- apply: {name: p, gpuMem: 3}\n"
+        "- waitFor: {pods: p, is: bound}\n"
+        "- expect: {device: a/0, used: 4}\n"
+        "- apply: {name: q, gpuMem: 3}\n"
+        "- waitFor: {pods: q, is: bound, timeout: 0.3}\n"
+        "- say: never reached\n"
+    )
+    assert main([str(file)]) == 1
+    shown = capsys.readouterr().out
+    assert "✗ device 0 of a: 4 units are in use: 3 units are in use" in shown
+    assert "✗ q: bound within 0.3 s: not so: q" in shown
+    assert "never reached" not in shown
+
+
+@pytest.mark.timeout(120)
+def test_a_program_that_raises_ends_with_1(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "wrong.py"
+    file.write_text("def scenario(client):\n    raise AssertionError('not today')\n")
+    assert main([str(file)]) == 1
+    assert "✗ the program ends well: AssertionError: not today" in capsys.readouterr().out
+
+
+def test_a_malformed_scenario_is_one_line_and_starts_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "bad.yaml"
+    file.write_text("nodes:\n- {name: a, gpus: many}\nsteps: []\n")
+    assert main([str(file)]) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == (
+        f"gpushare demo: {file}:2: nodes[0].gpus: must be a whole number from 0 to 64\n"
+    )
+
+
+def test_the_list_names_every_shipped_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--list"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [file.stem for file in shipped()]
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_keep_prints_a_kubeconfig_that_works_and_a_signal_ends_everything(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    environment = {**os.environ, "TMPDIR": str(tmp_path), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*COMMAND, "1-binpack", "--keep"], stdout=subprocess.PIPE, text=True, env=environment
+    ) as demo:
+        assert demo.stdout is not None
+        kubeconfig = ""
+        for line in demo.stdout:
+            if line.startswith("export KUBECONFIG="):
+                kubeconfig = line.removeprefix("export KUBECONFIG=").strip()
+                break
+        assert Path(kubeconfig).is_file()
+        assert "127.0.0.1" in Path(kubeconfig).read_text()
+        demo.send_signal(number)
+        assert demo.wait(30) == 0
+    assert list(tmp_path.iterdir()) == []
+    assert not [line for line in leftovers() if str(tmp_path) in line]
+
+
+@pytest.mark.timeout(120)
+def test_a_signal_in_the_middle_ends_everything_too(tmp_path: Path) -> None:
+    file = tmp_path / "long.yaml"
+    file.write_text(
+        "nodes: [{name: a, gpus: 1, gpuMemory: 4}]\n"
+        "steps:\n"
+        "- apply: {name: p, gpuMem: 5}\n"
+        "- waitFor: {pods: p, is: bound, timeout: 100}\n"
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    environment = {**os.environ, "TMPDIR": str(scratch), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        [*COMMAND, str(file)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+    ) as demo:
+        assert demo.stdout is not None
+        assert any("pod p waits" in line for line in demo.stdout)
+        started = time.monotonic()
+        demo.send_signal(signal.SIGINT)
+        assert demo.wait(30) == 130
+        assert time.monotonic() - started < 15
+    assert list(scratch.iterdir()) == []
+    assert not [line for line in leftovers() if str(scratch) in line]
