@@ -1,7 +1,7 @@
 """`gpushare serve`: the composition root. Settings -> objects -> threads -> gunicorn.
 
 One gunicorn worker process, because two would keep two books; its threads start after the fork,
-because threads do not survive one. What is built before the fork opens no socket.
+because threads do not survive one.
 """
 
 import logging
@@ -27,7 +27,7 @@ from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.gate import Gate, Source
-from gpushare.extender.health import HealthServer
+from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
@@ -80,23 +80,21 @@ class Extender:
         )
         names = frozenset(name for name in settings.tls_client_names.split(",") if name)
         self.app = build_app(service, _routes(entry), settings.body_limit, names)
-        host, port = address(settings.health_listen, "health-listen")
-        self._health_address = (host, port)
+        # The one socket of ours that is there before the fork: a port in use is a wrong setting.
+        self._health = _health_server(settings, self._live, self._gate, self._metrics)
         self._beat = self._warmed = time.monotonic()
 
     def start(self) -> None:
         """Start the threads; connections to the API server are open before this is ready."""
         sys.setswitchinterval(_SWITCH_INTERVAL)
-        host, port = self._health_address
-        HealthServer(host, port, self._live, self._gate.checks, self._metrics.text).start()
+        self._health.start()
         self._warm()
         self._gate.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         log.info(
-            "started listen=%s health=%s:%d resources=%s policy=%s",
+            "started listen=%s health=%s resources=%s policy=%s",
             self._settings.listen,
-            host,
-            port,
+            self._settings.health_listen,
             ",".join(books.names.resource for books in self._library),
             self._settings.policy,
         )
@@ -209,6 +207,14 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
             if name.resource not in counts
         )
     )
+
+
+def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metrics) -> HealthServer:
+    host, port = address(settings.health_listen, "health-listen")
+    try:
+        return HealthServer(host, port, live, gate.checks, metrics.text)
+    except OSError as error:
+        raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 
 
 def _gate(settings: Settings, client: KubeClient, library: Library) -> Gate:
