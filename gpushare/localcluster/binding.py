@@ -59,7 +59,7 @@ def bound(pod: Object, binding: Object, now: str) -> Object:
         "lastTransitionTime": now,
     }
     status = section(pod, "status")
-    others = [item for item in elements(status, "conditions") if item["type"] != "PodScheduled"]
+    others = [item for item in elements(status, "conditions") if item.get("type") != "PodScheduled"]
     placed["status"] = {**status, "conditions": [*others, scheduled]}
     return with_metadata(placed, **changes)
 

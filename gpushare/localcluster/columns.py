@@ -96,9 +96,13 @@ def pod_status(pod: Object) -> str:
     return "SchedulingGated" if gated else str(status.get("phase", UNKNOWN))
 
 
+def _whole(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _restarts(pod: Object, _: datetime) -> Cell:
     statuses = elements(section(pod, "status"), "containerStatuses")
-    return str(sum(int(item.get("restartCount") or 0) for item in statuses))
+    return str(sum(_whole(item.get("restartCount")) for item in statuses))
 
 
 def _gates(pod: Object, _: datetime) -> Cell:
@@ -107,9 +111,8 @@ def _gates(pod: Object, _: datetime) -> Cell:
 
 
 def _node_status(node: Object, _: datetime) -> Cell:
-    ready = [
-        item for item in elements(section(node, "status"), "conditions") if item["type"] == "Ready"
-    ]
+    conditions = elements(section(node, "status"), "conditions")
+    ready = [item for item in conditions if item.get("type") == "Ready"]
     words = ["Ready" if item.get("status") == "True" else "NotReady" for item in ready]
     words = words or ["Unknown"]
     if section(node, "spec").get("unschedulable"):
@@ -155,7 +158,7 @@ def _source(event: Object, _: datetime) -> Cell:
 
 
 def _count(event: Object, _: datetime) -> Cell:
-    return int(section(event, "series").get("count") or event.get("count") or 1)
+    return _whole(section(event, "series").get("count")) or _whole(event.get("count")) or 1
 
 
 def _entries(body: Object, _: datetime) -> Cell:

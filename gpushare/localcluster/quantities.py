@@ -5,7 +5,7 @@ a test bed that shared the production reader would agree with its mistakes.
 """
 
 import re
-from decimal import ROUND_UP, Decimal
+from decimal import ROUND_UP, Context, Decimal
 
 from gpushare.localcluster.objects import Object
 from gpushare.localcluster.status import bad_request
@@ -17,6 +17,7 @@ _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _NANO = Decimal("1e-9")
 _DIGITS = 40
+_EXACT = Context(prec=4 * _DIGITS)
 
 
 def parse(text: object) -> tuple[Decimal, str]:
@@ -33,11 +34,11 @@ def parse(text: object) -> tuple[Decimal, str]:
     suffix = found["suffix"] or ""
     number = Decimal(found["number"])
     if suffix in _BINARY:
-        return number * 1024 ** _BINARY[suffix], suffix
+        return _EXACT.multiply(number, 1024 ** _BINARY[suffix]), suffix
     exponent = _DECIMAL[suffix] if suffix in _DECIMAL else int(suffix[1:])
     if abs(exponent) > _DIGITS:
         raise bad_request(f"quantity {written!r} is out of range")
-    return number.scaleb(exponent), suffix
+    return number.scaleb(exponent, _EXACT), suffix
 
 
 def canonical(text: object) -> str:
@@ -49,8 +50,7 @@ def canonical(text: object) -> str:
     """
     value, suffix = parse(text)
     # Kubernetes keeps nothing below a billionth and rounds away from zero.
-    if value != value.quantize(_NANO, ROUND_UP):
-        value = value.quantize(_NANO, ROUND_UP)
+    value = value.quantize(_NANO, ROUND_UP, _EXACT)
     if suffix in _BINARY and abs(value) >= 1024 and value == value.to_integral_value():
         return _binary(int(value))
     mantissa, exponent = _decimal(value)
@@ -71,7 +71,7 @@ def _decimal(value: Decimal) -> tuple[int, int]:
     """Return a whole mantissa and an exponent that is a multiple of three, as large as possible."""
     if not value:
         return 0, 0
-    mantissa, exponent = int(value.scaleb(9)), -9
+    mantissa, exponent = int(value.scaleb(9, _EXACT)), -9
     while mantissa % 1000 == 0 and exponent < max(_DECIMAL.values()):
         mantissa //= 1000
         exponent += 3
