@@ -5,10 +5,13 @@ write to an API server, a watch thread, a probe listener), none of its rules; so
 threads, pools and time-outs can be judged before and without them. Run with one JSON argument.
 """
 
+import collections
+import contextlib
 import http.client
 import itertools
 import json
 import queue
+import socket
 import subprocess
 import sys
 import threading
@@ -176,10 +179,6 @@ def _burn(seconds: float) -> None:
         sum(i * i for i in range(200))
 
 
-def _refit_whole() -> None:
-    _burn(_JOB_S)
-
-
 def _refit_sliced() -> None:
     for _ in range(int(_JOB_S / _SLICE_S)):
         _burn(_SLICE_S)
@@ -222,8 +221,31 @@ class Probe(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(b"ok")
 
-    def log_request(self, code: object = "-", size: object = "-") -> None:
-        """Nothing: a probe is not worth a line."""
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the stdlib's name
+        """Nothing: stalled clients would fill the log with a line each."""
+
+
+class ProbeServer(ThreadingHTTPServer):
+    """A thread a connection; when too many are open, the oldest one is cut."""
+
+    request_queue_size = 128  # the default of 5 drops SYNs under attack: probes wait 1 s and more
+    most_open = 64
+
+    def __init__(self, port: int) -> None:
+        super().__init__(("127.0.0.1", port), Probe)
+        self._open: collections.deque[Any] = collections.deque()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self._open.append(request)
+        if len(self._open) > self.most_open:
+            with contextlib.suppress(OSError, IndexError):
+                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with contextlib.suppress(ValueError):
+            self._open.remove(request)
+        super().shutdown_request(request)
 
 
 class Service(BaseApplication):
@@ -260,14 +282,14 @@ class Service(BaseApplication):
     def start_threads(self, worker: object) -> None:
         del worker
         sys.setswitchinterval(self.options["switch_ms"] / 1000)
-        jobs = {"thread": _refit_whole, "sliced": _refit_sliced}
+        jobs = {"thread": lambda: _burn(_JOB_S), "sliced": _refit_sliced}
         kind = self.options["job"]
         if kind != "none":
             job = _subprocess_refit() if kind == "subprocess" else jobs[kind]
             threading.Thread(target=_repeat, args=(job,), daemon=True).start()
         watch_args = (self.books, self.options["api_port"])
         threading.Thread(target=_watch, args=watch_args, daemon=True).start()
-        probes = ThreadingHTTPServer(("127.0.0.1", self.options["probe_port"]), Probe)
+        probes = ProbeServer(self.options["probe_port"])
         threading.Thread(target=probes.serve_forever, daemon=True).start()
 
 
