@@ -161,6 +161,8 @@ def _check(settings: Settings) -> None:
     tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if any(tls) and not all(tls):
         raise SettingsError("tls-cert, tls-key and tls-client-ca belong together (mutual TLS)")
+    if settings.tls_client_names and not all(tls):
+        raise SettingsError("tls-client-names needs tls-cert, tls-key and tls-client-ca")
     if not is_loopback(host) and not all(tls) and not settings.insecure_listen:
         raise SettingsError(
             f"listen: {settings.listen} can be reached from other machines, and whoever reaches it"

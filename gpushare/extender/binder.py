@@ -12,13 +12,16 @@ half state.
     start -> [read the pod] -> assume -> write -> landed -> answer ""
                                           |-> refused: 409 is read back, else forget -> answer why
                                           |-> no answer or 5xx: in doubt, read back -> answer
+
+Nobody else sends the Binding of a pod while one is in flight, and that it is until what became of
+it is known (landed, forgotten) or said to be unknown (in doubt): then the next bind of the pod may.
 """
 
 from dataclasses import dataclass, field
 from enum import Enum
 
 from gpushare.core.decide import place
-from gpushare.core.model import Allocation, Entry, PodRef, Request, State
+from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
 from gpushare.errors import (
     ApiConflict,
     ApiError,
@@ -113,7 +116,7 @@ class Bind:
     ) -> Step:
         """The step after the pod was read, as asked at `sent`; None where no such name exists."""
         if isinstance(seen, ApiError):
-            return self._unread(seen)
+            return self._unread(seen, now)
         if self.phase is Phase.FIRST_READ:
             return self._first_read(seen, now, leads_until)
         if self.asked is None:
@@ -122,8 +125,9 @@ class Bind:
         try:
             pod = observe_pod(seen, books.names) if seen else None
         except WireError as error:
+            self._still_unknown(now)
             return Answer(f"pod {self.ref}: {error}", "malformed")
-        books.ledger.settle(self.ref.uid, self.token, pod, sent)
+        self._settle(books.ledger, pod, sent, now)
         if pod is None or pod.ref.uid != self.ref.uid or pod.ended:
             return Answer(f"pod {self.ref} is gone", "gone")
         if pod.node:
@@ -141,7 +145,7 @@ class Bind:
         if unknown or isinstance(error, ApiConflict):
             self.phase = Phase.READ_BACK if unknown else Phase.CONFLICT
             self.refusal = str(error)
-            if ledger:
+            if ledger and (unknown or self.again):
                 ledger.doubt(self.ref.uid, now)
             return self._read_pod()
         if ledger and self.again and not isinstance(error, ApiNotFound):
@@ -207,8 +211,30 @@ class Bind:
         self.token = self.asked[0].ledger.token(self.ref.uid) if self.asked else -1
         return ReadPod(self.ref)
 
-    def _unread(self, error: ApiError) -> Answer:
+    def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent: float, now: float) -> None:
+        """Tell the ledger what was read of the pod."""
+        if self._refused:
+            if pod is None or pod.ref.uid != self.ref.uid or pod.ended or not pod.node:
+                ledger.forget(self.ref.uid)
+                return
+            self._still_unknown(now)
+        ledger.settle(self.ref.uid, self.token, pod, sent)
+
+    @property
+    def _refused(self) -> bool:
+        """Whether the only Binding there is met a 409: still in flight, until a read says why."""
+        return self.phase is Phase.CONFLICT and not self.again
+
+    def _still_unknown(self, now: float) -> None:
+        """Leave a charge that is in flight no more to those who settle what is in doubt."""
+        if self._refused and self.asked:
+            ledger = self.asked[0].ledger
+            ledger.doubt(self.ref.uid, now)
+            self.token = ledger.token(self.ref.uid)
+
+    def _unread(self, error: ApiError, now: float) -> Answer:
         """The pod could not be read: whatever is charged stays charged until it can be."""
+        self._still_unknown(now)
         if self.phase is Phase.FIRST_READ:
             return Answer(f"pod {self.ref} cannot be read: {error}", "api")
         if self.phase is Phase.CONFLICT:
@@ -218,8 +244,6 @@ class Bind:
     def _unbound(self, ledger: Ledger, now: float, leads_until: float) -> Step:
         """The pod reads as unbound: what that says of the binding we sent depends on its answer."""
         if self.phase is Phase.CONFLICT:
-            if not self.again:
-                ledger.forget(self.ref.uid)
             return Answer(f"pod {self.ref}: {self.refusal}", "refused")
         if self.phase is Phase.READ_BACK:
             return self._in_doubt("it reads as not bound so far")

@@ -18,7 +18,18 @@ from gpushare.wire.objects import PODS, Pod, binding
 from gpushare.wire.pods import observe_pod
 
 _POST_TIMEOUT = 3.0
-"""Seconds a Binding may take; what is left of the budget is for reading the pod back."""
+"""Seconds a Binding may take."""
+
+_READ_TIMEOUT = 2.0
+"""Seconds a read may take: one before the Binding must leave time for it."""
+
+_LAST_READ = 0.5
+"""Seconds of the budget that are always left for reading the pod back."""
+
+_ROUND = 30.0
+"""Seconds after which a round of settling ends: an API server that answers nothing must not let
+the thread look stuck. What was not looked at comes first in the next round.
+"""
 
 
 class Binder:
@@ -38,6 +49,7 @@ class Binder:
         self._clock = clock
         self._wall_ns = wall_ns
         self._stamp = 0
+        self._next_in_round = 0
         self._stamping = threading.Lock()
 
     def bind(self, ref: PodRef, node: str, known: bool, asked: Asked | None) -> Answer:
@@ -60,20 +72,29 @@ class Binder:
 
     def settle_overdue(self) -> int:
         """How many charges in doubt were looked at: each one's pod is read and the ledger told."""
+        end = self._clock() + _ROUND
+        due = [
+            (books, overdue)
+            for books in self._library
+            for overdue in books.ledger.overdue(self._clock())
+        ]
+        start = self._next_in_round % len(due) if due else 0
         looked = 0
-        for books in self._library:
-            for overdue in books.ledger.overdue(self._clock()):
-                looked += 1
-                self._settle(books, overdue)
+        for books, overdue in due[start:] + due[:start]:
+            if self._clock() > end:
+                break
+            looked += 1
+            self._settle(books, overdue)
+        self._next_in_round = start + looked
         return looked
 
     def _do(self, bind: Bind, step: ReadPod | WriteBinding, deadline: float) -> Step:
-        left = max(deadline - self._clock(), 0.5)
+        left = max(deadline - self._clock(), _LAST_READ)
         if isinstance(step, WriteBinding):
-            error = self._write(step, min(left, _POST_TIMEOUT))
+            error = self._write(step, min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT))
             return bind.written(error, self._clock())
         sent = self._clock()
-        seen = self._read(step.ref, left)
+        seen = self._read(step.ref, min(left, _READ_TIMEOUT))
         return bind.read(seen, sent, self._clock(), self._leads_until())
 
     def _write(self, step: WriteBinding, timeout: float) -> ApiError | None:
@@ -98,7 +119,7 @@ class Binder:
 
     def _settle(self, books: Books, overdue: Overdue) -> None:
         sent = self._clock()
-        seen = self._read(overdue.ref, _POST_TIMEOUT)
+        seen = self._read(overdue.ref, _READ_TIMEOUT)
         if isinstance(seen, ApiError):
             return
         try:

@@ -89,9 +89,9 @@ class Gate:
         """Until when (monotonic seconds) a bind may be under way here."""
         if self._leading is None:
             return math.inf
-        if self._relist_wanted(self._clock()):
-            return -math.inf
-        return self._leading.leads_until(self._clock())
+        # In this order: a term that begins in between counts with its own fence.
+        until = self._leading.leads_until(self._clock())
+        return -math.inf if self._relist_wanted(self._clock()) else until
 
     def tick(self) -> None:
         """Ask for the list that a new leadership needs. To be called about once a second."""

@@ -3,10 +3,14 @@
 Standard library only. A connection that says nothing is closed after a few seconds.
 """
 
+import logging
+import sys
 import threading
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
+
+log = logging.getLogger("gpushare.health")
 
 Checks = Callable[[], Mapping[str, str]]
 """By name, what is wrong with it, or "" where it is well."""
@@ -67,6 +71,13 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
     block_on_close = False
 
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log our bugs; a caller that goes away, or reads nothing, is no news."""
+        if not isinstance(sys.exception(), OSError):
+            log.warning(
+                "probe or scrape failed client=%s", client_address, exc_info=sys.exception()
+            )
+
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = 3
@@ -78,8 +89,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Answer."""
-        url = urlsplit(self.path)
-        status, kind, body = self.page(url.path, parse_qs(url.query, keep_blank_values=True))
+        path, _, query = self.path.partition("?")
+        status, kind, body = self.page(path, parse_qs(query, keep_blank_values=True))
         self.send_response(status)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))

@@ -176,8 +176,13 @@ class Service:
         except NotReady as error:
             return Answer(encode_bind(str(error)), "not_ready")
         uid = args.ref.uid
-        known = uid in self._remembered
-        answer = self._binder.bind(args.ref, args.node, known, self._remembered.get(uid))
+        # One look: a filter of the same pod may take it out and put it in again meanwhile, and a
+        # pod taken for one that asks for nothing would be bound without a charge.
+        try:
+            known, asked = True, self._remembered[uid]
+        except KeyError:
+            known, asked = False, None
+        answer = self._binder.bind(args.ref, args.node, known, asked)
         if answer.error:
             log.info("bind pod=%s node=%s refused: %s", args.ref, args.node, answer.error)
         else:

@@ -39,7 +39,9 @@ class NodeSink:
     def apply(self, event: Event[Node]) -> None:
         """Take over one node."""
         if event.object is None:
-            _logged((event.bad,) if event.bad else ())
+            for bad in _logged((event.bad,) if event.bad else ()):
+                if event.kind == "DELETED":
+                    self._gone(bad.ref.name)
             return
         for books in self._library:
             spec = node_spec(event.object, books.names, self._unit)
@@ -47,6 +49,10 @@ class NodeSink:
                 books.ledger.node_gone(spec.name)
             else:
                 books.ledger.node_changed(spec)
+
+    def _gone(self, name: str) -> None:
+        for books in self._library:
+            books.ledger.node_gone(name)
 
 
 class PodSink:
@@ -96,6 +102,7 @@ class UnhealthySink:
         del started
         maps = [config_map for page in pages for config_map in page.items]
         named = {(config_map.metadata and config_map.metadata.name) or "" for config_map in maps}
+        named.update(bad.ref.name for page in pages for bad in _logged(page.bad))
         for name, resource in list(self._closed):
             if name not in named:
                 self._open(name, resource)
