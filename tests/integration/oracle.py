@@ -1,0 +1,125 @@
+"""What the books must be, computed anew from the objects of the API server and nothing else.
+
+Written without the code that it checks: plain arithmetic over JSON, as docs/protocol.md and the
+original's dialect say. Nothing is remembered: a pod that is bound and has not ended holds its
+memory, whatever anybody remembers.
+"""
+
+import json
+from typing import Any
+
+Json = dict[str, Any]
+
+_ORIGINAL = "aliyun.com/gpu-mem"
+_ENDED = ("Succeeded", "Failed")
+
+
+def expected_inspect(nodes: list[Json], pods: list[Json], resource: str, unit: str = "GiB") -> Json:
+    """The inspect document that these objects call for."""
+    live = [pod for pod in pods if pod.get("status", {}).get("phase") not in _ENDED]
+    shown = []
+    for node in sorted(nodes, key=lambda body: str(body["metadata"]["name"])):
+        capacity = _capacity(node, resource, unit)
+        if capacity:
+            here = [pod for pod in live if pod["spec"].get("nodeName") == node["metadata"]["name"]]
+            shown.append(_node(node["metadata"]["name"], capacity, here, resource))
+    return {"nodes": shown}
+
+
+def _node(name: str, capacity: list[int], pods: list[Json], resource: str) -> Json:
+    devices: list[Json] = [
+        {"id": index, "totalGPU": total, "usedGPU": 0, "pods": []}
+        for index, total in enumerate(capacity)
+    ]
+    unplaced = []
+    for pod in sorted(pods, key=lambda body: _key(body["metadata"])):
+        total = asked(pod, resource)
+        if not total:
+            continue
+        held = placement(pod, resource, total)
+        if not held or max(held) >= len(capacity):
+            unplaced.append(_pod(pod, total))
+            continue
+        for index, units in sorted(held.items()):
+            devices[index]["pods"].append(_pod(pod, units))
+            devices[index]["usedGPU"] += units
+    used = sum(device["usedGPU"] for device in devices) + sum(pod["usedGPU"] for pod in unplaced)
+    node = {"name": name, "totalGPU": sum(capacity), "usedGPU": used, "devs": devices}
+    return {**node, "unplaced": unplaced} if unplaced else node
+
+
+def asked(pod: Json, resource: str) -> int:
+    """Units in the limits of all containers (these tests give init containers none)."""
+    return sum(_limits(pod, resource))
+
+
+def placement(pod: Json, resource: str, total: int) -> dict[int, int]:
+    """Units by device, as the annotations say; {} where they say nothing that adds up."""
+    notes = pod["metadata"].get("annotations") or {}
+    prefix = _dashed(resource).replace("-", "_").upper()
+    key = "scheduler.framework.gpushare.allocation"
+    if resource != _ORIGINAL:
+        key = f"gpushare.io/allocation-{_dashed(resource)}"
+    if key in notes:
+        held: dict[int, int] = {}
+        for grant in json.loads(notes[key]).values():
+            for device, units in grant.items():
+                held[int(device)] = held.get(int(device), 0) + units
+        return held
+    listed = notes.get(f"{prefix}_IDX", "").split(",")
+    if not all(item.isdigit() for item in listed) or total % len(listed):
+        return {}
+    return {int(item): total // len(listed) for item in listed}
+
+
+def over_capacity(document: Json) -> list[str]:
+    """Devices of an inspect document that hold more than they have; unplaced pods count on each."""
+    wrong = []
+    for node in document["nodes"]:
+        everywhere = sum(pod["usedGPU"] for pod in node.get("unplaced", ()))
+        wrong += [
+            f"{node['name']}:{device['id']}"
+            for device in node["devs"]
+            if device["usedGPU"] + everywhere > device["totalGPU"]
+        ]
+    return wrong
+
+
+def _capacity(node: Json, resource: str, unit: str) -> list[int]:
+    """Units of each device; [] where the node shares none, or none that can be counted."""
+    suffix = (
+        ""
+        if resource == "aliyun.com/gpu-mem"
+        else "-" + resource.replace(".", "-").replace("/", "-")
+    )
+    notes = node["metadata"].get("annotations") or {}
+    if f"gpushare.io/devices{suffix}" in notes:
+        try:
+            found = json.loads(notes[f"gpushare.io/devices{suffix}"])
+        except ValueError:
+            return []
+        return [device["mem"] for device in found["devices"]] if found["unit"] == unit else []
+    amounts = node["status"]["capacity"]
+    total = int(amounts.get(resource, 0))
+    count = int(amounts.get(resource.removesuffix("-mem") + "-count", 0)) or 1
+    return [total // count] * count if total else []
+
+
+def _dashed(resource: str) -> str:
+    return resource.replace(".", "-").replace("/", "-")
+
+
+def _limits(pod: Json, resource: str) -> list[int]:
+    return [
+        int((container.get("resources", {}).get("limits") or {}).get(resource, 0))
+        for container in pod["spec"]["containers"]
+    ]
+
+
+def _pod(pod: Json, units: int) -> Json:
+    meta = pod["metadata"]
+    return {"name": meta["name"], "namespace": meta["namespace"], "usedGPU": units}
+
+
+def _key(meta: Json) -> tuple[str, str, str]:
+    return (meta["namespace"], meta["name"], meta["uid"])

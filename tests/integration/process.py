@@ -1,0 +1,126 @@
+"""The real `gpushare serve` as a process of the test: started, asked, ended for sure.
+
+Knows the command line, the probes and the signals; what is asked of it is in verbs.py.
+"""
+
+import contextlib
+import http.client
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from gpushare.localcluster.client import HttpClient
+from tests.integration.verbs import PATIENCE, Reply, Verbs, poll
+
+_PREFIX = "/gpushare-scheduler"
+_ASK_TIMEOUT = 15.0
+_START_TIMEOUT = 60.0
+
+
+class Extender(Verbs):
+    """One extender process; its log is `log`."""
+
+    def __init__(self, folder: Path, kubeconfig: str, *flags: str) -> None:
+        self.log_file = folder / f"extender-{free_port()}.log"
+        port, health_port = free_port(), free_port()
+        self.port = port
+        self._http = HttpClient(f"http://127.0.0.1:{port}")
+        self._health = HttpClient(f"http://127.0.0.1:{health_port}")
+        command = [
+            *(sys.executable, "-m", "gpushare.cli.main", "serve"),
+            *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
+            *("--kubeconfig", kubeconfig, *flags),
+        ]
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
+        with self.log_file.open("wb") as log:
+            self._process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,  # so that a signal reaches master and worker
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def probe(self, path: str) -> Reply:
+        """The answer of the health listener; status 0 where there is none."""
+        try:
+            answer = self._health.call("GET", path, timeout=5.0)
+        except (OSError, http.client.HTTPException):
+            return Reply(0, b"")
+        return Reply(answer.status, answer.body)
+
+    def ready(self) -> bool:
+        return self.probe("/readyz").status == 200
+
+    def wait_ready(self) -> None:
+        poll(lambda: self._answers("/readyz"), lambda: f"ready\n{self.log}", _START_TIMEOUT)
+
+    def wait_live(self) -> None:
+        """Return once it answers probes, ready or not."""
+        poll(lambda: self._answers("/livez"), lambda: f"live\n{self.log}", _START_TIMEOUT)
+
+    def _answers(self, path: str) -> bool:
+        assert self._process.poll() is None, f"the extender ended:\n{self.log}"
+        return self.probe(path).status == 200
+
+    def post(self, verb: str, body: bytes) -> Reply:
+        return self.call("POST", f"{_PREFIX}/{verb}", body, {"Content-Type": "application/json"})
+
+    def inspect_reply(self, node: str = "", resource: str = "") -> Reply:
+        path = f"{_PREFIX}/inspect{f'/{node}' if node else ''}"
+        return self.call("GET", path + (f"?resource={resource}" if resource else ""))
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+        timeout: float = _ASK_TIMEOUT,
+    ) -> Reply:
+        """Any call, over a kept-alive connection."""
+        answer = self._http.call(method, path, body, timeout=timeout, headers=headers)
+        return Reply(answer.status, answer.body)
+
+    def signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, number)
+
+    def kill(self) -> None:
+        """End it at once, master and worker."""
+        self.signal(signal.SIGKILL)
+        self._process.wait(PATIENCE)
+        self._http.close()
+        self._health.close()
+
+    def stop(self) -> None:
+        """End it politely, and surely."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(10.0)
+        self.kill()
+
+
+def free_port() -> int:
+    """A port that nothing listens on, below those that the kernel gives to outgoing connections.
+
+    One that the kernel chose could be taken again by a connection before we listen on it.
+    """
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        port = random.randint(15000, 32000)
+        with socket.socket() as attempt, contextlib.suppress(OSError):
+            attempt.bind(("127.0.0.1", port))
+            return port
+    raise AssertionError("no free port")

@@ -1,0 +1,362 @@
+"""The verbs of the real extender process, end to end over HTTP, on objects of a true API server."""
+
+import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from gpushare import __version__
+from gpushare.localcluster.client import ApiClient
+from tests.integration.cluster import COUNT, MARK, NODES, PODS, Json, inventory
+from tests.integration.conftest import World
+from tests.integration.verbs import bind_args, filter_args, never_over, poll
+
+ALLOCATION = "scheduler.framework.gpushare.allocation"
+
+
+def bound(world: World, pod: Json, node: str) -> Json:
+    """Bind the pod, and give it as it is then."""
+    assert world.extender.bind(pod, node) == ""
+    assert world.cluster.node_of(pod) == node
+    return world.cluster.get(pod)
+
+
+def test_a_pod_goes_through_filter_prioritize_and_bind(world: World) -> None:
+    roomy, tight, plain = world.cluster.node(), world.cluster.node(), world.cluster.node(total=0)
+    world.extender.knows(roomy, tight)
+    bound(world, world.cluster.pod(10), tight)
+    pod = world.cluster.pod(6)
+    answer = world.extender.filter(pod, [roomy, tight, plain, "nosuch"])
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": [roomy, tight],
+        "FailedNodes": {"nosuch": 'node "nosuch" not found'},
+        "FailedAndUnresolvableNodes": {plain: "no shared GPU"},
+        "Error": "",
+    }
+    scores = world.extender.prioritize(pod, [roomy, tight])
+    assert scores[tight] == 10
+    assert scores[roomy] < 10
+    notes = bound(world, pod, tight)["metadata"]["annotations"]
+    assert notes.pop(f"{MARK}ASSUME_TIME").isdigit()
+    assert notes == {
+        f"{MARK}IDX": "0",
+        f"{MARK}DEV": "16",
+        f"{MARK}POD": "6",
+        f"{MARK}ASSIGNED": "false",
+        ALLOCATION: '{"0":{"0":6}}',
+    }
+    assert world.extender.used(tight) == [16, 0]
+
+
+def test_node_and_annotations_arrive_in_one_event(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod = world.cluster.pod(4)
+    since = world.cluster.store.version
+    bound(world, pod, node)
+    client = ApiClient(world.cluster.server.url, user_agent="test")
+    query = {"resourceVersion": str(since), "timeoutSeconds": "1"}
+    events = list(client.watch("/api/v1/pods", query, read_timeout=10.0))
+    client.close()
+    assert [kind for kind, _ in events] == ["MODIFIED"]
+    seen = events[0][1]
+    assert seen["spec"]["nodeName"] == node
+    assert seen["metadata"]["annotations"][f"{MARK}IDX"] == "0"
+
+
+def test_the_same_bind_again_gets_the_same_answer_and_writes_nothing(world: World) -> None:
+    node, other = world.cluster.node(), world.cluster.node()
+    world.extender.knows(node, other)
+    pod = world.cluster.pod(4)
+    bound(world, pod, node)
+    version = world.cluster.store.version
+    assert world.extender.bind(pod, node) == ""
+    assert "already bound to node" in world.extender.bind(pod, other)
+    assert world.cluster.changes(PODS, version) == []
+    assert world.extender.used(node) == [4, 0]
+
+
+def test_a_pod_of_another_uid_is_not_touched(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod = world.cluster.pod(4)
+    stranger = {**pod, "metadata": {**pod["metadata"], "uid": "of-an-older-one"}}
+    assert "does not exist" in world.extender.bind(stranger, node)
+    world.extender.fit(stranger, [node])  # remembered: now the API server itself must refuse
+    assert world.extender.bind(stranger, node) != ""
+    assert world.cluster.node_of(pod) == ""
+    assert world.extender.used(node) == [0, 0]
+
+
+def test_a_pod_that_is_gone_is_charged_nothing(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod, remembered = world.cluster.pod(4), world.cluster.pod(4)
+    world.extender.fit(remembered, [node])
+    for each in (pod, remembered):
+        world.cluster.delete_pod(each)
+        assert world.extender.bind(each, node) != ""
+    assert world.extender.used(node) == [0, 0]
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_gated_and_terminating_pods_are_refused_and_charged_nothing(
+    world: World, remembered: bool
+) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    gated = world.cluster.pod(4, spec={"schedulingGates": [{"name": "example.com/wait"}]})
+    terminating = world.cluster.pod(4)
+    world.cluster.mark_deleted(terminating)
+    for pod, reason in ((gated, "schedulingGates"), (terminating, "is being deleted")):
+        if remembered:
+            world.extender.fit(pod, [node])
+        assert reason in world.extender.bind(pod, node)
+        assert world.cluster.node_of(pod) == ""
+    assert world.extender.used(node) == [0, 0]
+    world.cluster.release(terminating)
+
+
+def test_a_terminating_pod_holds_its_memory_until_it_is_gone(world: World) -> None:
+    node = world.cluster.node(devices=1, total=16)
+    world.extender.knows(node)
+    pod, next_one = world.cluster.pod(10), world.cluster.pod(10)
+    bound(world, pod, node)
+    world.cluster.mark_deleted(pod)
+    world.extender.agrees(world.cluster)
+    assert world.extender.filter(next_one, [node])["FailedNodes"] == {
+        node: "Insufficient GPU Memory in one device"
+    }
+    world.cluster.release(pod)
+    poll(lambda: world.extender.fit(next_one, [node]) == [node], "the memory is free")
+
+
+@pytest.mark.parametrize("phase", ["Succeeded", "Failed"])
+def test_a_pod_that_has_ended_holds_nothing(world: World, phase: str) -> None:
+    node = world.cluster.node(devices=1, total=16)
+    world.extender.knows(node)
+    pod = world.cluster.pod(10)
+    bound(world, pod, node)
+    world.cluster.set_phase(pod, phase)
+    poll(lambda: world.extender.used(node) == [0], "the memory is free")
+
+
+def test_a_pod_without_gpu_is_bound_plainly(world: World) -> None:
+    node, plain = world.cluster.node(), world.cluster.node(total=0)
+    world.extender.knows(node)
+    for target in (node, plain):
+        pod = world.cluster.pod()
+        assert world.extender.fit(pod, [node, plain]) == [node, plain]
+        assert world.extender.prioritize(pod, [node, plain]) == {node: 0, plain: 0}
+        assert bound(world, pod, target)["metadata"].get("annotations", {}) == {}
+        assert world.extender.bind(pod, target) == ""
+    unknown = world.cluster.pod()
+    bound(world, unknown, plain)
+
+
+def test_a_total_is_split_evenly_over_devices(world: World) -> None:
+    node = world.cluster.node(devices=4, total=64)
+    world.extender.knows(node)
+    pod = world.cluster.pod(8, 16, annotations={COUNT: "3"})
+    notes = bound(world, pod, node)["metadata"]["annotations"]
+    assert notes[f"{MARK}IDX"] == "0,1,2"
+    assert notes[f"{MARK}POD"] == "24"
+    assert json.loads(notes[ALLOCATION]) == {"0": {"0": 8}, "1": {"1": 8, "2": 8}}
+    assert world.extender.used(node) == [8, 8, 8, 0]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "units", "reason"),
+    [
+        ({COUNT: "3"}, 16, "16 cannot be split evenly over 3 devices"),
+        ({COUNT: "0"}, 16, "'0' is not a number of devices"),
+        ({COUNT: "3"}, 48, "fewer healthy devices of that size than requested"),
+        ({}, 17, "GPU Memory request is larger than any healthy device"),
+        ({"gpushare.io/policy": "roulette"}, 4, "no policy is called 'roulette'"),
+        ({"gpushare.io/policy": "../x y"}, 4, "is not the name of a policy"),
+    ],
+)
+def test_what_never_fits_is_refused_for_good_with_the_reason(
+    world: World, annotations: dict[str, str], units: int, reason: str
+) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod = world.cluster.pod(units, annotations=annotations)
+    assert reason in world.extender.refusal(pod, node)
+    assert world.extender.bind(pod, node) != ""
+    assert world.cluster.bindings().count(pod["metadata"]["name"]) == 0
+
+
+def test_a_pod_chooses_its_policy(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    bound(world, world.cluster.pod(4), node)
+    spread = world.cluster.pod(4, annotations={"gpushare.io/policy": "spread"})
+    bound(world, spread, node)
+    assert world.extender.used(node) == [4, 4]
+
+
+def test_cards_of_several_sizes_are_told_apart_by_the_inventory(world: World) -> None:
+    node = world.cluster.node(annotations=inventory(80, 24, 24))
+    world.extender.knows(node)
+    bound(world, world.cluster.pod(60), node)
+    assert world.extender.used(node) == [60, 0, 0]
+    assert world.extender.refusal(world.cluster.pod(81), node) != ""
+    assert world.extender.filter(world.cluster.pod(30), [node])["FailedNodes"] != {}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "reason"),
+    [
+        (inventory(16, 16, unit="MiB"), "counted in another unit"),
+        ({"gpushare.io/devices": "{"}, "the GPU inventory of the node cannot be read"),
+    ],
+)
+def test_an_inventory_that_cannot_be_used_closes_the_node(
+    world: World, annotations: dict[str, str], reason: str
+) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod = world.cluster.pod(4)
+    assert world.extender.fit(pod, [node]) == [node]
+    world.cluster.annotate_node(node, *next(iter(annotations.items())))
+    poll(lambda: reason in world.extender.refusal(pod, node), "the node is closed")
+    assert reason in world.extender.bind(pod, node)
+
+
+def test_the_unhealthy_config_map_closes_and_opens_devices(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod = world.cluster.pod(4)
+    world.cluster.unhealthy(node, "0, 1")
+    poll(lambda: world.extender.refusal(pod, node) == "no shared GPU", "both are closed")
+    world.cluster.unhealthy(node, "0,x")  # nonsense: the last good word holds
+    world.cluster.unhealthy(node, "0")
+    poll(lambda: world.extender.fit(pod, [node]) == [node], "one is open")
+    bound(world, pod, node)
+    assert world.extender.used(node) == [0, 4]
+    world.cluster.unhealthy(node, "")
+    poll(lambda: world.extender.fit(world.cluster.pod(16), [node]) == [node], "all are open")
+
+
+def test_nodes_come_change_and_go_while_it_runs(world: World) -> None:
+    node = world.cluster.node(devices=1, total=16)
+    world.extender.knows(node)
+    pod = world.cluster.pod(10)
+    bound(world, pod, node)
+    big = world.cluster.pod(20)
+    assert world.extender.refusal(big, node) != ""
+    world.cluster.resize(node, mem="64", count="2")
+    poll(lambda: world.extender.fit(big, [node]) == [node], "the node has grown")
+    world.cluster.resize(node, mem="0", count="0")
+    poll(lambda: world.extender.refusal(big, node) == "no shared GPU", "its plug-in is away")
+    world.cluster.resize(node, mem="33", count="2")
+    poll(lambda: "whole multiple" in world.extender.refusal(big, node), "it is uneven")
+    world.cluster.resize(node, mem="32", count="2")
+    poll(lambda: world.extender.used(node) == [10, 0], "the pod is still charged")
+    world.cluster.delete(NODES, "", node)
+    poll(lambda: world.extender.inspect_reply(node).status == 404, "the node is gone")
+    assert "is not known" in world.extender.bind(world.cluster.pod(1), node)
+
+
+def test_pods_bound_past_it_are_charged(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    world.cluster.pod(4, spec={"nodeName": node})
+    world.cluster.pod(3, spec={"nodeName": node}, annotations={f"{MARK}IDX": "1"})
+    world.cluster.pod(2, spec={"nodeName": node}, annotations={f"{MARK}IDX": "9"})
+    world.extender.agrees(world.cluster)
+    unplaced = world.extender.inspect(node)["nodes"][0]["unplaced"]
+    assert sum(pod["usedGPU"] for pod in unplaced) == 6
+    assert world.extender.fit(world.cluster.pod(10), [node]) == [node]
+    # Where the two unplaced pods run is not known, so no device has more than 16 - 6.
+    assert world.extender.fit(world.cluster.pod(11), [node]) == []
+
+
+def test_of_many_binds_at_once_exactly_those_that_fit_succeed(world: World) -> None:
+    node = world.cluster.node(devices=4, total=64)
+    world.extender.knows(node)
+    pods = [world.cluster.pod(3) for _ in range(64)]
+    together = threading.Barrier(64)
+
+    def bind(pod: Json) -> str:
+        together.wait(20)
+        return world.extender.bind(pod, node)
+
+    with ThreadPoolExecutor(64) as pool:
+        errors = list(pool.map(bind, pods))
+    fitting = 4 * (16 // 3)
+    assert errors.count("") == fitting
+    assert {error for error in errors if "Insufficient GPU Memory" not in error} == {""}
+    assert sum(world.cluster.node_of(pod) == node for pod in pods) == fitting
+    assert world.extender.used(node) == [15] * 4
+    never_over(world.extender)
+    times = [world.cluster.annotations(pod).get(f"{MARK}ASSUME_TIME") for pod in pods]
+    assert len(set(times)) == fitting + 1  # each its own, and None
+
+
+def test_the_answer_mirrors_whole_nodes_where_they_were_sent(world: World) -> None:
+    node, full = world.cluster.node(), world.cluster.node(devices=1, total=2)
+    world.extender.knows(node, full)
+    items = [
+        {"metadata": {"name": name, "labels": {"odd": "Ω"}}, "unknown": [1.5, None]}
+        for name in (node, full)
+    ]
+    args = {"pod": world.cluster.pod(4), "nodes": {"items": items}}
+    answer = world.extender.post("filter", json.dumps(args).encode()).json()
+    assert answer["NodeNames"] is None
+    assert answer["Nodes"]["items"] == items[:1]
+
+
+def test_keys_are_matched_in_any_case(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    pod = world.cluster.pod(4)
+    args = {key.upper(): value for key, value in filter_args(pod, [node]).items()}
+    answer = world.extender.post("filter", json.dumps(args).encode()).json()
+    assert answer["NodeNames"] == [node]
+    args = {key.lower(): value for key, value in bind_args(pod, node).items()}
+    assert world.extender.post("bind", json.dumps(args).encode()).json() == {"Error": ""}
+    assert world.cluster.node_of(pod) == node
+
+
+def test_inspect_shows_all_one_or_none(world: World) -> None:
+    node, plain = world.cluster.node(), world.cluster.node(total=0)
+    world.extender.knows(node, plain)
+    assert [shown["name"] for shown in world.extender.inspect()["nodes"]] == [node]
+    assert world.extender.inspect(node) == world.extender.inspect()
+    assert world.extender.inspect(plain) == {"nodes": []}
+    unknown = world.extender.inspect_reply("nosuch")
+    assert (unknown.status, unknown.json()) == (404, {"error": "node 'nosuch' is not known"})
+    assert world.extender.inspect_reply(resource="nosuch.io/x").status == 404
+
+
+def test_version_probes_and_metrics_are_answered(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    bound(world, world.cluster.pod(4), node)
+    version = world.extender.call("GET", "/version")
+    assert (version.status, version.json()) == (200, {"version": __version__})
+    ready = world.extender.probe("/readyz?verbose")
+    assert ready.body.decode().split("\n") == [
+        "[+]nodes ok",
+        "[+]pods ok",
+        "[+]configmaps ok",
+        "[+]leadership ok",
+        "",
+    ]
+    metrics = world.extender.probe("/metrics").body.decode()
+    of_device = f'device="0",node="{node}",resource="aliyun.com/gpu-mem"'
+    values = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+    assert float(values[f"gpushare_device_memory_allocated_bytes{{{of_device}}}"]) == 4 * 2**30
+    assert float(values['gpushare_requests_total{outcome="bound",verb="bind"}']) >= 1
+    assert float(values["gpushare_ready"]) == 1
+    assert world.extender.probe("/nosuch").status == 404
+
+
+@pytest.mark.xfail(strict=True, reason="a Thread made before a fork counts as stopped after it")
+def test_a_running_extender_is_alive(world: World) -> None:
+    assert world.extender.probe("/livez").body == b"ok\n"
+    assert world.extender.probe("/healthz").status == 200

@@ -1,0 +1,132 @@
+"""The extender verbs as kube-scheduler calls them, whoever answers: a process or objects here.
+
+Knows the protocol's JSON (keys as Go writes them), nothing of how the answers come about.
+"""
+
+import json
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
+from tests.integration.oracle import expected_inspect, over_capacity
+
+PATIENCE = 20.0
+"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer as it came."""
+
+    status: int
+    body: bytes
+
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Verbs(ABC):
+    """One extender, asked."""
+
+    @abstractmethod
+    def post(self, verb: str, body: bytes) -> Reply:
+        """The answer to a verb."""
+
+    @abstractmethod
+    def inspect_reply(self, node: str = "", resource: str = "") -> Reply:
+        """The answer to inspect."""
+
+    def settle(self) -> None:  # noqa: B027 -- a process settles by itself
+        """Have doubtful binds looked at now, where nobody else does."""
+
+    def filter(self, pod: Json, nodes: Sequence[str]) -> Json:
+        return dict(self._ok("filter", filter_args(pod, nodes)))
+
+    def fit(self, pod: Json, nodes: Sequence[str]) -> list[str]:
+        """The nodes that filter lets through."""
+        answer = self.filter(pod, nodes)
+        assert answer["Error"] == "", answer
+        return list(answer["NodeNames"])
+
+    def refusal(self, pod: Json, node: str) -> str:
+        """Why filter refuses the node for good; "" where it does not."""
+        return str(self.filter(pod, [node])["FailedAndUnresolvableNodes"].get(node, ""))
+
+    def prioritize(self, pod: Json, nodes: Sequence[str]) -> dict[str, int]:
+        scores = self._ok("prioritize", filter_args(pod, nodes))
+        return {item["Host"]: item["Score"] for item in scores}
+
+    def bind(self, pod: Json, node: str) -> str:
+        """The error of a bind; "" means bound."""
+        answer = self._ok("bind", bind_args(pod, node))
+        assert answer.keys() == {"Error"}, answer
+        return str(answer["Error"])
+
+    def inspect(self, node: str = "", resource: str = "") -> Json:
+        reply = self.inspect_reply(node, resource)
+        assert reply.status == 200, reply
+        return dict(reply.json())
+
+    def used(self, node: str) -> list[int]:
+        """Units used by device, as inspect shows them."""
+        found = self.inspect(node)["nodes"]
+        return [device["usedGPU"] for device in found[0]["devs"]] if found else []
+
+    def knows(self, *nodes: str) -> None:
+        """Return once the nodes are in the books."""
+
+        def all_known() -> bool:
+            return all(self.inspect_reply(node).status == 200 for node in nodes)
+
+        poll(all_known, f"{nodes} are in the books")
+
+    def agrees(self, cluster: Cluster, resource: str = MEM) -> None:
+        """Return once the books are what the API server's objects call for."""
+        found: Json = {}
+        expected: Json = {}
+
+        def agree() -> bool:
+            nonlocal found, expected
+            self.settle()
+            expected = expected_inspect(cluster.all(NODES), cluster.all(PODS), resource)
+            found = self.inspect(resource=resource)
+            return found == expected
+
+        poll(agree, lambda: f"the books agree with the API server:\n{found}\n{expected}")
+
+    def _ok(self, verb: str, body: Json) -> Any:
+        reply = self.post(verb, json.dumps(body).encode())
+        assert reply.status == 200, reply
+        return reply.json()
+
+
+def filter_args(pod: Json, nodes: Sequence[str]) -> Json:
+    """The arguments of filter and prioritize, as a node-cache-capable extender gets them."""
+    return {"Pod": pod, "Nodes": None, "NodeNames": list(nodes)}
+
+
+def bind_args(pod: Json, node: str) -> Json:
+    """The arguments of bind."""
+    meta = pod["metadata"]
+    names = {"PodName": meta["name"], "PodNamespace": meta["namespace"], "PodUID": meta["uid"]}
+    return {**names, "Node": node}
+
+
+def never_over(verbs: Verbs) -> None:
+    """Fail where a device holds more than it has."""
+    assert over_capacity(verbs.inspect()) == []
+
+
+def poll(
+    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE
+) -> None:
+    """Return once the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            text = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {seconds} s: {text}")
+        time.sleep(0.02)

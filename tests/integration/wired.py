@@ -1,0 +1,99 @@
+"""The extender's own objects wired up in the test's process, with a true API client and server.
+
+It starts in milliseconds and shows its ledgers, so faults can be tried one by one. What gunicorn
+and `main.py` add is tried by the tests that start the process.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.errors import GpuShareError, NotReady, UnknownNode
+from gpushare.extender.binds import Binder
+from gpushare.extender.books import Books, Library
+from gpushare.extender.gate import Gate, Source
+from gpushare.extender.service import Service
+from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
+from gpushare.kube.client import connect
+from gpushare.kube.listwatch import ListWatch, Timing
+from gpushare.kube.reflector import Reflector
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
+from tests.integration.cluster import Cluster
+from tests.integration.verbs import Reply, Verbs, poll
+
+QUICK = Timing(pause=0.02, longest_pause=0.2, relist_spacing=0.05)
+_LIVE = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
+_MAPS = "/api/v1/namespaces/kube-system/configmaps"
+_STATUS = {UnknownNode: 404, NotReady: 503}
+
+
+class Wired(Verbs):
+    """An extender without HTTP; `pods`, `nodes`: its reflectors. lag: seconds its gate is ahead."""
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: Cluster,
+        timing: Timing = QUICK,
+        kubeconfig: str = "",
+    ) -> None:
+        self.ledger = Ledger()
+        rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
+        library = Library((Books(ALIYUN, self.ledger, rankings, "device-bestfit"),))
+        path = kubeconfig or cluster.kubeconfig(folder)
+        self._client = connect(path, pool_size=80, user_agent="wired")
+        self.lag = 0.0
+        self.nodes = Reflector(
+            self._client,
+            ListWatch("/api/v1/nodes", NODES, timing=timing),
+            NodeSink(library, "GiB"),
+        )
+        self.pods = Reflector(
+            self._client, ListWatch("/api/v1/pods", PODS, _LIVE, timing), PodSink(library)
+        )
+        self.maps = Reflector(
+            self._client, ListWatch(_MAPS, CONFIG_MAPS, timing=timing), UnhealthySink(library)
+        )
+        sources = {
+            "nodes": Source(self.nodes),
+            "pods": Source(self.pods),
+            "configmaps": Source(self.maps, optional=True),
+        }
+        self.gate = Gate(sources, None, lambda: time.monotonic() + self.lag)
+        self.binder = Binder(self._client, library, lambda: math.inf)
+        self.service = Service(library, self.binder, self.gate.not_ready, False, lambda *_: None)
+
+    def start(self) -> None:
+        self.gate.start()
+        poll(lambda: not self.gate.not_ready(), "the books are filled")
+
+    def stop(self) -> None:
+        """Audit the books, and end all threads and connections."""
+        self.gate.stop()
+        self._client.close()
+        self.ledger.check()
+
+    def settle(self) -> None:
+        self.binder.settle_overdue()
+
+    def post(self, verb: str, body: bytes) -> Reply:
+        verbs: dict[str, Callable[[bytes], bytes]] = {
+            "filter": self.service.filter,
+            "prioritize": self.service.prioritize,
+            "bind": self.service.bind,
+        }
+        return self._reply(lambda: verbs[verb](body))
+
+    def inspect_reply(self, node: str = "", resource: str = "") -> Reply:
+        return self._reply(lambda: self.service.inspect(node or None, resource or None).encode())
+
+    def _reply(self, work: Callable[[], bytes]) -> Reply:
+        try:
+            return Reply(200, work())
+        except GpuShareError as error:
+            return Reply(_STATUS.get(type(error), 400), str(error).encode())
