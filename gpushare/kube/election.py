@@ -173,7 +173,9 @@ class Elector:
 
     def _give_away(self, now: float, wall: float) -> Action:
         lease = self._lease
-        if self._done or not self._fresh or lease is None or not self._ours(lease):
+        # Within our fence an earlier leader's calls may still land, so that the next must wait too.
+        known = self._fresh and now >= self._fence
+        if self._done or not known or lease is None or not self._ours(lease):
             self._done = True
             return Done()
         self._sent_at = now

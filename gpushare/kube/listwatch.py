@@ -175,6 +175,7 @@ class ListWatch(Generic[PageT, EventT]):
     _watch_started: float = NEVER
     _not_before: float = NEVER
     _pause: float = 0.0
+    _pause_from: float = NEVER
     _failures: int = 0
     _gone: int = 0
     _bad_lines: int = 0
@@ -189,7 +190,14 @@ class ListWatch(Generic[PageT, EventT]):
         flags = (self.synced, self.watching, self._relist_wanted)
         place = (self._version, self._token, len(self._pages))
         times = (self.listed_at, self._list_started, self._watch_started, self._not_before)
-        trouble = (self._pause, self._failures, self._gone, self._bad_lines, self._healthy_since)
+        trouble = (
+            self._pause,
+            self._pause_from,
+            self._failures,
+            self._gone,
+            self._bad_lines,
+            self._healthy_since,
+        )
         return flags + place + times + trouble
 
     def request_relist(self) -> None:
@@ -200,7 +208,7 @@ class ListWatch(Generic[PageT, EventT]):
         """Return what to do; `jitter` in [0, 1) spreads what many clients would do at once."""
         self.watching = False
         if self._pause:
-            self._not_before = now + self._pause * (1 - jitter / 2)
+            self._not_before = self._pause_from + self._pause * (1 - jitter / 2)
             self._pause = 0.0
         if self._relist_wanted and self._version:
             # A list under way is ended first, or frequent wishes would keep it from ever ending.
@@ -265,7 +273,7 @@ class ListWatch(Generic[PageT, EventT]):
             self.restarts["asked"] += 1
         elif now - self._watch_started >= self.timing.short_watch:
             self.restarts["end"] += 1
-            self._pause = self.timing.pause
+            self._pause, self._pause_from = self.timing.pause, now
         else:
             self._fail("short", now)
 
@@ -343,13 +351,13 @@ class ListWatch(Generic[PageT, EventT]):
         self._gone += 1
         self.restarts["gone"] += 1
         self._forget_place()
-        self._pause = self._backoff(self._gone - 1)
+        self._pause, self._pause_from = self._backoff(self._gone - 1), now
 
     def _fail(self, reason: str, now: float, *, relist: bool = False) -> None:
         self._judge_health(now)
         self._failures += 1
         self.restarts[reason] += 1
-        self._pause = self._backoff(self._failures)
+        self._pause, self._pause_from = self._backoff(self._failures), now
         if relist:
             self._forget_place()
 

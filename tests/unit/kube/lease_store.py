@@ -1,0 +1,54 @@
+"""One Lease as an API server keeps it: resourceVersions, 404 and 409, and nothing else."""
+
+import json
+from typing import Any
+
+from gpushare.errors import ApiConflict, ApiNotFound
+
+
+class LeaseStore:
+    """Holds at most one Lease; every write gets the next version."""
+
+    def __init__(self) -> None:
+        self.document: dict[str, Any] | None = None
+        self._version = 0
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        assert self.document is not None
+        spec: dict[str, Any] = self.document["spec"]
+        return spec
+
+    def get(self) -> bytes:
+        if self.document is None:
+            raise ApiNotFound("no such lease", 404)
+        return json.dumps(self.document).encode()
+
+    def create(self, body: bytes) -> bytes:
+        if self.document is not None:
+            raise ApiConflict("exists", 409)
+        return self._keep(json.loads(body))
+
+    def update(self, body: bytes) -> bytes:
+        document = json.loads(body)
+        if self.document is None:
+            raise ApiNotFound("no such lease", 404)
+        if document["metadata"]["resourceVersion"] != self.document["metadata"]["resourceVersion"]:
+            raise ApiConflict("modified", 409)
+        return self._keep(document)
+
+    def write(self, holder: str, **spec: Any) -> None:
+        """What somebody else writes: a renewal or a change of holder."""
+        new: dict[str, Any] = {"leaseTransitions": 0, "renewTime": "0"}
+        old = dict(self.spec) if self.document else new
+        changed = holder != old.get("holderIdentity") and self.document is not None
+        old.setdefault("leaseDurationSeconds", 15)
+        old["leaseTransitions"] += changed and holder != ""
+        old["renewTime"] = f"{old['renewTime']}+"
+        self._keep({"metadata": {"name": "x"}, "spec": {**old, "holderIdentity": holder, **spec}})
+
+    def _keep(self, document: dict[str, Any]) -> bytes:
+        self._version += 1
+        document["metadata"]["resourceVersion"] = str(self._version)
+        self.document = document
+        return json.dumps(document).encode()

@@ -1,0 +1,444 @@
+"""The step machine by itself: what it asks for, given what came of what it asked for."""
+
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.errors import ApiError, ApiGone, ApiUnavailable
+from gpushare.kube.listwatch import List, ListWatch, Replace, Sleep, Timing, Watch
+from tests.unit.kube.json_codec import (
+    JsonCodec,
+    JsonEvent,
+    JsonPage,
+    asked,
+    error_event,
+    event,
+    page,
+)
+
+Machine = ListWatch[JsonPage, JsonEvent]
+NO_ANSWER = ApiUnavailable("no answer", 0)
+GONE = ApiGone("too old", 410)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return ListWatch("/api/v1/pods", JsonCodec(), (("fieldSelector", "x=y"),))
+
+
+def watching(machine: Machine, now: float = 0.0, version: str = "7") -> Watch:
+    """Bring the machine into an open watch."""
+    action = machine.next(now, 0.5)
+    while isinstance(action, Sleep):
+        now += action.seconds
+        action = machine.next(now, 0.5)
+    if isinstance(action, List):
+        machine.on_page(page(version, "a"), now)
+        action = machine.next(now, 0.5)
+    assert isinstance(action, Watch)
+    machine.on_open(now)
+    return action
+
+
+def pause_of(machine: Machine, now: float, jitter: float = 0.0) -> float:
+    """The seconds the machine wants to wait now."""
+    action = machine.next(now, jitter)
+    return action.seconds if isinstance(action, Sleep) else 0.0
+
+
+def test_the_first_request_is_a_page_of_the_latest_state(machine: Machine) -> None:
+    action = machine.next(0.0, 0.5)
+    assert isinstance(action, List)
+    assert action.path == "/api/v1/pods"
+    assert asked(action.query, "limit") == "500"
+    assert asked(action.query, "fieldSelector") == "x=y"
+    assert asked(action.query, "resourceVersion") is None
+    assert not machine.synced
+
+
+def test_a_list_in_pages_is_delivered_once_when_it_is_whole(machine: Machine) -> None:
+    machine.next(10.0, 0.5)
+    assert machine.on_page(page("7", "a", token="t1"), 11.0) is None
+    second = machine.next(11.0, 0.5)
+    assert isinstance(second, List)
+    assert asked(second.query, "continue") == "t1"
+    assert not machine.synced
+
+    whole = machine.on_page(page("9", "b"), 12.0)
+
+    assert isinstance(whole, Replace)
+    assert [item for each in whole.pages for item in each.items] == ["a", "b"]
+    assert whole.started == 10.0
+    assert (machine.synced, machine.listed_at, machine.last_contact) == (True, 10.0, 12.0)
+    watch = machine.next(12.0, 0.5)
+    assert isinstance(watch, Watch)
+    assert asked(watch.query, "resourceVersion") == "7"
+
+
+@pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])
+def test_a_watch_asks_for_bookmarks_and_outlasts_the_servers_end(
+    machine: Machine, jitter: float
+) -> None:
+    machine.next(0.0, jitter)
+    machine.on_page(page("7"), 0.0)
+    watch = machine.next(0.0, jitter)
+    assert isinstance(watch, Watch)
+    seconds = int(asked(watch.query, "timeoutSeconds") or 0)
+    assert 240 <= seconds <= 300
+    assert watch.read_timeout == seconds + 15
+    assert asked(watch.query, "allowWatchBookmarks") == "true"
+    assert asked(watch.query, "fieldSelector") == "x=y"
+
+
+def test_410_between_pages_begins_the_list_again(machine: Machine) -> None:
+    machine.next(0.0, 0.5)
+    machine.on_page(page("7", "a", token="t1"), 0.0)
+    machine.next(0.0, 0.5)
+    machine.on_error(GONE, 1.0)
+    again = machine.next(1.0, 0.5)
+    assert isinstance(again, List)
+    assert asked(again.query, "continue") is None
+    whole = machine.on_page(page("9", "b"), 1.0)
+    assert whole is not None
+    assert [item for each in whole.pages for item in each.items] == ["b"]
+
+
+def test_a_page_that_fails_otherwise_is_asked_for_again(machine: Machine) -> None:
+    machine.next(0.0, 0.5)
+    machine.on_page(page("7", "a", token="t1"), 0.0)
+    machine.next(0.0, 0.5)
+    machine.on_error(NO_ANSWER, 1.0)
+    assert pause_of(machine, 1.0) > 0
+    again = machine.next(2.0, 0.5)
+    assert isinstance(again, List)
+    assert asked(again.query, "continue") == "t1"
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"nonsense",
+        page(""),
+        page("7", token="more"),
+    ],
+)
+def test_a_page_that_is_none_is_not_delivered_and_asked_for_after_a_pause(
+    machine: Machine, body: bytes
+) -> None:
+    machine.next(0.0, 0.5)
+    assert machine.on_page(body, 0.0) is None
+    assert pause_of(machine, 0.0) > 0
+    assert not machine.synced
+
+
+def test_a_token_that_leads_to_itself_is_not_followed(machine: Machine) -> None:
+    machine.next(0.0, 0.5)
+    machine.on_page(page("7", "a", token="t"), 0.0)
+    machine.next(0.0, 0.5)
+    machine.on_page(page("7", "a", token="t"), 0.0)
+    assert pause_of(machine, 0.0) > 0
+
+
+def test_events_are_delivered_in_order_and_resumed_from(machine: Machine) -> None:
+    watching(machine)
+    first = machine.on_line(event("ADDED", "b", "8"), 5.0)
+    second = machine.on_line(event("DELETED", "b", "9"), 6.0)
+    assert [e.kind for e in (first, second) if e] == ["ADDED", "DELETED"]
+    assert machine.watching
+    assert machine.last_contact == 6.0
+    machine.on_end(300.0)
+    again = watching(machine, 300.0)
+    assert asked(again.query, "resourceVersion") == "9"
+
+
+def test_a_bookmark_moves_the_place_and_delivers_nothing(machine: Machine) -> None:
+    watching(machine)
+    assert machine.on_line(event("BOOKMARK", "", "50"), 60.0) is None
+    assert machine.last_contact == 60.0
+    machine.on_error(NO_ANSWER, 61.0)
+    assert asked(watching(machine, 61.0).query, "resourceVersion") == "50"
+
+
+def test_a_clean_end_is_followed_by_a_small_pause(machine: Machine) -> None:
+    for turn in range(20):
+        watching(machine, 300.0 * turn)
+        machine.on_end(300.0 * turn + 280.0)
+        assert 0.05 <= pause_of(machine, 300.0 * turn + 280.0) <= 0.11
+    assert machine.relists == 1
+    assert machine.restarts["end"] == 20
+
+
+def test_a_server_that_closes_at_once_is_asked_ever_more_rarely(machine: Machine) -> None:
+    now = 0.0
+    pauses = []
+    watching(machine)
+    for _ in range(12):
+        machine.on_end(now)
+        pauses.append(pause_of(machine, now))
+        now += pauses[-1]
+        watching(machine, now)
+    assert pauses == sorted(pauses)
+    assert pauses[0] == pytest.approx(0.1)
+    assert pauses[-1] == pytest.approx(30)
+
+
+@pytest.mark.parametrize("as_event", [True, False])
+def test_410_lists_again_at_once_and_when_it_repeats_after_a_pause(
+    machine: Machine, as_event: bool
+) -> None:
+    watching(machine)
+
+    def gone(now: float) -> None:
+        if as_event:
+            assert machine.on_line(error_event(410), now) is None
+            assert not machine.watching
+        else:
+            machine.on_error(GONE, now)
+
+    gone(1.0)
+    again = machine.next(1.0, 0.5)
+    assert isinstance(again, List)
+    assert asked(again.query, "resourceVersion") is None
+    machine.on_page(page("70"), 1.0)
+    machine.next(1.0, 0.5)
+    gone(1.0)
+    assert pause_of(machine, 1.0) > 0
+    assert machine.synced, "what was listed still holds; only news is missing"
+
+
+def test_a_bad_line_is_read_again_and_when_it_repeats_everything_is_listed(
+    machine: Machine,
+) -> None:
+    watching(machine)
+    machine.on_line(event("ADDED", "b", "8"), 1.0)
+    assert machine.on_line(b'{"type": "ADD', 1.0) is None
+    assert not machine.watching
+    resumed = watching(machine, 2.0)
+    assert asked(resumed.query, "resourceVersion") == "8"
+    machine.on_line(b"null", 3.0)
+    assert isinstance(machine.next(9.0, 0.5), List)
+    assert machine.decode_errors == 2
+
+
+def test_a_good_line_makes_the_next_bad_one_a_first(machine: Machine) -> None:
+    watching(machine)
+    machine.on_line(b"x", 1.0)
+    watching(machine, 2.0)
+    machine.on_line(event("ADDED", "b", "8"), 2.0)
+    machine.on_line(b"x", 3.0)
+    assert isinstance(machine.next(9.0, 0.5), Watch)
+
+
+def test_an_event_without_a_version_is_a_bad_line(machine: Machine) -> None:
+    watching(machine)
+    assert machine.on_line(event("ADDED", "b", ""), 1.0) is None
+    assert machine.restarts["bad-line"] == 1
+
+
+def test_an_object_that_cannot_be_read_is_delivered_as_such_and_counted(machine: Machine) -> None:
+    machine.next(0.0, 0.5)
+    whole = machine.on_page(page("7", "a", bad=["odd"]), 0.0)
+    assert whole is not None
+    assert whole.pages[0].bad == ["odd"]
+    machine.next(0.0, 0.5)
+    got = machine.on_line(event("MODIFIED", "", "8", bad="odd"), 1.0)
+    assert got is not None
+    assert got.bad == "odd"
+    assert machine.watching
+    assert machine.decode_errors == 2
+
+
+def test_a_failed_delivery_puts_the_books_in_doubt_until_they_are_listed_anew(
+    machine: Machine,
+) -> None:
+    watching(machine)
+    machine.on_line(event("ADDED", "b", "8"), 1.0)
+    machine.on_sink_error(1.0)
+    assert not machine.synced
+    assert not machine.watching
+    assert isinstance(machine.next(2.0, 0.5), List)
+    machine.on_page(page("9"), 2.0)
+    assert machine.synced
+
+
+def test_a_watch_that_the_server_will_not_have_is_not_asked_for_again(machine: Machine) -> None:
+    watching(machine)
+    machine.on_error(ApiError("bad resource version", 400), 1.0)
+    assert isinstance(machine.next(9.0, 0.5), List)
+
+
+@pytest.mark.parametrize(
+    "error", [NO_ANSWER, ApiError("forbidden", 403), ApiError("slow down", 429)]
+)
+def test_other_errors_resume_after_a_pause_that_doubles(machine: Machine, error: ApiError) -> None:
+    watching(machine)
+    now = 0.0
+    for expected in (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30, 30):
+        machine.on_error(error, now)
+        assert pause_of(machine, now) == pytest.approx(expected)
+        now += 30.0
+        assert isinstance(machine.next(now, 0.5), Watch)
+    assert machine.relists == 1
+
+
+def test_a_minute_of_health_makes_the_next_failure_a_first(machine: Machine) -> None:
+    now = 0.0
+    for _ in range(9):
+        watching(machine, now)
+        machine.on_error(NO_ANSWER, now)
+        now += 40.0
+    watching(machine, now)
+    machine.on_line(event("ADDED", "b", "8"), now)
+    machine.on_error(NO_ANSWER, now + 61)
+    assert pause_of(machine, now + 61) == pytest.approx(0.1)
+
+
+def test_a_long_outage_is_no_health(machine: Machine) -> None:
+    watching(machine)
+    now = 0.0
+    for _ in range(20):
+        machine.on_error(NO_ANSWER, now)
+        now += 100.0
+        machine.next(now, 0.5)
+    machine.on_error(NO_ANSWER, now)
+    assert pause_of(machine, now) == pytest.approx(30)
+
+
+def test_a_relist_asked_for_is_begun_after_the_asking(machine: Machine) -> None:
+    watching(machine, 0.0)
+    machine.request_relist()
+    machine.on_end(5.0)
+    assert isinstance(machine.next(5.0, 0.5), List)
+    assert not machine.restarts["short"]
+
+
+def test_a_list_under_way_does_not_count_as_the_one_asked_for(machine: Machine) -> None:
+    machine.next(0.0, 0.5)
+    machine.request_relist()
+    machine.on_page(page("7", "a"), 4.0)
+    assert isinstance(machine.next(4.0, 0.5), List)
+    machine.on_page(page("8", "a"), 5.0)
+    assert machine.listed_at == 4.0
+    assert isinstance(machine.next(5.0, 0.5), Watch)
+
+
+def test_relists_asked_for_without_end_are_spaced(machine: Machine) -> None:
+    now = 0.0
+    lists = 0
+    while now < 10.0:
+        action = machine.next(now, 0.5)
+        if isinstance(action, Sleep):
+            now += action.seconds
+            continue
+        if isinstance(action, List):
+            lists += 1
+            machine.on_page(page("7"), now)
+        machine.request_relist()
+        if isinstance(action, Watch):
+            machine.on_end(now)
+    assert lists <= 11
+
+
+def test_a_copy_goes_its_own_way(machine: Machine) -> None:
+    watching(machine)
+    other = machine.copy()
+    assert other.key() == machine.key()
+    other.on_line(event("ADDED", "b", "8"), 1.0)
+    other.on_error(NO_ANSWER, 1.0)
+    assert other.key() != machine.key()
+    assert machine.restarts == {}
+    assert machine.on_line(event("ADDED", "b", "8"), 1.0) is not None
+    hash(machine.key())
+
+
+@dataclass
+class Story:
+    """A machine against an adversary, in virtual time; what it asked and what it delivered."""
+
+    machine: Machine
+    now: float = 0.0
+    asked_at: list[float] = field(default_factory=list)
+    delivered: list[str] = field(default_factory=list)
+
+    def step(self, choice: int, jitter: float) -> None:
+        action = self.machine.next(self.now, jitter)
+        if isinstance(action, Sleep):
+            assert action.seconds > 0
+            self.now += action.seconds
+            return
+        self.asked_at.append(self.now)
+        if isinstance(action, List):
+            self.list(choice)
+        else:
+            self.watch(choice)
+
+    def list(self, choice: int) -> None:
+        answers = [page("7", "a"), page("7"), b"x", page("7", token="t"), b"", page("")]
+        if choice < len(answers):
+            whole = self.machine.on_page(answers[choice], self.now)
+            if whole is not None:
+                self.delivered.append("replace")
+                if choice == 1:
+                    self.machine.on_sink_error(self.now)
+        else:
+            self.machine.on_error([GONE, NO_ANSWER, ApiError("", 403)][choice % 3], self.now)
+
+    def watch(self, choice: int) -> None:
+        errors = [GONE, NO_ANSWER, ApiError("", 400), ApiError("", 429)]
+        if choice < len(errors):
+            self.machine.on_error(errors[choice], self.now)
+            return
+        self.machine.on_open(self.now)
+        lines = [b"x", error_event(410), error_event(500), event("ADDED", "b", "8")]
+        got = self.machine.on_line(lines[choice % len(lines)], self.now)
+        if got is not None:
+            self.delivered.append("event")
+            if choice % 2:
+                self.machine.on_sink_error(self.now)
+        if choice == 7:
+            self.machine.request_relist()
+        if self.machine.watching:
+            self.machine.on_end(self.now)
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.tuples(st.integers(0, 11), st.floats(0, 0.999)), min_size=1, max_size=30),
+    st.booleans(),
+)
+def test_no_server_makes_it_ask_in_a_hot_loop_or_deliver_an_event_before_a_list(
+    choices: list[tuple[int, float]], with_wishes: bool
+) -> None:
+    story = Story(ListWatch("/api/v1/pods", JsonCodec()))
+    turn = 0
+    while story.now < 60.0:
+        choice, jitter = choices[turn % len(choices)]
+        turn += 1
+        if with_wishes and turn % 5 == 0:
+            story.machine.request_relist()
+        story.step(choice, jitter)
+
+    times = story.asked_at
+    for first in times:
+        assert sum(first <= t < first + 1.0 for t in times) <= 20
+    # Wishes of the owner are served once a second, each with a list and a watch.
+    assert len(times) <= (190 if with_wishes else 60)
+    if "event" in story.delivered:
+        assert "replace" in story.delivered[: story.delivered.index("event")]
+
+
+@given(st.lists(st.floats(0, 0.999), min_size=1, max_size=10))
+def test_after_any_trouble_a_healthy_server_makes_it_synced_within_half_a_minute(
+    jitters: list[float],
+) -> None:
+    story = Story(ListWatch("/api/v1/pods", JsonCodec()))
+    for jitter in jitters * 8:
+        story.step(10, jitter)
+    since = story.now
+    while not story.machine.synced:
+        story.step(0, 0.5)
+    assert story.now - since <= Timing().longest_pause

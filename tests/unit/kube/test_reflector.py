@@ -1,0 +1,239 @@
+"""The thread around the step machine, on a true server through the true client."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.listwatch import ListWatch, Timing
+from gpushare.kube.reflector import Reflector
+from tests.unit.kube.json_codec import JsonCodec, JsonEvent, JsonPage, event, page
+from tests.unit.kube.scripted_server import (
+    ScriptedServer,
+    Seen,
+    answer,
+    chunked,
+    scripted_server,
+    write_kubeconfig,
+)
+
+
+class Books:
+    """A sink that keeps what it was told, and fails when asked to."""
+
+    def __init__(self) -> None:
+        self.told: list[str] = []
+        self.names: set[str] = set()
+        self.fail_on: str = ""
+
+    def replace(self, pages: Sequence[JsonPage], started: float) -> None:
+        self.told.append("replace")
+        assert started <= time.monotonic()
+        self.names = {str(item) for each in pages for item in each.items}
+
+    def apply(self, event: JsonEvent) -> None:
+        self.told.append(f"{event.kind} {event.name}")
+        if event.name == self.fail_on:
+            self.fail_on = ""
+            raise RuntimeError("the books are broken")
+        change = self.names.discard if event.kind == "DELETED" else self.names.add
+        change(event.name)
+
+
+class Collection:
+    """A list and a watch to be scripted: `lists` pages in turn (the last again and again), then
+    `lines`, after which the watch stays open and silent, or ends if `watch_ends`.
+    """
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.lists = [page("7", "a")]
+        self.lines: list[bytes] = []
+        self.watch_ends = False
+        self.refuse = 0
+        self.asked: list[str] = []
+        self._stopped = server.stopped
+        server.script = self.script
+
+    def script(self, connection: socket.socket, seen: Seen) -> bool:
+        kind = "watch" if "watch=true" in seen.target else "list"
+        self.asked.append(kind)
+        if self.refuse:
+            connection.sendall(answer(self.refuse))
+        elif kind == "list":
+            body = self.lists.pop(0) if len(self.lists) > 1 else self.lists[0]
+            connection.sendall(answer(200, body))
+        else:
+            return self._watch(connection)
+        return True
+
+    def _watch(self, connection: socket.socket) -> bool:
+        lines, self.lines = self.lines, []
+        connection.sendall(chunked(*(line + b"\n" for line in lines), end=self.watch_ends))
+        if not self.watch_ends:
+            self._stopped.wait(20)
+        return self.watch_ends
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    with scripted_server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
+    made = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def collection(server: ScriptedServer) -> Collection:
+    return Collection(server)
+
+
+@pytest.fixture
+def books() -> Books:
+    return Books()
+
+
+@pytest.fixture
+def reflector(
+    client: KubeClient, collection: Collection, books: Books
+) -> Iterator[Reflector[JsonPage, JsonEvent]]:
+    assert collection
+    machine = ListWatch[JsonPage, JsonEvent](
+        "/api/v1/pods", JsonCodec(), timing=Timing(relist_spacing=0.1)
+    )
+    made = Reflector(client, machine, books, jitter=lambda: 0.5)
+    yield made
+    made.stop()
+
+
+def soon(true: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def test_the_books_follow_lists_and_events(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+) -> None:
+    collection.lists = [page("7", "a", token="t"), page("7", "b")]
+    collection.lines = [
+        event("ADDED", "c", "8"),
+        event("BOOKMARK", "", "9"),
+        event("DELETED", "a", "10"),
+    ]
+    reflector.start()
+    soon(lambda: books.names == {"b", "c"})
+    assert books.told == ["replace", "ADDED c", "DELETED a"]
+    assert reflector.status.synced
+    assert reflector.status.last_contact <= time.monotonic()
+    assert reflector.alive(time.monotonic())
+    assert not reflector.alive(time.monotonic() + 3600)
+
+
+def test_a_blocked_watch_does_not_delay_the_end(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection
+) -> None:
+    reflector.start()
+    soon(lambda: "watch" in collection.asked)
+    started = time.monotonic()
+    assert reflector.stop()
+    assert time.monotonic() - started < 1
+    assert not reflector.alive(time.monotonic())
+
+
+def test_a_pause_does_not_delay_the_end(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection
+) -> None:
+    collection.refuse = 500
+    reflector.start()
+    soon(lambda: len(collection.asked) >= 4)
+    started = time.monotonic()
+    assert reflector.stop()
+    assert time.monotonic() - started < 1
+
+
+def test_a_failure_of_the_sink_has_everything_listed_anew(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+) -> None:
+    books.fail_on = "c"
+    collection.lines = [event("ADDED", "c", "8"), event("ADDED", "d", "9")]
+    reflector.start()
+    soon(lambda: books.told.count("replace") == 2)
+    assert books.told == ["replace", "ADDED c", "replace"]
+    soon(lambda: reflector.status.synced)
+
+
+def test_a_relist_asked_for_interrupts_the_watch(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+) -> None:
+    reflector.start()
+    soon(lambda: "watch" in collection.asked)
+    asked_at = time.monotonic()
+    collection.lists = [page("20", "x")]
+    reflector.request_relist()
+    soon(lambda: reflector.status.listed_at >= asked_at)
+    soon(lambda: books.names == {"x"})
+
+
+def test_an_outage_is_survived_with_few_requests(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+) -> None:
+    collection.refuse = 503
+    reflector.start()
+    soon(lambda: len(collection.asked) >= 4)
+    assert not reflector.status.synced
+    assert len(collection.asked) < 10
+    assert reflector.alive(time.monotonic())
+    collection.refuse = 0
+    soon(lambda: books.names == {"a"})
+
+
+def test_a_watch_that_always_closes_at_once_is_no_hot_loop(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection
+) -> None:
+    collection.watch_ends = True
+    reflector.start()
+    soon(lambda: collection.asked.count("watch") >= 4)
+    time.sleep(0.3)
+    assert collection.asked.count("watch") <= 6
+    assert collection.asked.count("list") == 1
+
+
+def test_a_bug_in_the_decoder_does_not_end_the_thread(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+) -> None:
+    collection.lists = [json.dumps({"metadata": 5}).encode(), page("7", "a")]
+    reflector.start()
+    soon(lambda: books.names == {"a"})
+    assert reflector.status.decode_errors == 1
+
+
+def test_wishes_from_many_threads_are_all_served(
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection
+) -> None:
+    assert collection
+    reflector.start()
+    for _ in range(3):
+        threads = [threading.Thread(target=reflector.request_relist) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        asked_at = time.monotonic()
+        reflector.request_relist()
+        soon(partial(listed_since, reflector, asked_at))
+
+
+def listed_since(reflector: Reflector[JsonPage, JsonEvent], moment: float) -> bool:
+    return reflector.status.listed_at >= moment
