@@ -15,7 +15,13 @@ from werkzeug.exceptions import HTTPException
 from gpushare.localcluster import discovery
 from gpushare.localcluster.calls import Answer, Call, json_answer
 from gpushare.localcluster.faults import FaultInjector, Hook
-from gpushare.localcluster.httpserver import CONNECTION, Environ, HttpServer, StartResponse
+from gpushare.localcluster.httpserver import (
+    BODY_LIMIT,
+    CONNECTION,
+    Environ,
+    HttpServer,
+    StartResponse,
+)
 from gpushare.localcluster.objects import Object
 from gpushare.localcluster.podlogs import PodLogs
 from gpushare.localcluster.registry import Registry
@@ -128,6 +134,7 @@ def _refusal(error: StatusError) -> Response:
 def _application(rest: Rest) -> Flask:
     """Return the Flask application over the resource paths."""
     app = Flask("gpushare.localcluster", static_folder=None)
+    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     app.url_map.merge_slashes = False
     app.url_map.strict_slashes = False
 

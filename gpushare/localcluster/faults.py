@@ -137,7 +137,7 @@ class FaultInjector:
         self._late: list[threading.Thread] = []
 
     def stop(self) -> None:
-        """End all delays; requests that were to act later never will."""
+        """End all delays; requests that were still to act never will."""
         self._stopping.set()
         for thread in self._late:
             thread.join()
@@ -147,9 +147,8 @@ class FaultInjector:
         fault = self._fault(environ)
         if fault is None:
             return self._app(environ, start_response)
-        if fault.delay:
-            self._stopping.wait(fault.delay)
-        if fault.drop == "before":
+        stopped = self._stopping.wait(fault.delay) if fault.delay else False
+        if stopped or fault.drop == "before":
             raise ConnectionDropped
         if fault.late is not None:
             self._act_late(environ, fault.late)
@@ -211,11 +210,10 @@ def _refuse(refusal: Refusal, start_response: StartResponse) -> Iterable[bytes]:
 
 def _cut(pieces: Iterable[bytes], events: int) -> Iterator[bytes]:
     """Yield a stream up to its n-th line, then break it off."""
-    left = events
+    left, source = events, iter(pieces)
     try:
-        for piece in pieces:
-            if left <= 0:
-                break
+        # Cut as soon as the last line is out: the next one may be long in coming.
+        while left > 0 and (piece := next(source, None)) is not None:
             lines = piece.splitlines(keepends=True)[:left]
             left -= len(lines)
             yield b"".join(lines)

@@ -66,19 +66,23 @@ class _Handler(BaseHTTPRequestHandler):
 
     def serve(self) -> None:
         """Answer one request."""
-        body = self._read_body()
+        length = self._body_length()
+        if length is None:
+            self.close_connection = True
+            return
+        body = self._read_body(length)
         if body is None:
             self.close_connection = True
             return
         try:
-            self._respond(self._environ(body))
+            self._respond(self._environ(body, length))
         except ConnectionDropped:
             self.close_connection = True
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = do_HEAD = do_OPTIONS = serve  # noqa: N815
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = serve  # noqa: N815  -- the base's names
 
-    def _read_body(self) -> bytes | None:
-        """Return the body, None if the request has been refused."""
+    def _body_length(self) -> int | None:
+        """Return the length of the body, None if the request has been refused."""
         if "Transfer-Encoding" in self.headers:
             self.send_error(411)
             return None
@@ -86,22 +90,24 @@ class _Handler(BaseHTTPRequestHandler):
         if not (length.isascii() and length.isdigit() and len(length) < 18):
             self.send_error(400)
             return None
-        if int(length) > BODY_LIMIT:
-            # Reading on is what lets the client see the answer instead of a reset.
-            self._drain(min(int(length), DRAIN_LIMIT))
-            self._send_head("413 Request Entity Too Large", [("Content-Length", "0")], b"")
-            return None
-        body = self.rfile.read(int(length))
-        return body if len(body) == int(length) else None
+        return int(length)
 
-    def _drain(self, left: int) -> None:
-        while left > 0:
-            piece = self.rfile.read(min(left, 65536))
-            if not piece:
-                return
+    def _read_body(self, length: int) -> bytes | None:
+        """Return the body, None if the client left before its end; nothing of one over the limit.
+
+        The application refuses that one by its length. Reading on is what lets the client see the
+        answer instead of a reset.
+        """
+        if length <= BODY_LIMIT:
+            body = self.rfile.read(length)
+            return body if len(body) == length else None
+        left = min(length, DRAIN_LIMIT)
+        while left > 0 and (piece := self.rfile.read(min(left, 65536))):
             left -= len(piece)
+        self.close_connection = True
+        return b""
 
-    def _environ(self, body: bytes) -> Environ:
+    def _environ(self, body: bytes, length: int) -> Environ:
         path, _, query = self.path.partition("?")
         environ: Environ = {
             "REQUEST_METHOD": self.command,
@@ -109,7 +115,7 @@ class _Handler(BaseHTTPRequestHandler):
             "PATH_INFO": unquote_to_bytes(path).decode("latin-1"),
             "QUERY_STRING": query,
             "CONTENT_TYPE": self.headers.get("Content-Type", ""),
-            "CONTENT_LENGTH": str(len(body)),
+            "CONTENT_LENGTH": str(length),
             "SERVER_NAME": str(self.server.server_address[0]),
             "SERVER_PORT": str(self.server.server_address[1]),
             "SERVER_PROTOCOL": self.request_version,

@@ -4,7 +4,6 @@ Knows only where every object keeps its metadata. Whoever changes an object make
 shares the unchanged parts with the old one, so that a stored version may be handed out uncopied.
 """
 
-from collections.abc import Iterable
 from typing import Any
 
 Object = dict[str, Any]
@@ -48,9 +47,3 @@ def with_fields(body: Object, **changes: object) -> Object:
 def with_metadata(body: Object, **changes: object) -> Object:
     """Return the object with metadata fields set; a field set to None is removed."""
     return {**body, "metadata": with_fields(metadata(body), **changes)}
-
-
-def carry(source: Object, target: Object, fields: Iterable[str]) -> Object:
-    """Return `target` with the given fields as `source` has them, absent where it lacks them."""
-    kept = {field: value for field, value in target.items() if field not in fields}
-    return {**kept, **{field: source[field] for field in fields if field in source}}

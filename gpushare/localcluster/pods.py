@@ -155,11 +155,12 @@ def _container(pod: Object, container: Object) -> Object:
 
 
 def _resources(pod: Object, container: Object) -> Object:
-    given = container.get("resources") or {}
+    given = container.get("resources")
+    given = {} if given is None else given
     if not isinstance(given, dict):
         raise bad_request("resources of a container must be an object")
-    limits = canonical_list(given.get("limits") or {}, "limits")
-    requests = {**limits, **canonical_list(given.get("requests") or {}, "requests")}
+    limits = canonical_list(given.get("limits"), "limits")
+    requests = {**limits, **canonical_list(given.get("requests"), "requests")}
     for resource, quantity in {**limits, **requests}.items():
         _check_extended(pod, container, resource, quantity, limits.get(resource))
     filled = {field: value for field, value in given.items() if value}

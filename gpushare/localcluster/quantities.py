@@ -83,12 +83,14 @@ def _suffix_of(exponent: int) -> str:
 
 
 def canonical_list(resources: object, field: str) -> Object:
-    """Return a resource list (`limits`, `allocatable`) with canonical quantities.
+    """Return a resource list (`limits`, `allocatable`) with canonical quantities, empty for null.
 
     Raises:
         StatusError: 400 for a list or a quantity of the wrong form.
 
     """
+    if resources is None:
+        return {}
     if not isinstance(resources, dict):
         raise bad_request(f"{field} must be an object of quantities")
     return {name: canonical(quantity) for name, quantity in resources.items()}

@@ -56,25 +56,27 @@ def check_shape(body: Object) -> None:
 
     """
     for field in ("metadata", "spec", "status"):
-        if not isinstance(body.get(field) or {}, dict):
+        if not isinstance(body.get(field), dict | None):
             raise bad_request(f"{field} must be an object")
     meta = metadata(body)
     for field in ("name", "generateName", "namespace", "uid", "resourceVersion"):
-        if not isinstance(meta.get(field) or "", str):
+        if not isinstance(meta.get(field), str | None):
             raise bad_request(f"metadata.{field} must be a string")
     for field in ("labels", "annotations"):
-        _check_strings(meta.get(field) or {}, f"metadata.{field}")
+        _check_strings(meta.get(field), f"metadata.{field}")
     _check_lists(meta)
 
 
 def _check_lists(meta: Object) -> None:
     for field, item_type in (("finalizers", str), ("ownerReferences", dict)):
-        found = meta.get(field) or []
+        found = [] if meta.get(field) is None else meta[field]
         if not isinstance(found, list) or not all(isinstance(item, item_type) for item in found):
             raise bad_request(f"metadata.{field} must be a list of {item_type.__name__}")
 
 
 def _check_strings(found: object, field: str) -> None:
+    if found is None:
+        return
     if not isinstance(found, dict):
         raise bad_request(f"{field} must be an object")
     for key, value in found.items():

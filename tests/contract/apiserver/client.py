@@ -1,0 +1,122 @@
+"""A plain client for the API-server suite: status and JSON, nothing hidden.
+
+Knows HTTP only, so that the suite can be pointed at any Kubernetes API server by its URL.
+"""
+
+import http.client
+import json
+import urllib.parse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+Json = dict[str, Any]
+
+STRATEGIC = "application/strategic-merge-patch+json"
+MERGE = "application/merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+DEADLINE = 10.0
+
+
+@dataclass(frozen=True)
+class Reply:
+    status: int
+    body: Json
+    headers: dict[str, str]
+
+    @property
+    def meta(self) -> Json:
+        found: Json = self.body["metadata"]
+        return found
+
+    @property
+    def version(self) -> str:
+        return str(self.meta["resourceVersion"])
+
+
+class Stream:
+    """An open watch: events one by one, none later than the deadline."""
+
+    def __init__(self, response: http.client.HTTPResponse) -> None:
+        self.response = response
+
+    def next(self) -> Json:
+        line = self.response.readline()
+        assert line, "the watch has ended"
+        event: Json = json.loads(line)
+        return event
+
+    def take(self, count: int) -> list[tuple[str, str]]:
+        events = [self.next() for _ in range(count)]
+        return [(event["type"], event["object"]["metadata"]["name"]) for event in events]
+
+    def ended(self) -> bool:
+        return self.response.readline() == b""
+
+
+class Api:
+    """Requests to one API server, each on a connection of its own."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.address = urllib.parse.urlsplit(url).netloc
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+        raw: bytes | None = None,
+        **query: object,
+    ) -> Reply:
+        data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
+        headers = {"Accept": accept} if accept else {}
+        if data is not None:
+            headers["Content-Type"] = content_type
+        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
+        try:
+            connection.request(method, with_query(path, query), data, headers)
+            response = connection.getresponse()
+            text = response.read()
+            kind = response.headers.get("Content-Type", "")
+            found = json.loads(text) if "json" in kind else {"text": text.decode()}
+            return Reply(response.status, found, dict(response.headers))
+        finally:
+            connection.close()
+
+    def get(self, path: str, **query: object) -> Reply:
+        return self.call("GET", path, **query)  # type: ignore[arg-type]  # query values only
+
+    def create(self, path: str, body: object, **query: object) -> Reply:
+        reply = self.call("POST", path, body, **query)  # type: ignore[arg-type]  # query values only
+        assert reply.status == 201, reply.body
+        return reply
+
+    def patch(self, path: str, body: object, content_type: str = MERGE) -> Reply:
+        return self.call("PATCH", path, body, content_type=content_type)
+
+    def delete(self, path: str, body: object = None) -> Reply:
+        return self.call("DELETE", path, body)
+
+    @contextmanager
+    def watch(
+        self, path: str, *, accept: str = "application/json", **query: object
+    ) -> Iterator[Stream]:
+        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
+        target = with_query(path, {"watch": "true", **query})
+        connection.request("GET", target, headers={"Accept": accept})
+        response = connection.getresponse()
+        try:
+            assert response.status == 200, response.read()
+            yield Stream(response)
+        finally:
+            response.close()
+            connection.close()
+
+
+def with_query(path: str, query: dict[str, object]) -> str:
+    return f"{path}?{urllib.parse.urlencode(query)}" if query else path

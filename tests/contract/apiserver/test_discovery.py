@@ -1,0 +1,117 @@
+"""Discovery: what a kube-scheduler and kubectl ask before anything else."""
+
+import pytest
+
+from tests.contract.apiserver.client import Api
+
+SCHEDULER_READS = [
+    "/api/v1/pods",
+    "/api/v1/nodes",
+    "/api/v1/namespaces",
+    "/api/v1/services",
+    "/api/v1/replicationcontrollers",
+    "/api/v1/persistentvolumes",
+    "/api/v1/persistentvolumeclaims",
+    "/apis/apps/v1/replicasets",
+    "/apis/apps/v1/statefulsets",
+    "/apis/policy/v1/poddisruptionbudgets",
+    "/apis/storage.k8s.io/v1/storageclasses",
+    "/apis/storage.k8s.io/v1/csinodes",
+    "/apis/storage.k8s.io/v1/csidrivers",
+    "/apis/storage.k8s.io/v1/csistoragecapacities",
+    "/apis/storage.k8s.io/v1/volumeattachments",
+    "/apis/resource.k8s.io/v1/resourceclaims",
+    "/apis/resource.k8s.io/v1/resourceslices",
+    "/apis/resource.k8s.io/v1/deviceclasses",
+]
+AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+
+
+@pytest.mark.parametrize("path", SCHEDULER_READS)
+def test_whatever_a_kube_scheduler_caches_can_be_listed_and_watched(api: Api, path: str) -> None:
+    listed = api.get(path)
+    assert listed.status == 200
+    assert isinstance(listed.body["items"], list)
+    with api.watch(path, resourceVersion=listed.version, timeoutSeconds=5):
+        pass
+
+
+def test_every_group_that_is_named_has_a_page(api: Api) -> None:
+    """Kubectl asks again and again for a group whose page is missing."""
+    for group in api.get("/apis").body["groups"]:
+        for version in group["versions"]:
+            page = api.get(f"/apis/{version['groupVersion']}")
+            assert (page.status, page.body["kind"]) == (200, "APIResourceList")
+        assert api.get(f"/apis/{group['name']}").body["preferredVersion"]
+
+
+def test_short_names_and_verbs_are_told(api: Api) -> None:
+    page = api.get("/api/v1").body
+    pods = next(item for item in page["resources"] if item["name"] == "pods")
+    assert (pods["kind"], pods["namespaced"], pods["shortNames"]) == ("Pod", True, ["po"])
+    assert {"create", "delete", "get", "list", "patch", "update", "watch"} <= set(pods["verbs"])
+    assert "pods/binding" in {item["name"] for item in page["resources"]}
+
+
+def test_the_aggregated_document_tells_the_same(api: Api) -> None:
+    for path in ("/api", "/apis"):
+        reply = api.call("GET", path, accept=f"{AGGREGATED},application/json")
+        assert reply.headers["Content-Type"] == AGGREGATED
+        for item in reply.body["items"]:
+            for version in item["versions"]:
+                group = item["metadata"].get("name", "")
+                page = api.get(f"/apis/{group}/{version['version']}" if group else "/api/v1")
+                plain = {entry["name"] for entry in page.body["resources"]}
+                assert {entry["resource"] for entry in version["resources"]} <= plain
+
+
+def test_an_unserved_group_is_not_found(api: Api) -> None:
+    assert api.get("/apis/none.example.com/v1").status == 404
+    assert api.get("/apis/none.example.com").status == 404
+    assert api.get("/api/v1/nothings").status == 404
+
+
+def test_the_server_says_that_it_is_ready_and_who_it_is(api: Api) -> None:
+    assert api.get("/readyz").status == 200
+    assert api.get("/version").body["major"] == "1"
+
+
+def test_kubectl_is_told_that_the_server_validates(api: Api) -> None:
+    index = api.get("/openapi/v3").body["paths"]
+    document = api.get(index["api/v1"]["serverRelativeURL"]).body
+    operation = document["paths"]["/api/v1/namespaces/{namespace}/pods/{name}"]["patch"]
+    kind = {"group": "", "version": "v1", "kind": "Pod"}
+    assert operation["x-kubernetes-group-version-kind"] == kind
+    assert "fieldValidation" in {item["name"] for item in operation["parameters"]}
+
+
+def test_everybody_may_do_everything(api: Api) -> None:
+    reply = api.create(
+        "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews",
+        {"spec": {"resourceAttributes": {"verb": "create", "resource": "pods"}}},
+    )
+    assert reply.body["status"]["allowed"] is True
+
+
+def test_a_table_is_answered_to_those_who_ask(api: Api, node_name: str) -> None:
+    accept = "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"
+    table = api.call("GET", f"/api/v1/nodes/{node_name}", accept=accept).body
+    assert table["kind"] == "Table"
+    titles = [column["name"] for column in table["columnDefinitions"]]
+    assert titles[:2] == ["Name", "Status"]
+    assert table["rows"][0]["object"]["metadata"]["name"] == node_name
+
+
+@pytest.mark.parametrize(
+    ("accept", "status"),
+    [
+        ("application/vnd.kubernetes.protobuf, */*", 200),
+        ("application/vnd.kubernetes.protobuf,application/json", 200),
+        ("", 200),
+        ("application/vnd.kubernetes.protobuf", 406),
+    ],
+)
+def test_json_is_answered_to_those_who_take_it(api: Api, accept: str, status: int) -> None:
+    if status == 406 and "127.0.0.1" not in api.url:
+        pytest.skip("a real server writes protobuf")
+    assert api.call("GET", "/api/v1/nodes", accept=accept).status == status

@@ -1,0 +1,262 @@
+"""Pods: what the API server fills in, how they are bound, how they go."""
+
+import pytest
+
+from tests.contract.apiserver.client import STRATEGIC, Api, Reply
+from tests.contract.apiserver.conftest import binding, pod
+
+
+def test_a_new_pod_gets_its_defaults(api: Api, namespace: str) -> None:
+    made = api.create(f"{namespace}/pods", pod()).body
+    spec, status = made["spec"], made["status"]
+    assert spec["schedulerName"] == "default-scheduler"
+    assert spec["restartPolicy"] == "Always"
+    assert spec["terminationGracePeriodSeconds"] == 30
+    assert spec["priority"] == 0
+    assert (status["phase"], status["qosClass"]) == ("Pending", "BestEffort")
+    keys = {item["key"] for item in spec["tolerations"]}
+    assert keys == {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
+
+
+def test_requests_are_the_limits_where_they_are_missing(api: Api, namespace: str) -> None:
+    made = api.create(f"{namespace}/pods", pod(gpu_mem=3)).body
+    resources = made["spec"]["containers"][0]["resources"]
+    assert resources["requests"] == resources["limits"] == {"aliyun.com/gpu-mem": "3"}
+
+
+@pytest.mark.parametrize(
+    ("written", "stored"), [(16000, "16k"), ("16000", "16k"), ("1024Mi", "1Gi"), ("2000m", "2")]
+)
+def test_quantities_are_rewritten(api: Api, namespace: str, written: object, stored: str) -> None:
+    made = api.create(f"{namespace}/pods", pod(gpu_mem=written)).body
+    limits = made["spec"]["containers"][0]["resources"]["limits"]
+    assert limits == {"aliyun.com/gpu-mem": stored}
+
+
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"requests": {"aliyun.com/gpu-mem": "3"}},
+        {"requests": {"aliyun.com/gpu-mem": "2"}, "limits": {"aliyun.com/gpu-mem": "3"}},
+        {"limits": {"aliyun.com/gpu-mem": "500m"}},
+        {"limits": {"aliyun.com/gpu-mem": "-1"}},
+    ],
+)
+def test_an_extended_resource_is_whole_and_never_overcommitted(
+    api: Api, namespace: str, resources: dict[str, object]
+) -> None:
+    body = pod()
+    body["spec"]["containers"][0]["resources"] = resources
+    reply = api.call("POST", f"{namespace}/pods", body)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+
+
+def test_the_priority_comes_from_the_class_alone(api: Api, namespace: str) -> None:
+    name = namespace.rpartition("/")[2]
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    api.create(path, {"metadata": {"name": name}, "value": 1000})
+    made = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
+    assert made["spec"]["priority"] == 1000
+    assert api.call("POST", f"{namespace}/pods", pod("q", priority=7)).status == 403
+    unknown = api.call("POST", f"{namespace}/pods", pod("q", priorityClassName="nobody"))
+    assert unknown.status == 403
+
+
+def bind(api: Api, namespace: str, node: str, **metadata: object) -> Reply:
+    path = f"{namespace}/pods/p/binding"
+    return api.call("POST", path, binding("p", node, **metadata))
+
+
+def test_a_binding_is_one_write_of_node_annotations_and_condition(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    body = pod()
+    body["metadata"]["annotations"] = {"kept": "1", "clash": "old"}
+    made = api.create(f"{namespace}/pods", body)
+    with api.watch(f"{namespace}/pods", resourceVersion=made.version) as stream:
+        reply = bind(
+            api,
+            namespace,
+            node_name,
+            uid=made.meta["uid"],
+            annotations={"clash": "new", "ALIYUN_COM_GPU_MEM_IDX": "0"},
+        )
+        assert (reply.status, reply.body["kind"], reply.body["status"]) == (
+            201,
+            "Status",
+            "Success",
+        )
+        event = stream.next()
+    bound = api.get(f"{namespace}/pods/p").body
+    assert event == {"type": "MODIFIED", "object": bound}
+    assert bound["spec"]["nodeName"] == node_name
+    assert bound["metadata"]["annotations"] == {
+        "kept": "1",
+        "clash": "new",
+        "ALIYUN_COM_GPU_MEM_IDX": "0",
+    }
+    (condition,) = bound["status"]["conditions"]
+    assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+
+
+def refused(api: Api, namespace: str, reply: Reply, version: str) -> bool:
+    """Whether a Binding was a conflict and left the pod alone."""
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    return api.get(f"{namespace}/pods/p").version == version
+
+
+def test_a_binding_for_another_pod_of_that_name_is_a_conflict(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    made = api.create(f"{namespace}/pods", pod())
+    reply = bind(api, namespace, node_name, uid="another", annotations={"a": "b"})
+    assert "UID in precondition" in reply.body["message"]
+    assert refused(api, namespace, reply, made.version)
+
+
+def test_a_binding_for_an_old_version_is_a_conflict(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    made = api.create(f"{namespace}/pods", pod())
+    now = api.patch(f"{namespace}/pods/p", {"metadata": {"labels": {"a": "b"}}})
+    reply = bind(api, namespace, node_name, resourceVersion=made.version)
+    assert refused(api, namespace, reply, now.version)
+
+
+def test_a_bound_pod_is_not_bound_again(api: Api, namespace: str, node_name: str) -> None:
+    api.create(f"{namespace}/pods", pod())
+    assert bind(api, namespace, node_name).status == 201
+    version = api.get(f"{namespace}/pods/p").version
+    reply = bind(api, namespace, node_name, annotations={"late": "1"})
+    assert f'already assigned to node "{node_name}"' in reply.body["message"]
+    assert refused(api, namespace, reply, version)
+
+
+def test_a_terminating_pod_is_not_bound(api: Api, namespace: str, node_name: str) -> None:
+    body = pod()
+    body["metadata"]["finalizers"] = ["example.com/hold"]
+    api.create(f"{namespace}/pods", body)
+    api.delete(f"{namespace}/pods/p")
+    version = api.get(f"{namespace}/pods/p").version
+    reply = bind(api, namespace, node_name)
+    assert "is being deleted" in reply.body["message"]
+    assert refused(api, namespace, reply, version)
+
+
+def test_a_gated_pod_is_not_bound_until_its_gate_is_gone(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    made = api.create(f"{namespace}/pods", pod(schedulingGates=[{"name": "example.com/wait"}]))
+    assert refused(api, namespace, bind(api, namespace, node_name), made.version)
+    assert api.patch(f"{namespace}/pods/p", {"spec": {"schedulingGates": None}}).status == 200
+    assert bind(api, namespace, node_name).status == 201
+
+
+def test_a_binding_of_nothing_is_not_found_and_one_without_node_is_invalid(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    assert bind(api, namespace, node_name).status == 404
+    api.create(f"{namespace}/pods", pod())
+    assert bind(api, namespace, "").status == 422
+
+
+def test_an_unassigned_pod_goes_at_once(api: Api, namespace: str) -> None:
+    made = api.create(f"{namespace}/pods", pod())
+    with api.watch(f"{namespace}/pods", resourceVersion=made.version) as stream:
+        assert api.delete(f"{namespace}/pods/p").status == 200
+        assert stream.take(1) == [("DELETED", "p")]
+    assert api.get(f"{namespace}/pods/p").status == 404
+
+
+def test_an_assigned_pod_goes_when_its_kubelet_says_so(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    path = f"{namespace}/pods/p"
+    api.create(f"{namespace}/pods", pod())
+    bind(api, namespace, node_name)
+    start = api.get(path).version
+    with api.watch(f"{namespace}/pods", resourceVersion=start) as stream:
+        reply = api.delete(path, {"propagationPolicy": "Background"})
+        assert (reply.status, reply.body["kind"]) == (200, "Pod")
+        assert reply.meta["deletionGracePeriodSeconds"] == 30
+        assert api.get(path).meta["deletionTimestamp"] == reply.meta["deletionTimestamp"]
+        assert api.delete(path, {"gracePeriodSeconds": 60}).version == reply.version
+        shorter = api.delete(path, {"gracePeriodSeconds": 5})
+        assert shorter.meta["deletionGracePeriodSeconds"] == 5
+        assert api.delete(path, {"gracePeriodSeconds": 0}).status == 200
+        assert stream.take(3) == [("MODIFIED", "p"), ("MODIFIED", "p"), ("DELETED", "p")]
+    assert api.get(path).status == 404
+
+
+def test_a_pod_that_has_ended_goes_at_once(api: Api, namespace: str, node_name: str) -> None:
+    api.create(f"{namespace}/pods", pod())
+    bind(api, namespace, node_name)
+    path = f"{namespace}/pods/p"
+    api.patch(f"{path}/status", {"status": {"phase": "Succeeded"}}, STRATEGIC)
+    assert api.delete(path).status == 200
+    assert api.get(path).status == 404
+
+
+def test_an_eviction_is_a_deletion(api: Api, namespace: str) -> None:
+    api.create(f"{namespace}/pods", pod())
+    body = {"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": "p"}}
+    assert api.call("POST", f"{namespace}/pods/p/eviction", body).status == 201
+    assert api.get(f"{namespace}/pods/p").status == 404
+
+
+FORBIDDEN = [
+    {"nodeName": "elsewhere"},
+    {"schedulerName": "another"},
+    {"containers": [{"name": "main", "resources": {"limits": {"aliyun.com/gpu-mem": "9"}}}]},
+    {"nodeSelector": {"a": "b"}},
+    {"tolerations": None},
+    {"schedulingGates": [{"name": "new"}]},
+]
+
+
+@pytest.mark.parametrize("change", FORBIDDEN)
+def test_the_spec_of_a_pod_stays_as_it_is(
+    api: Api, namespace: str, change: dict[str, object]
+) -> None:
+    toleration = {"key": "gpu", "operator": "Exists"}
+    made = api.create(f"{namespace}/pods", pod(tolerations=[toleration]))
+    reply = api.patch(f"{namespace}/pods/p", {"spec": change}, STRATEGIC)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    assert api.get(f"{namespace}/pods/p").version == made.version
+
+
+PERMITTED = [
+    {"containers": [{"name": "main", "image": "registry.example/app:2"}]},
+    {"activeDeadlineSeconds": 60},
+]
+
+
+@pytest.mark.parametrize("change", PERMITTED)
+def test_a_few_fields_of_the_spec_may_change(
+    api: Api, namespace: str, change: dict[str, object]
+) -> None:
+    api.create(f"{namespace}/pods", pod())
+    assert api.patch(f"{namespace}/pods/p", {"spec": change}, STRATEGIC).status == 200
+
+
+def test_tolerations_may_be_added(api: Api, namespace: str) -> None:
+    made = api.create(f"{namespace}/pods", pod()).body
+    more = [*made["spec"]["tolerations"], {"key": "gpu", "operator": "Exists"}]
+    reply = api.patch(f"{namespace}/pods/p", {"spec": {"tolerations": more}})
+    assert (reply.status, reply.body["spec"]["tolerations"]) == (200, more)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"containers": []},
+        {"containers": [{"name": "Not A Name", "image": "x"}]},
+        {"containers": [{"name": "a"}]},
+        {"containers": [{"name": "a", "image": "x"}, {"name": "a", "image": "x"}]},
+    ],
+)
+def test_a_pod_against_the_rules_is_invalid(
+    api: Api, namespace: str, spec: dict[str, object]
+) -> None:
+    reply = api.call("POST", f"{namespace}/pods", {**pod(), "spec": spec})
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")

@@ -1,0 +1,309 @@
+"""A real kubectl against the local API server."""
+
+import json
+import os
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpushare.localcluster.apiserver import ApiServer
+from gpushare.localcluster.deletion import DeleteOptions
+from gpushare.localcluster.objects import metadata
+from gpushare.localcluster.resources import PODS
+from gpushare.localcluster.store import Store
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH"),
+]
+
+MANIFEST = """\
+apiVersion: v1
+kind: Pod
+metadata:
+  name: trainer
+  labels: {app: trainer}
+spec:
+  containers:
+  - name: main
+    image: registry.example/app:1
+    resources:
+      limits:
+        aliyun.com/gpu-mem: "3"
+"""
+
+
+class Kubectl:
+    """Runs kubectl with a home of its own, so that no discovery cache leaks in or out."""
+
+    def __init__(self, server: ApiServer, home: Path) -> None:
+        config = home / "config"
+        config.write_text(server.kubeconfig())
+        self.env = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(home),
+            "KUBECONFIG": str(config),
+            "KUBECACHEDIR": str(home / "cache"),
+        }
+
+    def __call__(self, *args: str, stdin: str | None = None, code: int = 0) -> str:
+        done = subprocess.run(
+            ["kubectl", *args],
+            env=self.env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def start(self, *args: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(["kubectl", *args], env=self.env, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def server() -> Iterator[ApiServer]:
+    local = ApiServer(Store())
+    local.start()
+    yield local
+    local.stop()
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("kubectl")
+
+
+@pytest.fixture
+def kubectl(server: ApiServer, home: Path) -> Kubectl:
+    return Kubectl(server, home)
+
+
+def add_node(kubectl: Kubectl, name: str = "gpu-1") -> None:
+    resources = {"cpu": 8, "memory": "64Gi", "pods": 110, "aliyun.com/gpu-mem": 16}
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady"}
+    node = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name},
+        "status": {"capacity": resources, "allocatable": resources, "conditions": [ready]},
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(node))
+
+
+def run_pod(server: ApiServer, name: str = "trainer", node: str = "gpu-1") -> str:
+    """Bind a pod and report it running, as scheduler and kubelet do; gives its uid."""
+    server.registry.bind("default", name, {"target": {"kind": "Node", "name": node}})
+    statuses = [{"name": "main", "ready": True, "restartCount": 0, "image": "x", "imageID": ""}]
+    record = server.registry.revise(
+        PODS,
+        "default",
+        name,
+        lambda body: {
+            **body,
+            "status": {
+                **body["status"],
+                "phase": "Running",
+                "podIP": "10.0.0.7",
+                "containerStatuses": statuses,
+                "conditions": [{"type": "Ready", "status": "True"}],
+            },
+        },
+        status_only=True,
+    )
+    return str(metadata(record.body)["uid"])
+
+
+def test_apply_creates_then_changes_then_leaves_alone(kubectl: Kubectl) -> None:
+    assert "pod/trainer created" in kubectl("apply", "-f", "-", stdin=MANIFEST)
+    assert "pod/trainer unchanged" in kubectl("apply", "-f", "-", stdin=MANIFEST)
+    changed = MANIFEST.replace("{app: trainer}", "{app: other, tier: x}")
+    assert "pod/trainer configured" in kubectl("apply", "-f", "-", stdin=changed)
+    labels = kubectl("get", "pod", "trainer", "-o", "jsonpath={.metadata.labels}")
+    assert json.loads(labels) == {"app": "other", "tier": "x"}
+    assert "pod/trainer configured" in kubectl("apply", "-f", "-", stdin=MANIFEST)
+    assert "tier" not in kubectl("get", "pod", "trainer", "-o", "jsonpath={.metadata.labels}")
+
+
+def test_create_says_what_is_wrong(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    assert "already exists" in kubectl("create", "-f", "-", stdin=MANIFEST, code=1)
+    bad = MANIFEST.replace('"3"', "500m").replace("trainer", "broken")
+    assert "must be an integer" in kubectl("create", "-f", "-", stdin=bad, code=1)
+
+
+def test_get_shows_pods_and_nodes(kubectl: Kubectl, server: ApiServer) -> None:
+    add_node(kubectl)
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    run_pod(server)
+    header, row = kubectl("get", "pods", "-o", "wide").splitlines()
+    assert header.split()[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
+    assert row.split()[:4] == ["trainer", "1/1", "Running", "0"]
+    assert row.split()[5:7] == ["10.0.0.7", "gpu-1"]
+    assert "Ready" in kubectl("get", "nodes")
+    assert "Active" in kubectl("get", "ns", "default")
+    assert "trainer" in kubectl("get", "po", "-A", "-l", "app=trainer")
+    assert "No resources found" in kubectl("get", "po", "-l", "app!=trainer")
+    assert "trainer" in kubectl("get", "po", "--field-selector", "spec.nodeName=gpu-1")
+    assert "trainer" in kubectl("get", "po", "--sort-by", ".metadata.name")
+    assert json.loads(kubectl("get", "pod", "trainer", "-o", "json"))["kind"] == "Pod"
+    assert "nodeName: gpu-1" in kubectl("get", "pod", "trainer", "-o", "yaml")
+    assert "NotFound" in kubectl("get", "pod", "nobody", code=1)
+
+
+def test_get_watch_follows_a_pod(kubectl: Kubectl, server: ApiServer) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    process = kubectl.start("get", "pods", "-w")
+    overdue = threading.Timer(30, process.kill)
+    overdue.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().split()[0] == "NAME"
+        assert process.stdout.readline().split()[2] == "Pending"
+        run_pod(server)
+        lines = [process.stdout.readline().split()[2] for _ in range(2)]
+        assert lines == ["Pending", "Running"]
+        kubectl("delete", "pod", "trainer", "--wait=false")
+        assert process.stdout.readline().split()[2] == "Terminating"
+    finally:
+        overdue.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_describe_tells_of_pod_node_and_events(kubectl: Kubectl, server: ApiServer) -> None:
+    add_node(kubectl)
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    uid = run_pod(server)
+    event = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": "trainer.1", "namespace": "default"},
+        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "trainer", "uid": uid},
+        "reason": "Scheduled",
+        "message": "placed on gpu-1, device 0",
+        "type": "Normal",
+        "source": {"component": "gpushare"},
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    kubectl("create", "-f", "-", stdin=json.dumps(event))
+    pod = kubectl("describe", "pod", "trainer")
+    assert "aliyun.com/gpu-mem:  3" in pod
+    assert "placed on gpu-1, device 0" in pod
+    node = kubectl("describe", "node", "gpu-1")
+    assert "trainer" in node
+    assert "aliyun.com/gpu-mem" in node
+    assert "placed on gpu-1, device 0" in kubectl("get", "events")
+    assert "Pod/trainer" in kubectl("events")
+
+
+def test_annotate_label_and_patch_in_three_ways(kubectl: Kubectl) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    kubectl("annotate", "pod", "trainer", "gpushare.io/policy=spread")
+    kubectl("label", "pod", "trainer", "tier=x", "app-")
+    kubectl("patch", "pod", "trainer", "--type=merge", "-p", '{"metadata":{"labels":{"m":"1"}}}')
+    operation = '[{"op":"add","path":"/metadata/labels/j","value":"1"}]'
+    kubectl("patch", "pod", "trainer", "--type=json", "-p", operation)
+    image = '{"spec":{"containers":[{"name":"main","image":"registry.example/app:2"}]}}'
+    kubectl("patch", "pod", "trainer", "-p", image)
+    pod = json.loads(kubectl("get", "pod", "trainer", "-o", "json"))
+    assert pod["metadata"]["labels"] == {"tier": "x", "m": "1", "j": "1"}
+    assert pod["metadata"]["annotations"]["gpushare.io/policy"] == "spread"
+    (container,) = pod["spec"]["containers"]
+    assert container["image"] == "registry.example/app:2"
+    assert container["resources"]["limits"] == {"aliyun.com/gpu-mem": "3"}
+    forbidden = '{"spec":{"nodeName":"elsewhere"}}'
+    assert "Forbidden" in kubectl("patch", "pod", "trainer", "-p", forbidden, code=1)
+
+
+def test_delete_waits_until_the_pod_is_gone(kubectl: Kubectl, server: ApiServer) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    assert "deleted" in kubectl("delete", "pod", "trainer")
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    run_pod(server)
+    process = kubectl.start("delete", "pod", "trainer", "--now")
+    overdue = threading.Timer(30, process.kill)
+    overdue.start()
+    try:
+        server.store.wait(PODS.table, server.store.version, 20)
+        marked = metadata(server.registry.get(PODS, "default", "trainer").body)
+        assert marked["deletionGracePeriodSeconds"] == 1
+        server.registry.delete(PODS, "default", "trainer", DeleteOptions(grace=0))
+        assert process.wait(20) == 0
+    finally:
+        overdue.cancel()
+        process.kill()
+        process.communicate()
+    assert "No resources found" in kubectl("get", "pods")
+
+
+def test_force_deletes_at_once(kubectl: Kubectl, server: ApiServer) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    run_pod(server)
+    kubectl("delete", "pod", "trainer", "--force", "--grace-period=0")
+    assert "NotFound" in kubectl("get", "pod", "trainer", code=1)
+
+
+def test_logs_are_read_and_followed(kubectl: Kubectl, server: ApiServer) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    uid = run_pod(server)
+    server.logs.write(uid, "main", "sees GPU 0\nready\n", datetime(2026, 1, 1, tzinfo=UTC))
+    assert kubectl("logs", "trainer") == "sees GPU 0\nready\n"
+    assert kubectl("logs", "trainer", "--tail=1") == "ready\n"
+    process = kubectl.start("logs", "-f", "trainer")
+    overdue = threading.Timer(30, process.kill)
+    overdue.start()
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "sees GPU 0\n"
+        server.registry.delete(PODS, "default", "trainer", DeleteOptions(grace=0))
+        assert process.stdout.read() == "ready\n"
+        assert process.wait() == 0
+    finally:
+        overdue.cancel()
+        process.kill()
+        process.communicate()
+
+
+def test_cordon_and_uncordon(kubectl: Kubectl) -> None:
+    add_node(kubectl)
+    kubectl("cordon", "gpu-1")
+    assert "SchedulingDisabled" in kubectl("get", "node", "gpu-1")
+    kubectl("uncordon", "gpu-1")
+    assert "SchedulingDisabled" not in kubectl("get", "node", "gpu-1")
+    kubectl("taint", "node", "gpu-1", "gpu=yes:NoSchedule")
+    assert "NoSchedule" in kubectl("describe", "node", "gpu-1")
+
+
+def test_wait_sees_a_condition_come(kubectl: Kubectl, server: ApiServer) -> None:
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    process = kubectl.start("wait", "pod/trainer", "--for=condition=Ready", "--timeout=20s")
+    run_pod(server)
+    out, _ = process.communicate(timeout=30)
+    assert (process.returncode, out) == (0, "pod/trainer condition met\n")
+
+
+def test_what_the_server_serves_is_listed(kubectl: Kubectl) -> None:
+    lines = kubectl("api-resources", "--no-headers").splitlines()
+    assert any(line.split()[:3] == ["pods", "po", "v1"] for line in lines)
+    assert any("leases" in line and "coordination.k8s.io/v1" in line for line in lines)
+    assert "Server Version" in kubectl("version")
+
+
+CONFIG = {"name": "c", "namespace": "team"}
+
+
+def test_a_namespace_comes_and_goes(kubectl: Kubectl) -> None:
+    for kind, meta in (("Namespace", {"name": "team"}), ("ConfigMap", CONFIG)):
+        body = {"apiVersion": "v1", "kind": kind, "metadata": meta}
+        kubectl("create", "-f", "-", stdin=json.dumps(body))
+    assert "0" in kubectl("get", "cm", "-n", "team", "--no-headers").split()
+    kubectl("delete", "namespace", "team")
+    assert "not found" in kubectl("get", "ns", "team", code=1)
