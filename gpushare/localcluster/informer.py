@@ -79,7 +79,7 @@ class Informer:
         answer = self._api.get(self._path, self._query)
         listed = {_uid(item): item for item in answer.get("items") or ()}
         for uid in [uid for uid in self._objects if uid not in listed]:
-            self._handler(self._objects.pop(uid), None)
+            self._tell(self._objects.pop(uid), None)
         for item in listed.values():
             self._take(item)
         self._version = str((answer.get("metadata") or {}).get("resourceVersion", ""))
@@ -101,7 +101,7 @@ class Informer:
             self._version = str(item["metadata"]["resourceVersion"])
             if kind == "DELETED":
                 self._objects.pop(_uid(item), None)
-                self._handler(item, None)
+                self._tell(item, None)
             elif kind != "BOOKMARK":
                 self._take(item)
 
@@ -110,7 +110,14 @@ class Informer:
         before = self._objects.get(uid)
         self._objects[uid] = item
         if before is None or _version(before) != _version(item):
-            self._handler(before, item)
+            self._tell(before, item)
+
+    def _tell(self, before: Json | None, after: Json | None) -> None:
+        try:
+            self._handler(before, after)
+        except Exception:
+            # One object that the handler cannot take must not blind it to the others.
+            log.exception("change not handled path=%s", self._path)
 
 
 def _uid(item: Json) -> str:

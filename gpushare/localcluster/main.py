@@ -18,7 +18,7 @@ from types import FrameType
 
 import yaml
 
-from gpushare.errors import GpuShareError
+from gpushare.errors import ApiError, GpuShareError
 from gpushare.localcluster.apiserver import ApiServer
 from gpushare.localcluster.board import Board
 from gpushare.localcluster.client import ApiClient, HttpClient
@@ -167,10 +167,14 @@ def _run(parts: Sequence[_Part], *, keep: bool) -> int:
 
 def _run_part(cluster: _Cluster, part: _Part) -> bool:
     """Whether the scenario's expectations held."""
-    cluster.extender.check()
-    if isinstance(part.content, Scenario):
-        return cluster.runner.run(part.content)
-    return _run_program(cluster, part.content)
+    try:
+        if isinstance(part.content, Scenario):
+            return cluster.runner.run(part.content)
+        return _run_program(cluster, part.content)
+    except ApiError:
+        # If the extender died, its log says more than a call that found nobody there.
+        cluster.extender.check()
+        raise
 
 
 def _run_program(cluster: _Cluster, program: Program) -> bool:

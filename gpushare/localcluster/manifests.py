@@ -84,10 +84,24 @@ def pod_document(plan: PodPlan) -> Json:
         "containers": [_container(plan, index) for index in range(len(plan.containers))],
     }
     if plan.priority:
-        spec["priority"] = plan.priority
+        spec["priorityClassName"] = _class_name(plan.priority)
     if plan.node_selector:
         spec["nodeSelector"] = dict(plan.node_selector)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+
+
+def priority_class_document(priority: int) -> Json:
+    """The PriorityClass that pods of this priority name: a pod cannot state a number itself."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {"name": _class_name(priority)},
+        "value": priority,
+    }
+
+
+def _class_name(priority: int) -> str:
+    return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
 
 
 def _container(plan: PodPlan, index: int) -> Json:

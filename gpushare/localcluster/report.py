@@ -3,6 +3,7 @@
 Knows pods' states and the inspect document; decides nothing. Colours only where asked for.
 """
 
+import os
 import re
 import threading
 import time
@@ -152,7 +153,11 @@ class Report:
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self._colours and text else text
 
     def _print(self, text: str) -> None:
-        print(text, file=self._out, flush=True)
+        try:
+            print(text, file=self._out, flush=True)
+        except BrokenPipeError:
+            # Whoever read (head, a pager) has seen enough; the scenarios go on to their exit code.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())
 
 
 def natural(name: str) -> list[tuple[int, str]]:

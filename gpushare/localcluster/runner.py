@@ -4,23 +4,40 @@ Knows the API server's paths and the extender's inspect document, through HTTP o
 same to any cluster. Starts and stops nothing.
 """
 
+import contextlib
 import http.client
 import json
 import time
 from collections.abc import Callable
 from fnmatch import fnmatchcase
 
-from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.localcluster.board import Board, PodState
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
 from gpushare.localcluster.expectations import Facts, complaint
-from gpushare.localcluster.manifests import NAMESPACE, node_document, pod_document
-from gpushare.localcluster.plan import Apply, Cordon, Delete, Expect, Say, Scenario, Step, WaitFor
+from gpushare.localcluster.manifests import (
+    NAMESPACE,
+    node_document,
+    pod_document,
+    priority_class_document,
+)
+from gpushare.localcluster.plan import (
+    Apply,
+    Cordon,
+    Delete,
+    Expect,
+    PodPlan,
+    Say,
+    Scenario,
+    Step,
+    WaitFor,
+)
 from gpushare.localcluster.report import Report
 
 # The extender learns of changes by its own watch: an expectation has this long to come true.
 _PATIENCE = 5.0
 _POLL = 0.05
+_PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _CLEAN_TIMEOUT = 20.0
 
 _READY: dict[str, Callable[[PodState], bool]] = {
@@ -87,13 +104,19 @@ class Runner:
             self._report.say(step.text)
         elif isinstance(step, Apply):
             for pod in step.pods:
-                self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
+                self._apply(pod)
         elif isinstance(step, Delete):
             for name in self._matching(step.patterns):
                 self._delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
         else:
             self._cordon(step)
         return True
+
+    def _apply(self, pod: PodPlan) -> None:
+        if pod.priority:
+            with contextlib.suppress(ApiConflict):
+                self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
+        self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
 
     def _cordon(self, step: Cordon) -> None:
         word = "closed" if step.closed else "opened"

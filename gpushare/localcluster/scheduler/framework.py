@@ -194,7 +194,12 @@ class Framework:
         return self.binders[0].bind(pod, node_name)
 
     def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Events after which a pod rejected by these plugins is worth another try."""
+        """Events after which a pod rejected by these plugins is worth another try.
+
+        A pod that nobody in particular rejected (there was no node at all) waits for any event.
+        """
+        if not plugin_names:
+            return ANY_EVENT
         known = {plugin.name: plugin.events for plugin in self.plugins}
         # A rejecter that is no plugin (an extender) waits for everything.
         return frozenset().union(*(known.get(name, ANY_EVENT) for name in plugin_names))

@@ -1,0 +1,344 @@
+"""The small scheduler against the API server and a real HTTP extender, over sockets."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from datetime import datetime
+from typing import Any
+
+import pytest
+
+from gpushare.errors import ApiNotFound
+from gpushare.localcluster.apiserver import ApiServer
+from gpushare.localcluster.client import MERGE_PATCH, ApiClient
+from gpushare.localcluster.kubelet import Kubelet
+from gpushare.localcluster.scheduler.config import SchedulerOptions
+from gpushare.localcluster.scheduler.cycle import Decision
+from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.localcluster.store import Store
+from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
+from tests.integration.small_extender import SmallExtender, small_extender
+
+GPU = "example.com/gpu-mem"
+PODS = "/api/v1/namespaces/default/pods"
+Json = dict[str, Any]
+
+
+class Cluster:
+    """An API server, an extender and a scheduler, with the few calls that tests make."""
+
+    def __init__(self, server: ApiServer, extender: SmallExtender) -> None:
+        self.server = server
+        self.extender = extender
+        self.api = ApiClient(server.url, user_agent="test")
+        self.decisions: list[Decision] = []
+        config = ExtenderConfig(
+            url_prefix=extender.url,
+            filter_verb="filter",
+            prioritize_verb="prioritize",
+            weight=150,
+            bind_verb="bind",
+            http_timeout=2.0,
+            node_cache_capable=True,
+            managed_resources=(ManagedResource(GPU),),
+        )
+        options = SchedulerOptions((config,), initial_backoff=0.05, max_backoff=0.2, seed=1)
+        self.scheduler = Scheduler(server.url, options, observer=self.decisions.append)
+        self.kubelet = Kubelet(server.url, server.logs)
+
+    def node(self, name: str, units: int = 16, **spec: Any) -> None:
+        amounts = {"cpu": "8", "memory": "16Gi", "pods": "10", GPU: str(units)}
+        meta = {"name": name}
+        self.api.create(
+            "/api/v1/nodes",
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": meta,
+                "spec": spec,
+                "status": {"capacity": amounts, "allocatable": amounts},
+            },
+        )
+
+    def pod(self, name: str, units: int = 4, annotations: Json | None = None, **spec: Any) -> None:
+        resources = {"limits": {GPU: str(units)}} if units else {}
+        container = {"name": "main", "image": "pause", "resources": resources}
+        self.api.create(
+            PODS,
+            {
+                "apiVersion": "v1",
+                "kind": "Pod",
+                "metadata": {"name": name, "annotations": annotations or {}},
+                "spec": {"containers": [container], **spec},
+            },
+        )
+
+    def get(self, name: str) -> Json:
+        return self.api.get(f"{PODS}/{name}")
+
+    def node_of(self, name: str) -> str:
+        return str(self.get(name)["spec"].get("nodeName", ""))
+
+    def condition(self, name: str) -> tuple[str, str, str]:
+        for condition in self.get(name)["status"].get("conditions", []):
+            if condition["type"] == "PodScheduled":
+                return (
+                    condition["status"],
+                    condition.get("reason", ""),
+                    condition.get("message", ""),
+                )
+        return "", "", ""
+
+    def events(self, name: str) -> list[tuple[str, str, int]]:
+        query = {"fieldSelector": f"involvedObject.name={name}"}
+        found = self.api.get("/api/v1/events", query)["items"]
+        return [(event["reason"], event["message"], event["count"]) for event in found]
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    server = ApiServer(Store())
+    server.start()
+    with small_extender(server.url) as extender:
+        made = Cluster(server, extender)
+        made.scheduler.start()
+        made.kubelet.start()
+        yield made
+        made.kubelet.stop()
+        made.scheduler.stop()
+        made.api.close()
+    server.stop()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith(("bind", "informer"))]
+
+
+def eventually(true: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true in time"
+        time.sleep(0.01)
+
+
+def test_a_pod_goes_through_filter_prioritize_and_bind(cluster: Cluster) -> None:
+    cluster.extender.answers["prioritize"] = lambda args: [{"Host": "n2", "Score": 10}]
+    for name in ("n1", "n2"):
+        cluster.node(name)
+    eventually(lambda: len(cluster.api.get("/api/v1/nodes")["items"]) == 2)
+    cluster.pod("p")
+    eventually(lambda: cluster.node_of("p"))
+    eventually(lambda: cluster.events("p"))
+    pod = cluster.get("p")
+    assert pod["spec"]["nodeName"] == "n2"
+    assert pod["metadata"]["annotations"]["device"] == "0"
+    assert cluster.extender.verbs("p") == ["filter", "prioritize", "bind"]
+    assert cluster.events("p") == [("Scheduled", "Successfully assigned default/p to n2", 1)]
+    assert cluster.condition("p")[0] == "True"
+    decision = cluster.decisions[0]
+    assert (decision.node, decision.evaluated, decision.feasible) == ("n2", 2, 2)
+
+
+def test_a_pod_the_extender_does_not_manage_is_bound_without_it(cluster: Cluster) -> None:
+    cluster.node("n1")
+    cluster.pod("p", units=0)
+    eventually(lambda: cluster.node_of("p") == "n1")
+    assert cluster.extender.calls == []
+
+
+def test_a_rejected_pod_says_why_and_comes_back_when_a_node_opens(cluster: Cluster) -> None:
+    cluster.node("n1", unschedulable=True)
+    cluster.node("n2", units=2)
+    cluster.pod("p")
+    text = (
+        f"0/2 nodes are available: 1 Insufficient {GPU}, 1 node(s) were unschedulable."
+        " preemption: 0/2 nodes are available: 2 Preemption is not helpful for scheduling."
+    )
+    eventually(lambda: cluster.condition("p") == ("False", "Unschedulable", text))
+    eventually(lambda: ("FailedScheduling", text, 1) in cluster.events("p"))
+    cluster.api.patch("/api/v1/nodes/n1", {"spec": {"unschedulable": None}}, MERGE_PATCH)
+    eventually(lambda: cluster.node_of("p") == "n1")
+
+
+def test_what_the_extender_rejects_waits_and_is_not_asked_about_in_a_hot_loop(
+    cluster: Cluster,
+) -> None:
+    cluster.node("n1")
+    cluster.extender.answers["filter"] = lambda args: {"FailedNodes": {"n1": "no device has room"}}
+    cluster.pod("p")
+    eventually(lambda: "1 no device has room." in cluster.condition("p")[2])
+    eventually(lambda: len(cluster.extender.verbs("p")) == 2)
+    # Nothing happens any more, so nothing is asked any more.
+    time.sleep(0.6)
+    assert cluster.extender.verbs("p") == ["filter", "filter"]
+    cluster.extender.answers["filter"] = lambda args: {"NodeNames": args["NodeNames"]}
+    cluster.node("n2")
+    eventually(lambda: cluster.node_of("p"))
+
+
+def test_an_extender_error_is_retried_by_time_alone(cluster: Cluster) -> None:
+    cluster.node("n1")
+    cluster.extender.answers["filter"] = lambda args: {"Error": "books not ready"}
+    cluster.pod("p")
+    expected = ("False", "SchedulerError", "books not ready")
+    eventually(lambda: cluster.condition("p") == expected)
+    eventually(lambda: any(count > 1 for *_, count in cluster.events("p")))
+    cluster.extender.answers["filter"] = lambda args: {"NodeNames": args["NodeNames"]}
+    eventually(lambda: cluster.node_of("p") == "n1")
+
+
+def test_a_failed_bind_gives_the_room_back_and_is_tried_again(cluster: Cluster) -> None:
+    cluster.node("n1")
+    cluster.extender.answers["bind"] = lambda args: {"Error": "lost a race"}
+    cluster.pod("p", units=16)
+    eventually(lambda: cluster.condition("p") == ("False", "SchedulerError", "lost a race"))
+    cluster.extender.answers["bind"] = cluster.extender.bind
+    eventually(lambda: cluster.node_of("p") == "n1")
+    assert cluster.extender.verbs("p")[:4] == ["filter", "bind", "filter", "bind"]
+
+
+def test_a_bind_that_worked_although_it_reported_an_error_is_not_repeated(
+    cluster: Cluster,
+) -> None:
+    cluster.node("n1")
+
+    def bind_and_complain(args: Json) -> Json:
+        cluster.extender.bind(args)
+        eventually(lambda: cluster.node_of("p"))
+        time.sleep(0.1)
+        return {"Error": "the answer was lost"}
+
+    cluster.extender.answers["bind"] = bind_and_complain
+    cluster.pod("p")
+    eventually(lambda: cluster.node_of("p") == "n1")
+    time.sleep(0.5)
+    assert cluster.extender.verbs("p").count("bind") == 1
+    cluster.extender.answers["bind"] = cluster.extender.bind
+    cluster.pod("q", units=13)
+    eventually(lambda: f"Insufficient {GPU}" in cluster.condition("q")[2])
+
+
+def test_an_assumed_pod_counts_while_its_bind_is_under_way(cluster: Cluster) -> None:
+    cluster.node("n1")
+    release = threading.Event()
+
+    def slow(args: Json) -> Json:
+        release.wait(1.5)
+        return cluster.extender.bind(args)
+
+    cluster.extender.answers["bind"] = slow
+    cluster.pod("p", units=10)
+    eventually(lambda: "bind" in cluster.extender.verbs("p"))
+    cluster.pod("q", units=10)
+    eventually(lambda: f"1 Insufficient {GPU}" in cluster.condition("q")[2])
+    assert cluster.node_of("p") == ""
+    release.set()
+    eventually(lambda: cluster.node_of("p") == "n1")
+
+
+def test_deletion_frees_room_for_the_pod_that_waits_and_priority_goes_first(
+    cluster: Cluster,
+) -> None:
+    cluster.node("n1")
+    cluster.pod("first", units=16)
+    eventually(lambda: cluster.node_of("first"))
+    cluster.pod("low", units=16)
+    high = {"metadata": {"name": "high"}, "value": 10}
+    cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", high)
+    cluster.pod("high", units=16, priorityClassName="high")
+    eventually(lambda: cluster.condition("low")[1] == "Unschedulable")
+    eventually(lambda: "Preemption is not offered" in cluster.condition("high")[2])
+    time.sleep(0.3)
+    cluster.api.delete(f"{PODS}/first")
+    eventually(lambda: cluster.node_of("high") == "n1")
+    assert cluster.node_of("low") == ""
+
+
+def test_a_pod_deleted_while_it_waits_is_forgotten(cluster: Cluster) -> None:
+    cluster.pod("p")
+    eventually(lambda: cluster.condition("p")[2] == "no nodes available to schedule pods")
+    cluster.api.delete(f"{PODS}/p")
+    cluster.node("n1")
+    time.sleep(0.2)
+    assert cluster.extender.verbs("p") == []
+
+
+def test_a_pod_that_came_before_any_node_is_bound_when_one_comes(cluster: Cluster) -> None:
+    cluster.pod("p")
+    eventually(lambda: cluster.condition("p")[2] == "no nodes available to schedule pods")
+    cluster.node("n1")
+    eventually(lambda: cluster.node_of("p") == "n1")
+
+
+def test_a_pod_of_another_scheduler_is_left_alone(cluster: Cluster) -> None:
+    cluster.node("n1")
+    cluster.pod("theirs", schedulerName="other")
+    cluster.pod("ours")
+    eventually(lambda: cluster.node_of("ours"))
+    assert cluster.node_of("theirs") == ""
+    assert cluster.condition("theirs") == ("", "", "")
+
+
+def test_the_kubelet_runs_pods_ends_them_and_confirms_deletion(cluster: Cluster) -> None:
+    cluster.node("n1")
+    cluster.pod("stays")
+    cluster.pod("ends", annotations={"localcluster.gpushare.io/run-seconds": "0.2"})
+    eventually(lambda: cluster.get("stays")["status"]["phase"] == "Running")
+    status = cluster.get("stays")["status"]
+    ready = {c["type"]: c["status"] for c in status["conditions"]}
+    assert ready["Ready"] == ready["ContainersReady"] == ready["PodScheduled"] == "True"
+    assert status["containerStatuses"][0]["ready"] is True
+    assert status["podIP"].startswith("10.244.")
+    datetime.strptime(status["startTime"], "%Y-%m-%dT%H:%M:%S%z")
+    eventually(lambda: cluster.get("ends")["status"]["phase"] == "Succeeded")
+    cluster.api.delete(f"{PODS}/stays")
+
+    def gone() -> bool:
+        try:
+            cluster.get("stays")
+        except ApiNotFound:
+            return True
+        return False
+
+    eventually(gone)
+
+
+def test_the_kubelet_refuses_what_the_node_does_not_have(cluster: Cluster) -> None:
+    cluster.node("n1", units=8)
+    cluster.pod("fits", nodeName="n1", units=6)
+    eventually(lambda: cluster.get("fits")["status"]["phase"] == "Running")
+    cluster.pod("over", nodeName="n1", units=4)
+    eventually(lambda: cluster.get("over")["status"]["phase"] == "Failed")
+    status = cluster.get("over")["status"]
+    assert status["reason"] == f"OutOf{GPU}"
+    assert status["message"] == (
+        f"Pod was rejected: Node didn't have enough resource: {GPU},"
+        " requested: 4, used: 6, capacity: 8"
+    )
+
+
+def test_the_log_says_which_device_a_container_was_given(cluster: Cluster) -> None:
+    cluster.node("n1")
+    limits = {"limits": {"aliyun.com/gpu-mem": "2"}}
+    annotations = {"ALIYUN_COM_GPU_MEM_IDX": "3"}
+    containers = [
+        {"name": "gpu", "image": "pause", "resources": limits},
+        {"name": "plain", "image": "pause"},
+    ]
+    cluster.pod("p", annotations=annotations, containers=containers, nodeName="n1")
+    eventually(lambda: cluster.get("p")["status"]["phase"] == "Running")
+    uid = cluster.get("p")["metadata"]["uid"]
+    printed = {
+        name: [line for _, line in cluster.server.logs.read(uid, name)] for name in ("gpu", "plain")
+    }
+    assert "NVIDIA_VISIBLE_DEVICES=3" in printed["gpu"]
+    assert "2 units of device memory on device 3" in printed["gpu"]
+    assert printed["plain"][-1] == "no device was given to this container"
+
+
+def test_the_scheduler_takes_up_where_the_watch_was_compacted(cluster: Cluster) -> None:
+    cluster.node("n1")
+    cluster.pod("before")
+    eventually(lambda: cluster.node_of("before"))
+    for name in ("x", "y", "z"):
+        cluster.pod(name, units=1)
+    cluster.server.store.compact()
+    cluster.pod("after")
+    eventually(lambda: cluster.node_of("after"))
