@@ -5,6 +5,7 @@ It knows no Kubernetes: a script takes the connection and the request, and sends
 
 import json
 import socket
+import ssl
 import struct
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +32,8 @@ Script = Callable[[socket.socket, Seen], bool | None]
 class ScriptedServer:
     """Answers each request by the script; a script that returns False ends the connection."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: ssl.SSLContext | None = None) -> None:
+        self._tls = tls
         self.script: Script = reply()
         self.seen: list[Seen] = []
         self.stopped = threading.Event()
@@ -42,7 +44,7 @@ class ScriptedServer:
     @property
     def url(self) -> str:
         host, port = self._socket.getsockname()
-        return f"http://{host}:{port}"
+        return f"{'https' if self._tls else 'http'}://{host}:{port}"
 
     def __enter__(self) -> "ScriptedServer":
         self._threads[0].start()
@@ -63,6 +65,10 @@ class ScriptedServer:
         while not self.stopped.is_set():
             try:
                 connection, _ = self._socket.accept()
+                if self._tls:
+                    connection = self._tls.wrap_socket(
+                        connection, server_side=True, do_handshake_on_connect=False
+                    )
             except OSError:
                 return
             number = len(self._open)
@@ -126,14 +132,16 @@ def chunked(*chunks: bytes, end: bool = True) -> bytes:
     return head + body + (b"0\r\n\r\n" if end else b"")
 
 
-def write_kubeconfig(file: Path, server: str, user: dict[str, Any] | None = None) -> str:
+def write_kubeconfig(
+    file: Path, server: str, user: dict[str, Any] | None = None, **cluster: Any
+) -> str:
     """The path of a kubeconfig with one context, `only`."""
     document = {
         "apiVersion": "v1",
         "kind": "Config",
         "current-context": "only",
         "contexts": [{"name": "only", "context": {"cluster": "here", "user": "me"}}],
-        "clusters": [{"name": "here", "cluster": {"server": server}}],
+        "clusters": [{"name": "here", "cluster": {"server": server, **cluster}}],
         "users": [{"name": "me", "user": user or {}}],
     }
     file.write_text(json.dumps(document))
@@ -141,7 +149,7 @@ def write_kubeconfig(file: Path, server: str, user: dict[str, Any] | None = None
 
 
 @contextmanager
-def scripted_server() -> Iterator[ScriptedServer]:
+def scripted_server(tls: ssl.SSLContext | None = None) -> Iterator[ScriptedServer]:
     """A running server; none of its threads outlives the test."""
-    with ScriptedServer() as server:
+    with ScriptedServer(tls) as server:
         yield server

@@ -1,0 +1,122 @@
+"""The client over TLS: as API servers are spoken to outside of tests."""
+
+import shutil
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.errors import ApiUnavailable
+from gpushare.kube.client import KubeClient, connect
+from tests.unit.kube.scripted_server import (
+    ScriptedServer,
+    Seen,
+    answer,
+    chunked,
+    reply,
+    scripted_server,
+    write_kubeconfig,
+)
+
+pytestmark = pytest.mark.skipif(
+    shutil.which("openssl") is None, reason="openssl makes the certificates"
+)
+
+
+def make_certificate(folder: Path) -> ssl.SSLContext:
+    """A server's TLS settings with a certificate of its own, left as `ca.crt` in the folder."""
+    folder.mkdir()
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"]
+        + ["-nodes", "-days", "2", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.1"]
+        + ["-keyout", str(folder / "key"), "-out", str(folder / "ca.crt")],
+        check=True,
+        capture_output=True,
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "ca.crt", folder / "key")
+    return context
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ScriptedServer]:
+    with scripted_server(make_certificate(tmp_path / "good")) as running:
+        yield running
+
+
+def client_for(server: ScriptedServer, folder: Path, ca: Path) -> KubeClient:
+    fields = {"certificate-authority": str(ca)}
+    path = write_kubeconfig(folder / "config", server.url, {"token": "secret"}, **fields)
+    return connect(path, pool_size=4, user_agent="t")
+
+
+def test_calls_and_watches_work_over_tls(server: ScriptedServer, tmp_path: Path) -> None:
+    client = client_for(server, tmp_path, tmp_path / "good" / "ca.crt")
+    assert client.warm(2) == 2
+    server.script = reply(200, b"fine")
+    assert client.request("GET", "/x", timeout=5) == b"fine"
+
+    def script(connection: socket.socket, _: Seen) -> bool:
+        connection.sendall(chunked(b'{"a":1}\n', end=False))
+        server.stopped.wait(10)
+        return False
+
+    server.script = script
+    started = time.monotonic()
+    with client.stream("/w", {}, connect_timeout=5, read_timeout=30) as lines:
+        threading.Timer(0.2, lines.close).start()
+        assert list(lines) == [b'{"a":1}']
+    with (
+        pytest.raises(ApiUnavailable),
+        client.stream("/w", {}, connect_timeout=5, read_timeout=0.2) as lines,
+    ):
+        list(lines)
+    assert time.monotonic() - started < 10
+    client.close()
+
+
+def test_a_server_that_cannot_prove_itself_is_not_spoken_to_until_its_ca_is_there(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    make_certificate(tmp_path / "other")
+    ca = tmp_path / "ca.crt"
+    shutil.copy(tmp_path / "other" / "ca.crt", ca)
+    client = client_for(server, tmp_path, ca)
+    with pytest.raises(ApiUnavailable, match="certificate"):
+        client.request("GET", "/x", timeout=5)
+    assert server.seen == []
+    shutil.copy(tmp_path / "good" / "ca.crt", ca)
+    assert client.request("GET", "/x", timeout=5) == b"{}"
+    client.close()
+
+
+def test_in_a_pod_the_service_account_is_used_and_a_rotated_token_is_found(
+    server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    official = "kubernetes.config.incluster_config"
+    monkeypatch.setattr(f"{official}.SERVICE_TOKEN_FILENAME", str(token))
+    monkeypatch.setattr(f"{official}.SERVICE_CERT_FILENAME", str(tmp_path / "good" / "ca.crt"))
+    monkeypatch.setattr("gpushare.kube.client._SERVICE_ACCOUNT_TOKEN", token)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
+    client = connect(None, pool_size=2, user_agent="t")
+
+    def script(connection: socket.socket, seen: Seen) -> None:
+        fresh = seen.headers["authorization"].split()[1] == token.read_text().strip()
+        connection.sendall(answer(200 if fresh else 401))
+
+    server.script = script
+    client.request("GET", "/x", timeout=5)
+    token.write_text("second\n")
+    client.request("GET", "/x", timeout=5)
+    assert [seen.headers["authorization"].split()[1] for seen in server.seen] == (
+        ["first", "first", "second"]
+    )
+    client.close()
