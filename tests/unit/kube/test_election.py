@@ -1,7 +1,7 @@
 """The election by a Lease of our own: its rules one by one."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, SettingsError, WireError
@@ -226,6 +226,7 @@ def test_times_that_allow_two_leaders_are_refused(times: tuple[float, float, flo
         ElectionTiming(*times)
 
 
+@settings(deadline=None)  # machines of tests are busy
 @given(st.lists(st.sampled_from(["lost", "conflict", "ok"]), min_size=1), st.floats(0, 0.999))
 def test_no_answers_make_it_ask_in_a_hot_loop(answers: list[str], jitter: float) -> None:
     store, me, now = LeaseStore(), elector(), 0.0

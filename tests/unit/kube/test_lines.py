@@ -1,12 +1,13 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.kube.lines import LineSplitter
 
 
+@settings(deadline=None)  # machines of tests are busy
 @given(st.lists(st.binary().filter(lambda line: line.strip() and b"\n" not in line)), st.data())
 def test_lines_come_out_whole_wherever_the_stream_is_cut(
     lines: list[bytes], data: st.DataObject

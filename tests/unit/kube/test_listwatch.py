@@ -405,7 +405,7 @@ class Story:
             self.machine.on_end(self.now)
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 11), st.floats(0, 0.999)), min_size=1, max_size=30),
     st.booleans(),
@@ -431,6 +431,7 @@ def test_no_server_makes_it_ask_in_a_hot_loop_or_deliver_an_event_before_a_list(
         assert "replace" in story.delivered[: story.delivered.index("event")]
 
 
+@settings(deadline=None)  # machines of tests are busy
 @given(st.lists(st.floats(0, 0.999), min_size=1, max_size=10))
 def test_after_any_trouble_a_healthy_server_makes_it_synced_within_half_a_minute(
     jitters: list[float],
