@@ -13,6 +13,9 @@ from typing import Any
 
 from gpushare.errors import SettingsError
 
+SPARE_THREADS = 16
+"""Threads that binds leave to the other verbs: binds wait for the API server, the others do not."""
+
 _METAVARS = {"listen": "HOST:PORT", "health_listen": "HOST:PORT"}
 
 
@@ -50,7 +53,7 @@ class Settings:
     identity: str = _setting(
         "", "name of this process in the Lease (default: host name and a uuid)"
     )
-    threads: int = _setting(64, "requests served at once")
+    threads: int = _setting(80, "requests served at once; 16 of them are kept from binds")
     body_limit: int = _setting(16 * 1024 * 1024, "largest request body in bytes")
     insecure_listen: bool = _setting(False, "allow --listen beyond loopback without mutual TLS")
     tls_cert: str = _setting("", "certificate file of --listen")
@@ -154,8 +157,8 @@ def _typed(setting: "Field[Any]", value: object, where: str) -> object:
 def _check(settings: Settings) -> None:
     host, _ = address(settings.listen, "listen")
     address(settings.health_listen, "health-listen")
-    if settings.threads < 1:
-        raise SettingsError(f"threads: {settings.threads} is less than 1")
+    if not SPARE_THREADS < settings.threads <= 1000:
+        raise SettingsError(f"threads: {settings.threads} is not from {SPARE_THREADS + 1} to 1000")
     if settings.body_limit < 1024:
         raise SettingsError(f"body-limit: {settings.body_limit} is less than 1024 bytes")
     tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)

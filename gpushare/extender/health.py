@@ -3,17 +3,25 @@
 Standard library only. A connection that says nothing is closed after a few seconds.
 """
 
+import contextlib
 import logging
+import socket
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import cast
 from urllib.parse import parse_qs
 
 log = logging.getLogger("gpushare.health")
 
 Checks = Callable[[], Mapping[str, str]]
 """By name, what is wrong with it, or "" where it is well."""
+
+
+_Accepted = socket.socket | tuple[bytes, socket.socket]  # socketserver's own type for TCP and UDP
+_MOST_OPEN = 64
 
 
 class HealthServer:
@@ -67,9 +75,30 @@ def _report(checks: Mapping[str, str], query: Mapping[str, list[str]]) -> tuple[
 
 
 class _Server(ThreadingHTTPServer):
+    """A thread a connection; when too many are open, the oldest one is cut."""
+
     daemon_threads = True
-    request_queue_size = 128
     block_on_close = False
+    request_queue_size = 128  # the default of 5 drops SYNs, and a probe then waits a second
+
+    def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(address, handler)
+        self._open: deque[socket.socket] = deque()
+
+    def process_request(self, request: _Accepted, client_address: object) -> None:
+        """Serve the connection in a thread."""
+        if isinstance(request, socket.socket):
+            self._open.append(request)
+        if len(self._open) > _MOST_OPEN:
+            with contextlib.suppress(OSError, IndexError):  # it may be closing by itself
+                self._open.popleft().shutdown(socket.SHUT_RDWR)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: _Accepted) -> None:
+        """Close the connection."""
+        with contextlib.suppress(ValueError):
+            self._open.remove(cast(socket.socket, request))
+        super().shutdown_request(request)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log our bugs; a caller that goes away, or reads nothing, is no news."""

@@ -6,6 +6,7 @@ because threads do not survive one.
 
 import logging
 import os
+import resource
 import socket
 import sys
 import threading
@@ -38,7 +39,7 @@ from gpushare.kube.leading import Leading
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger, Pairing
-from gpushare.settings import Settings, address, read_settings
+from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
@@ -51,7 +52,6 @@ _ROUTES = Routes()
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
-_WARM = 64
 _WARM_EVERY = 45.0
 """Seconds; kube-apiserver closes connections that are idle for 90 s."""
 
@@ -65,7 +65,7 @@ class Extender:
         self._client = connect(
             settings.kubeconfig or None,
             settings.context or None,
-            pool_size=settings.threads + 8,
+            pool_size=settings.threads - SPARE_THREADS + 8,
             user_agent="gpushare-extender",
         )
         self._gate = _gate(settings, self._client, self._library)
@@ -74,9 +74,10 @@ class Extender:
         service = Service(
             self._library,
             self._binder,
-            self._gate.not_ready,
-            settings.filter_answer == "best",
-            self._metrics.observe,
+            not_ready=self._gate.not_ready,
+            best_only=settings.filter_answer == "best",
+            most_binds=settings.threads - SPARE_THREADS,
+            observe=self._metrics.observe,
         )
         names = frozenset(name for name in settings.tls_client_names.split(",") if name)
         self.app = build_app(service, _routes(entry), settings.body_limit, names)
@@ -106,7 +107,7 @@ class Extender:
     def _warm(self) -> None:
         """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
         try:
-            self._client.warm(min(self._settings.threads, _WARM))
+            self._client.warm(self._settings.threads - SPARE_THREADS)
         except ApiError as error:
             log.warning("no connection to the API server yet: %s", error)
         self._warmed = time.monotonic()
@@ -145,7 +146,7 @@ class _Gunicorn(BaseApplication):
             "workers": 1,
             "worker_class": "gpushare.extender.worker.BufferedThreadWorker",
             "threads": settings.threads,
-            "worker_connections": 4096,
+            "worker_connections": _connections(),
             "backlog": 2048,
             # Go keeps idle connections 90 s and does not repeat a POST that meets a closed one.
             "keepalive": 120,
@@ -263,6 +264,13 @@ def _routes(entry: ExtenderConfig) -> Routes:
         prioritize=entry.prioritize_verb or _ROUTES.prioritize,
         bind=entry.bind_verb or _ROUTES.bind,
     )
+
+
+def _connections() -> int:
+    """How many clients may be connected: what the descriptors leave, at most 2048."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
 
 
 def _unit_bytes(unit: str) -> int:

@@ -1,10 +1,11 @@
 """The verbs: bytes in, bytes out. gate -> decode -> ledger -> decide -> encode.
 
-Knows no HTTP and no threads; every method may be called from many at once. Filter and prioritize
+Knows no HTTP; every method may be called from many threads at once. Filter and prioritize
 read a snapshot and change nothing. One log line for each decision.
 """
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,10 +13,12 @@ from dataclasses import dataclass
 from gpushare.core.decide import best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
+from gpushare.extender.binder import Answer as BindAnswer
 from gpushare.extender.binder import Asked
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.wire.extender import (
+    BindArgs,
     FilterArgs,
     decode_bind,
     decode_filter,
@@ -48,20 +51,25 @@ class Service:
     """The extender's verbs.
 
     not_ready: the reason not to answer now, or "". best_only: filter answers its best node alone.
+    most_binds: binds that may be under way at once; they wait for the API server, and would
+    otherwise hold every thread when it is slow.
     """
 
     def __init__(
         self,
         library: Library,
         binder: Binder,
+        *,
         not_ready: Callable[[], str],
         best_only: bool,
+        most_binds: int,
         observe: Observe,
     ) -> None:
         self._library = library
         self._binder = binder
         self._not_ready = not_ready
         self._best_only = best_only
+        self._binds = threading.BoundedSemaphore(most_binds)
         self._observe = observe
         self._remembered: dict[str, Asked | None] = {}
 
@@ -175,6 +183,15 @@ class Service:
             return Answer(encode_bind(f"gpushare: {error}"), "malformed")
         except NotReady as error:
             return Answer(encode_bind(str(error)), "not_ready")
+        if not self._binds.acquire(blocking=False):
+            return Answer(encode_bind("gpushare: too many binds are under way"), "busy")
+        try:
+            answer = self._run_bind(args)
+        finally:
+            self._binds.release()
+        return Answer(encode_bind(answer.error), answer.reason)
+
+    def _run_bind(self, args: BindArgs) -> BindAnswer:
         uid = args.ref.uid
         # One look: a filter of the same pod may take it out and put it in again meanwhile, and a
         # pod taken for one that asks for nothing would be bound without a charge.
@@ -188,7 +205,7 @@ class Service:
         else:
             self._remembered.pop(uid, None)
             log.info("bind pod=%s node=%s devices=%s", args.ref, args.node, self._devices(uid))
-        return Answer(encode_bind(answer.error), answer.reason)
+        return answer
 
     def _devices(self, uid: str) -> str:
         """What the pod was given, as "0:4,1:4" (device:units); "-" for a pod without GPU."""

@@ -142,7 +142,14 @@ def client(case: str, ledger: Ledger) -> Client:
     NodeSink(library, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
     PodSink(library).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
     binder = Binder(NoApi(), library, lambda: math.inf)
-    service = Service(library, binder, lambda: "", False, lambda *_: None)
+    service = Service(
+        library,
+        binder,
+        not_ready=lambda: "",
+        best_only=False,
+        most_binds=64,
+        observe=lambda *_: None,
+    )
     return build_app(service, Routes(), 1 << 20, frozenset()).test_client()
 
 
