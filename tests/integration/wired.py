@@ -7,7 +7,6 @@ and `main.py` add is tried by the tests that start the process.
 import math
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -23,7 +22,6 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
-from tests.integration.cluster import Cluster
 from tests.integration.verbs import Reply, Verbs, poll
 
 QUICK = Timing(pause=0.02, longest_pause=0.2, relist_spacing=0.05)
@@ -35,18 +33,11 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 class Wired(Verbs):
     """An extender without HTTP; `pods`, `nodes`: its reflectors. lag: seconds its gate is ahead."""
 
-    def __init__(
-        self,
-        folder: Path,
-        cluster: Cluster,
-        timing: Timing = QUICK,
-        kubeconfig: str = "",
-    ) -> None:
+    def __init__(self, kubeconfig: str, timing: Timing = QUICK) -> None:
         self.ledger = Ledger()
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
         library = Library((Books(ALIYUN, self.ledger, rankings, "device-bestfit"),))
-        path = kubeconfig or cluster.kubeconfig(folder)
-        self._client = connect(path, pool_size=80, user_agent="wired")
+        self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
         self.lag = 0.0
         self.nodes = Reflector(
             self._client,
@@ -66,7 +57,14 @@ class Wired(Verbs):
         }
         self.gate = Gate(sources, None, lambda: time.monotonic() + self.lag)
         self.binder = Binder(self._client, library, lambda: math.inf)
-        self.service = Service(library, self.binder, self.gate.not_ready, False, lambda *_: None)
+        self.service = Service(
+            library,
+            self.binder,
+            not_ready=self.gate.not_ready,
+            best_only=False,
+            most_binds=64,
+            observe=lambda *_: None,
+        )
 
     def start(self) -> None:
         self.gate.start()
