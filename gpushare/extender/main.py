@@ -63,7 +63,8 @@ class Extender:
         self._settings = settings
         self._library = _library(settings, entry)
         self._client = connect(
-            settings.kubeconfig or None,
+            # Outside a pod, where kubectl would look too.
+            settings.kubeconfig or os.environ.get("KUBECONFIG"),
             settings.context or None,
             pool_size=settings.threads - SPARE_THREADS + 8,
             user_agent="gpushare-extender",
