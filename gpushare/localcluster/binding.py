@@ -28,7 +28,7 @@ def target_node(binding: Object) -> str:
     target = binding.get("target") or {}
     if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
         raise bad_request("target of a Binding must be a reference to a node")
-    if target.get("kind") not in {None, "", "Node"}:
+    if target.get("kind") not in (None, "", "Node"):
         raise invalid("Binding", name_of(binding), "target.kind", "Unsupported value")
     if not target.get("name"):
         raise invalid("Binding", name_of(binding), "target.name", "Required value")

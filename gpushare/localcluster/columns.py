@@ -69,7 +69,7 @@ def _path(*steps: str, absent: str = NONE) -> Callable[[Object, datetime], Cell]
         found: object = body
         for step in steps:
             found = found.get(step) if isinstance(found, dict) else None
-        return absent if found in {None, ""} else str(found)
+        return absent if found is None or found == "" else str(found)
 
     return cell
 

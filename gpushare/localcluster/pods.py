@@ -129,7 +129,7 @@ def _tolerations(given: list[Object]) -> list[Object]:
     for condition in ("not-ready", "unreachable"):
         key = f"node.kubernetes.io/{condition}"
         tolerated = any(
-            item.get("key") in {key, None, ""} and item.get("effect") in {"NoExecute", None, ""}
+            item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "")
             for item in given
         )
         if not tolerated:

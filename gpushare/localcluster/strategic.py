@@ -135,9 +135,11 @@ def _merge_list(
 
 
 def _merge_items(current: list[object], patch: list[object], field: str, key: str) -> list[object]:
-    items: dict[object, object] = {
-        item.get(key): item for item in current if isinstance(item, dict)
-    }
+    items: dict[object, object] = {}
+    for index, old in enumerate(current):
+        known = old.get(key) if isinstance(old, dict) else None
+        # What has no usable key cannot be patched, and stays where it is.
+        items[known if isinstance(known, str | int) else (index,)] = old
     for item in patch:
         if not isinstance(item, dict) or not isinstance(item.get(key), str | int):
             raise bad_request(f"an item of {field} in the patch lacks its merge key {key!r}")

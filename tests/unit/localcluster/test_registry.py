@@ -1,0 +1,160 @@
+"""The registry under odd objects: stored or refused, never a traceback, never half done."""
+
+import json
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.localcluster.deletion import DeleteOptions
+from gpushare.localcluster.objects import Object
+from gpushare.localcluster.patch import json_patch, merge_patch
+from gpushare.localcluster.registry import Registry
+from gpushare.localcluster.resources import EVENTS, LEASES, NODES, PODS, PRIORITY_CLASSES, Resource
+from gpushare.localcluster.status import StatusError
+from gpushare.localcluster.store import Store
+from gpushare.localcluster.strategic import strategic_merge
+from gpushare.localcluster.tables import table
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+POD: Object = {
+    "metadata": {"name": "x", "labels": {"a": "b"}, "annotations": {"c": "d"}, "finalizers": ["e"]},
+    "spec": {
+        "priorityClassName": "",
+        "activeDeadlineSeconds": 5,
+        "terminationGracePeriodSeconds": 3,
+        "schedulingGates": [{"name": "g"}],
+        "tolerations": [{"key": "k", "effect": "NoSchedule"}],
+        "initContainers": [{"name": "i", "image": "y"}],
+        "containers": [
+            {
+                "name": "c",
+                "image": "x:1",
+                "ports": [{"containerPort": 1}],
+                "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}},
+            }
+        ],
+    },
+}
+STATUS: Object = {
+    "capacity": {"cpu": "1"},
+    "phase": "Running",
+    "reason": "r",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "addresses": [{"type": "InternalIP", "address": "1"}],
+    "nodeInfo": {"kubeletVersion": "v"},
+    "containerStatuses": [
+        {"ready": True, "restartCount": 1, "state": {"waiting": {"reason": "w"}}}
+    ],
+}
+NODE: Object = {"metadata": {"name": "x"}, "spec": {"unschedulable": True}, "status": STATUS}
+EVENT: Object = {
+    "metadata": {"name": "x"},
+    "involvedObject": {"kind": "Pod", "name": "p"},
+    "source": {"component": "s", "host": "h"},
+    "series": {"count": 1, "lastObservedTime": "t"},
+    "count": 1,
+    "message": "m",
+}
+LEASE: Object = {"metadata": {"name": "x"}, "spec": {"holderIdentity": "h"}}
+CLASS: Object = {"metadata": {"name": "x"}, "value": 1, "globalDefault": True}
+KINDS = st.sampled_from(
+    [(PODS, POD), (NODES, NODE), (EVENTS, EVENT), (LEASES, LEASE), (PRIORITY_CLASSES, CLASS)]
+)
+ODD = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-1, 1)
+    | st.sampled_from(["", "x", "1", "a/b", "\ud800"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("xy"), inner),
+    max_leaves=3,
+)
+
+
+def places(body: object, path: tuple[str | int, ...] = ()) -> list[tuple[str | int, ...]]:
+    found = [path] if path else []
+    items = (
+        body.items()
+        if isinstance(body, dict)
+        else enumerate(body if isinstance(body, list) else [])
+    )
+    for key, value in items:
+        found += places(value, (*path, key))
+    return found
+
+
+def with_odd(body: Object, path: tuple[str | int, ...], odd: object) -> Object:
+    changed: Object = json.loads(json.dumps(body))
+    inner: object = changed
+    for key in path[:-1]:
+        inner = inner[key]  # type: ignore[index]  # the path comes from `places` of this body
+    inner[path[-1]] = odd  # type: ignore[index]  # the path comes from `places` of this body
+    return changed
+
+
+def use(registry: Registry, resource: Resource, body: Object) -> None:
+    """Do with an object whatever can be done."""
+    namespace = "default" if resource.namespaced else ""
+    made = registry.create(resource, namespace, body)
+    made.encoded()
+    for status_only in (True, False):
+        registry.revise(
+            resource,
+            namespace,
+            "x",
+            lambda old: {**old, "status": body.get("status", STATUS)},
+            status_only=status_only and resource.status,
+        )
+    records, version = registry.records(resource, None)
+    json.dumps(table(resource, records, version, NOW))
+    if resource is PODS:
+        with suppress(StatusError):
+            registry.bind(namespace, "x", {"target": {"name": "n"}})
+    registry.delete(resource, namespace, "x", DeleteOptions())
+
+
+@settings(max_examples=300)
+@given(st.data(), KINDS, ODD)
+def test_an_odd_object_is_stored_or_refused(
+    data: st.DataObject, kind: tuple[Resource, Object], odd: object
+) -> None:
+    resource, body = kind
+    path = data.draw(st.sampled_from(places(body)))
+    registry = Registry(Store())
+    with suppress(StatusError):
+        use(registry, resource, with_odd(body, path, odd))
+    # Whatever has been stored must not harm the next one.
+    registry.create(PODS, "kube-system", {**POD, "metadata": {"name": "next"}})
+
+
+@settings(max_examples=300)
+@given(st.data(), KINDS, ODD)
+def test_an_odd_patch_is_applied_or_refused(
+    data: st.DataObject, kind: tuple[Resource, Object], odd: object
+) -> None:
+    resource, body = kind
+    path = data.draw(st.sampled_from(places(body)))
+    registry = Registry(Store())
+    namespace = "default" if resource.namespaced else ""
+    registry.create(resource, namespace, body)
+    patch = with_odd(body, path, odd)
+
+    def merged(old: Object) -> Object:
+        found = merge_patch(old, patch)
+        assert isinstance(found, dict)
+        return found
+
+    def edited(old: Object) -> Object:
+        pointer = "".join(f"/{step}" for step in path)
+        found = json_patch(old, [{"op": "add", "path": pointer, "value": odd}])
+        assert isinstance(found, dict)
+        return found
+
+    for change in (merged, edited, lambda old: strategic_merge(old, patch)):
+        for status_only in (True, False):
+            with suppress(StatusError):
+                registry.revise(resource, namespace, "x", change, status_only=status_only)
+    records, version = registry.records(resource, None)
+    json.dumps(table(resource, records, version, NOW))
