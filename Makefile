@@ -1,0 +1,85 @@
+# Everything one runs here. Each target sets up by itself what it needs, in .venv; nothing outside
+# this folder changes, except that `make kubectl` keeps its program in the user's cache.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+UV := 0.13.9
+
+# COVERAGE=1 measures branches while testing; PYTEST takes further options, as in PYTEST="-k ledger".
+COVERAGE ?=
+PYTEST ?=
+COVER := $(if $(COVERAGE),--cov --cov-branch --cov-report=)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test e2e bench lint types format branches check kubectl lock clean
+# A target that fails leaves no file that looks finished.
+.DELETE_ON_ERROR:
+
+help: ## say what there is
+	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
+
+demo: $(INSTALLED) ## try it: pods share GPUs on a cluster that lives in this machine's memory
+	@$(BIN)/gpushare demo
+
+test: $(INSTALLED) ## the unit, contract and integration tests
+	@$(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(COVER) $(PYTEST)
+
+e2e: $(INSTALLED) ## the tests with real processes: gunicorn, kubectl, signals
+	@PATH="$$PATH:$$(tests/e2e/kubectl/build.sh --built)" \
+	  $(BIN)/python -m pytest tests/e2e -p tests.parts -ra $(PYTEST)
+
+bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
+	@for file in $$(grep -l '^    python -m tests.bench' tests/bench/*.py); do \
+	  module=$$(basename "$$file" .py); echo "== $$module"; \
+	  $(BIN)/python -m "tests.bench.$$module" || exit; done
+
+lint: $(INSTALLED) ## ruff: rules and format
+	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
+
+types: $(INSTALLED) ## mypy, strict, on the package and the tests
+	@$(BIN)/mypy
+
+format: $(INSTALLED) ## let ruff put the code in shape
+	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
+
+branches: $(INSTALLED) ## of the last run with COVERAGE=1: are core, wire and ledger covered?
+	@$(BIN)/python -m tests.branches
+
+check: lint types ## all that must be green before a commit
+	@$(MAKE) --no-print-directory test COVERAGE=1
+	@$(MAKE) --no-print-directory branches
+
+kubectl: ## build a real kubectl from its Go module, where there is none (minutes), and print its path
+	@tests/e2e/kubectl/build.sh
+
+lock: ## pin the newest versions that setup.cfg allows, with their hashes
+	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT \
+	  && $(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet uv==$(UV) \
+	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile setup.cfg --quiet \
+	    --upgrade --universal --python-version 3.11 --generate-hashes -o requirements.lock
+
+clean: ## remove .venv and whatever else was made here
+	@rm -rf $(VENV) build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# Made anew when the dependencies change, or when its Python is gone. What the image runs with
+# (requirements.lock) is installed first, so tests see the same versions; pip checks the hashes.
+$(INSTALLED): setup.cfg pyproject.toml requirements.lock
+	@command -v $(PYTHON) >/dev/null 2>&1 || { \
+	  echo "gpushare: $(PYTHON) is not there. Install Python 3.11 or newer, or say where it is:" \
+	    "make PYTHON=/path/to/python3 ..."; exit 1; } >&2
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	  echo "gpushare: $(PYTHON) is $$($(PYTHON) --version 2>&1), but 3.11 or newer is needed:" \
+	    "make PYTHON=/path/to/python3.11 ..."; exit 1; } >&2
+	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
+	  echo "gpushare: $(PYTHON) cannot make virtual environments. On Debian and Ubuntu:" \
+	    "apt install python3-venv"; exit 1; } >&2
+	@echo "gpushare: installing into $(VENV) (once, a minute or so) ..." >&2
+	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
+	  || rm -rf $(VENV)
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	  --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@

@@ -1,0 +1,61 @@
+"""What the README tells people to apply is read by the code that reads it in earnest."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+import yaml
+
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import request_of
+from gpushare.wire.scheduler_config import decode_scheduler_config
+
+ROOT = Path(__file__).parents[2]
+CONFIGS = sorted((ROOT / "config" / "scheduler").iterdir())
+SAMPLES = sorted((ROOT / "config" / "samples").iterdir())
+
+
+@pytest.mark.parametrize("file", CONFIGS, ids=lambda file: file.name)
+def test_kube_scheduler_would_take_the_file_without_a_warning(file: Path) -> None:
+    config = decode_scheduler_config(yaml.safe_load(file.read_text()))
+    assert config.warnings == ()
+    (extender,) = config.extenders
+    assert extender.url_prefix == "http://127.0.0.1:32766/gpushare-scheduler"
+    verbs = (extender.filter_verb, extender.prioritize_verb, extender.bind_verb)
+    assert verbs == ("filter", "prioritize", "bind")
+    assert [resource.name for resource in extender.managed_resources] == [ALIYUN.resource]
+    # A full difference of scores beats all of kube-scheduler's own (at most 1400 in sum).
+    assert extender.weight * 10 > 1400
+
+
+def test_the_policy_file_names_priorities_without_which_1_22_does_not_start() -> None:
+    document = yaml.safe_load((ROOT / "config" / "scheduler" / "policy-1.22.json").read_text())
+    assert document["priorities"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "devices", "policy"),
+    [
+        ("one-device.yaml", 4, 1, ""),
+        ("two-devices.yaml", 8, 2, ""),
+        ("spread-policy.yaml", 4, 1, "spread"),
+    ],
+)
+def test_the_sample_pod_asks_for_what_its_comment_says(
+    name: str, units: int, devices: int, policy: str
+) -> None:
+    document = yaml.safe_load((ROOT / "config" / "samples" / name).read_text())
+    request = request_of(PODS.decode(msgspec.json.encode(document)), ALIYUN)
+    assert (request.units, request.devices, request.policy) == (units, devices, policy)
+
+
+def test_every_sample_is_tried_here() -> None:
+    names = {"one-device.yaml", "two-devices.yaml", "spread-policy.yaml"}
+    assert {file.name for file in SAMPLES} == names
+
+
+def test_the_pod_in_the_readme_is_the_sample() -> None:
+    shown = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
+    sample = (ROOT / "config" / "samples" / "one-device.yaml").read_text()
+    assert yaml.safe_load(shown) == yaml.safe_load(sample)
