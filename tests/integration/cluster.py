@@ -167,6 +167,10 @@ class Cluster:
     def annotations(self, pod: Json) -> dict[str, str]:
         return dict(self.get(pod)["metadata"].get("annotations") or {})
 
+    def annotate_pod(self, pod: Json, notes: Mapping[str, str]) -> None:
+        name = pod["metadata"]["name"]
+        self.change(PODS, "default", name, lambda body: with_annotations(body, notes))
+
     def set_phase(self, pod: Json, phase: str) -> None:
         name = pod["metadata"]["name"]
         self.change(

@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from gpushare.kube.listwatch import Timing
 from tests.integration.cluster import MEM, NPU, Cluster
 from tests.integration.process import Extender
 from tests.integration.verbs import never_over
-from tests.integration.wired import Wired
+from tests.integration.wired import QUICK, Wired
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class World:
 
 
 StartExtender = Callable[..., Extender]
-StartWired = Callable[..., Wired]
+MakeWired = Callable[..., Wired]
 
 
 def scheduler_file(folder: Path) -> str:
@@ -102,15 +103,31 @@ def start_extender(tmp_path: Path, cluster: Cluster) -> Iterator[StartExtender]:
 
 
 @pytest.fixture
-def wired(tmp_path: Path, cluster: Cluster) -> Iterator[Wired]:
-    """The extender's objects on `cluster`; the books are audited after the test."""
-    extender = Wired(tmp_path, cluster)
+def make_wired(tmp_path: Path, cluster: Cluster) -> Iterator[MakeWired]:
+    """Makes the extender's objects on `cluster`, not started; their books are audited at the end.
+
+    By then nothing goes wrong any more, so whatever went wrong before must have come right.
+    """
+    made: list[Wired] = []
+
+    def make(timing: Timing = QUICK, kubeconfig: str = "") -> Wired:
+        made.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing))
+        return made[-1]
+
+    yield make
+    cluster.faults.clear()
+    cluster.hook = None
+    for extender in made:
+        try:
+            extender.agrees(cluster)
+            never_over(extender)
+        finally:
+            extender.stop()
+
+
+@pytest.fixture
+def wired(make_wired: MakeWired) -> Wired:
+    """The extender's objects on `cluster`, ready."""
+    extender = make_wired()
     extender.start()
-    yield extender
-    try:
-        cluster.faults.clear()
-        cluster.hook = None
-        extender.agrees(cluster)
-        never_over(extender)
-    finally:
-        extender.stop()
+    return extender

@@ -11,10 +11,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 from gpushare.localcluster.client import HttpClient
+from tests.integration.cluster import Json
 from tests.integration.verbs import PATIENCE, Reply, Verbs, poll
 
 _PREFIX = "/gpushare-scheduler"
@@ -91,6 +94,23 @@ class Extender(Verbs):
         """Any call, over a kept-alive connection."""
         answer = self._http.call(method, path, body, timeout=timeout, headers=headers)
         return Reply(answer.status, answer.body)
+
+    def bind_later(self, pod: Json, node: str) -> "Future[str]":
+        """The error of a bind that is under way."""
+        answer: Future[str] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(self.bind(pod, node))
+            except Exception as error:
+                answer.set_exception(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        return answer
+
+    def ended(self) -> bool:
+        """Whether the process has ended by itself."""
+        return self._process.poll() is not None
 
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -1,0 +1,119 @@
+"""Processes that end, start or wait: the extender's and the API server's.
+
+Real extender processes, each of its test alone.
+"""
+
+import signal
+import time
+
+from gpushare.localcluster import faults
+from tests.integration.cluster import MARK, Cluster
+from tests.integration.conftest import StartExtender
+from tests.integration.verbs import poll
+
+DOWN = faults.status(503, "ServiceUnavailable")
+
+
+def test_it_answers_nothing_before_its_books_are_filled(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    node = cluster.node()
+    running = cluster.pod(10, spec={"nodeName": node}, annotations={f"{MARK}IDX": "0"})
+    pod = cluster.pod(10)
+    cluster.hook = lambda request: DOWN if request.path == "/api/v1/pods" else None
+    extender = start_extender()
+    poll(lambda: extender.probe("/readyz").status == 503, "it answers probes")
+    assert b"[-]pods pods are not listed yet" in extender.probe("/readyz").body
+    answer = extender.filter(pod, [node])
+    assert answer["Error"] == "gpushare is not ready: pods are not listed yet"
+    assert answer["NodeNames"] in (None, [])
+    assert extender.bind(pod, node) == "gpushare is not ready: pods are not listed yet"
+    assert extender.inspect_reply().status == 503
+    assert extender.post("prioritize", b'{"Pod":{},"NodeNames":[]}').status == 503
+    assert cluster.bindings() == []
+    cluster.hook = None
+    extender.wait_ready()
+    assert extender.bind(pod, node) == ""
+    assert extender.used(node) == [10, 10]
+    cluster.delete_pod(running)
+    extender.agrees(cluster)
+
+
+def test_it_waits_for_an_api_server_that_is_away(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    node = cluster.node()
+    cluster.stop()
+    extender = start_extender()
+    poll(lambda: extender.probe("/readyz").status == 503, "it answers probes")
+    cluster.restart()
+    extender.wait_ready()
+    assert extender.bind(cluster.pod(4), node) == ""
+
+
+def test_killed_and_started_anew_it_has_the_same_books(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    extender = start_extender()
+    extender.wait_ready()
+    nodes = [cluster.node(), cluster.node(devices=4, total=64)]
+    extender.knows(*nodes)
+    pods = [cluster.pod(units) for units in (3, 5, 16, 7)]
+    split = cluster.pod(8, 24, annotations={"aliyun.com/gpu-count": "2"})
+    for pod, node in zip([*pods, split], [*nodes, *nodes, nodes[1]], strict=True):
+        assert extender.bind(pod, node) == ""
+    cluster.faults.on("POST", "/binding$", faults.apply_late(0.5))
+    late = cluster.pod(2)
+    assert extender.bind(late, nodes[0]) != ""  # killed while the outcome is not known
+    before = extender.inspect()
+    extender.kill()
+    extender = start_extender()
+    extender.wait_ready()
+    poll(lambda: extender.inspect() == before, "the books are the same")
+    extender.agrees(cluster)
+    assert extender.bind(late, nodes[0]) == ""
+    assert extender.bind(pods[0], nodes[0]) == ""
+    assert extender.inspect() == before
+
+
+def test_it_outlives_the_api_server(start_extender: StartExtender, cluster: Cluster) -> None:
+    extender = start_extender()
+    extender.wait_ready()
+    node = cluster.node(devices=1, total=16)
+    extender.knows(node)
+    bound, pod, other = cluster.pod(4), cluster.pod(6), cluster.pod(2)
+    assert extender.bind(bound, node) == ""
+    assert extender.fit(pod, [node]) == [node]
+    extender.agrees(cluster)
+    cluster.stop()
+    begin = time.monotonic()
+    assert "did not say" in extender.bind(pod, node)
+    assert "cannot be read" in extender.bind(other, node)
+    assert time.monotonic() - begin < 8  # both answered within the scheduler's patience
+    assert extender.fit(cluster.pod(6), [node]) == [node]  # from the books
+    assert extender.fit(cluster.pod(7), [node]) == []  # the doubtful one counts
+    assert extender.ready()
+    cluster.delete_pod(bound)
+    newer = cluster.node()
+    cluster.restart()
+    extender.knows(newer)
+    assert extender.bind(pod, node) == ""
+    assert extender.bind(other, newer) == ""
+    extender.agrees(cluster)
+
+
+def test_asked_to_end_it_finishes_the_binds_under_way(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    extender = start_extender()
+    extender.wait_ready()
+    node = cluster.node()
+    extender.knows(node)
+    pod = cluster.pod(4)
+    cluster.faults.on("POST", "/binding$", faults.delay(1.0))
+    answer = extender.bind_later(pod, node)
+    poll(lambda: cluster.bindings() != [], "the Binding is on its way")
+    extender.signal(signal.SIGTERM)
+    assert answer.result(20) == ""
+    assert cluster.node_of(pod) == node
+    poll(extender.ended, "the process has ended")
