@@ -1,0 +1,89 @@
+"""The documents name what the code has: settings, reasons, names, metrics, files."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from gpushare.core.model import Reason
+from gpushare.extender.books import Books, Library
+from gpushare.extender.metrics import Metrics
+from gpushare.ledger import Ledger
+from gpushare.settings import Settings
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import Device, Inventory, decode_inventory
+
+ROOT = Path(__file__).parents[2]
+PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The cells of the tables under a heading, without backticks."""
+    section = re.split(r"^## ", PROTOCOL.split(f"\n## {heading}\n")[1], flags=re.MULTILINE)[0]
+    lines = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("`") for cell in line.split("|")[1:-1]] for line in lines]
+
+
+def test_the_settings_table_has_every_setting_with_its_default_and_no_other() -> None:
+    table = {cells[0]: cells[1] for cells in rows("Settings")[2:]}
+    shown = {False: "off", True: "on", "": "none"}
+    wanted = {
+        "--" + setting.name.replace("_", "-"): shown.get(setting.default, str(setting.default))
+        for setting in fields(Settings)
+    }
+    wanted["--identity"] = "host name and a uuid"
+    assert table == wanted
+
+
+def test_the_reasons_table_has_every_reason_and_the_map_it_is_answered_in() -> None:
+    table = {cells[0]: cells[1] for cells in rows("Reasons")[2:]}
+    assert table == {
+        reason.value: "FailedNodes" if reason.resolvable else "FailedAndUnresolvableNodes"
+        for reason in Reason
+    }
+
+
+def test_the_names_are_those_that_are_derived() -> None:
+    other = Names.for_resource("example.com/npu-mem")
+    for names in (ALIYUN, other):
+        for name in (names.resource, names.count, names.idx, names.allocation, names.inventory):
+            assert f"`{name}`" in PROTOCOL, name
+        assert f"`{names.unhealthy}NODE`" in PROTOCOL
+    for name in (ALIYUN.dev, ALIYUN.pod, ALIYUN.assigned, ALIYUN.assume_time, ALIYUN.policy):
+        assert f"`{name}`" in PROTOCOL, name
+
+
+def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
+    example = re.search(r'^{"v":1.*?^```', PROTOCOL, flags=re.MULTILINE | re.DOTALL)
+    assert example is not None
+    assert decode_inventory(example[0].removesuffix("```")) == Inventory(
+        "GiB",
+        (Device(80, "GPU-1b0c", "A100-SXM4-80GB"), Device(40, healthy=False)),
+        marks_assigned=True,
+    )
+
+
+def test_every_metric_is_listed() -> None:
+    library = Library((Books(ALIYUN, Ledger(), {}, ""),))
+    state = ("ready", "leader", *(f"nodes_{of}" for of in ("synced", "age_seconds", "relists")))
+    metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0))
+    metrics.observe("filter", "fit", 0.1)
+    for name in re.findall(r"^# TYPE (\S+)", metrics.text().decode(), flags=re.MULTILINE):
+        assert f"`{name}`" in PROTOCOL, name
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
+def test_a_link_leads_to_a_file_and_a_heading_that_are_there(document: Path) -> None:
+    text = document.read_text(encoding="utf-8")
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if target.startswith(("http://", "https://")):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path) if path else document
+        assert file.exists(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            anchors = [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in headings]
+            assert anchor in anchors, target
