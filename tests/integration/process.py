@@ -66,15 +66,15 @@ class Extender(Verbs):
         return self.probe("/readyz").status == 200
 
     def wait_ready(self) -> None:
-        poll(lambda: self._answers("/readyz"), lambda: f"ready\n{self.log}", _START_TIMEOUT)
+        poll(self._comes_up, lambda: f"the extender is not ready:\n{self.log}", _START_TIMEOUT)
 
-    def wait_live(self) -> None:
+    def wait_answering(self) -> None:
         """Return once it answers probes, ready or not."""
-        poll(lambda: self._answers("/livez"), lambda: f"live\n{self.log}", _START_TIMEOUT)
+        poll(lambda: self.probe("/readyz").status > 0, lambda: self.log, _START_TIMEOUT)
 
-    def _answers(self, path: str) -> bool:
-        assert self._process.poll() is None, f"the extender ended:\n{self.log}"
-        return self.probe(path).status == 200
+    def _comes_up(self) -> bool:
+        assert not self.ended(), f"the extender ended:\n{self.log}"
+        return self.ready()
 
     def post(self, verb: str, body: bytes) -> Reply:
         return self.call("POST", f"{_PREFIX}/{verb}", body, {"Content-Type": "application/json"})
