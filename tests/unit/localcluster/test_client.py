@@ -1,0 +1,190 @@
+"""The HTTP client: what each answer means, and that nothing waits longer than it was allowed to."""
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from gpushare.localcluster.client import ApiClient, HttpClient, Json
+
+Handle = Callable[[socket.socket, bytes], None]
+
+
+@contextlib.contextmanager
+def serving(handle: Handle) -> Iterator[str]:
+    """A server that gives each connection's first bytes to `handle`, and its URL."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threads: list[threading.Thread] = []
+
+        def serve(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                while request := connection.recv(65536):
+                    handle(connection, request)
+
+        def accept() -> None:
+            while True:
+                try:
+                    connection, _ = listener.accept()
+                except OSError:
+                    return
+                threads.append(threading.Thread(target=serve, args=(connection,), daemon=True))
+                threads[-1].start()
+
+        acceptor = threading.Thread(target=accept, daemon=True)
+        acceptor.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            acceptor.join(5)
+            for thread in threads:
+                thread.join(5)
+
+
+def answering(data: bytes, *, close: bool = False) -> Handle:
+    def handle(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(data)
+        if close:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    return handle
+
+
+def reply(body: bytes, status: str = "200 OK") -> bytes:
+    return b"HTTP/1.1 %s\r\nContent-Length: %d\r\n\r\n%s" % (status.encode(), len(body), body)
+
+
+def asked(handle: Handle, timeout: float = 5.0) -> Json:
+    with serving(handle) as url:
+        client = ApiClient(url, user_agent="test", timeout=timeout)
+        try:
+            return client.get("/x")
+        finally:
+            client.close()
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"),
+    [
+        ("400 Bad", ApiError),
+        ("404 Not Found", ApiNotFound),
+        ("409 Conflict", ApiConflict),
+        ("410 Gone", ApiGone),
+        ("429 Slow", ApiError),
+        ("500 Oops", ApiUnavailable),
+        ("504 Late", ApiUnavailable),
+    ],
+)
+def test_each_status_is_its_error_with_the_servers_message(
+    status: str, kind: type[ApiError]
+) -> None:
+    with pytest.raises(ApiError, match="no such luck") as raised:
+        asked(answering(reply(b'{"message":"no such luck"}', status)))
+    assert type(raised.value) is kind
+    assert raised.value.status == int(status[:3])
+
+
+@pytest.mark.parametrize(
+    ("data", "text"),
+    [
+        (reply(b"<html>"), "no JSON"),
+        (reply(b"[]"), "no JSON object"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n{}", "IncompleteRead"),
+        (b"nonsense\r\n\r\n", "nonsense"),
+    ],
+)
+def test_an_answer_that_is_none_is_an_unknown_outcome(data: bytes, text: str) -> None:
+    with pytest.raises(ApiUnavailable, match=text) as raised:
+        asked(answering(data, close=True))
+    assert raised.value.status == 0
+
+
+def test_a_server_that_is_not_there_is_an_unknown_outcome() -> None:
+    client = ApiClient("http://127.0.0.1:1", user_agent="test")
+    with pytest.raises(ApiUnavailable, match="refused"):
+        client.get("/x")
+
+
+def test_a_dripping_answer_ends_at_the_deadline() -> None:
+    def drip(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(100):
+            connection.sendall(b" ")
+            time.sleep(0.02)
+
+    started = time.monotonic()
+    with pytest.raises(ApiUnavailable, match="timed out"):
+        asked(drip, timeout=0.3)
+    assert time.monotonic() - started < 4
+
+
+def test_a_connection_the_server_closed_meanwhile_is_not_used_again() -> None:
+    closed = threading.Event()
+
+    def answer_and_close(connection: socket.socket, request: bytes) -> None:
+        connection.sendall(reply(b"{}"))
+        connection.shutdown(socket.SHUT_RDWR)
+        closed.set()
+
+    with serving(answer_and_close) as url:
+        client = HttpClient(url)
+        for _ in range(3):
+            assert client.call("POST", "/x", b"{}", timeout=5).status == 200
+            assert closed.wait(5)
+            closed.clear()
+        client.close()
+
+
+def test_closing_a_watch_wakes_its_reader_at_once() -> None:
+    head = b"HTTP/1.1 200 OK\r\n\r\n"
+    event = b'{"type":"ADDED","object":{"metadata":{"name":"a"}}}\n'
+    with serving(answering(head + event)) as url:
+        client = ApiClient(url, user_agent="test")
+        watch = client.watch("/pods", {}, read_timeout=30)
+        seen: list[str] = []
+
+        def read() -> None:
+            seen.extend(kind for kind, _ in watch)
+
+        reader = threading.Thread(target=read, daemon=True)
+        reader.start()
+        deadline = time.monotonic() + 5
+        while not seen and time.monotonic() < deadline:
+            time.sleep(0.01)
+        watch.close()
+        reader.join(5)
+        assert seen == ["ADDED"]
+        assert not reader.is_alive()
+        client.close()
+
+
+@pytest.mark.parametrize(
+    ("data", "kind"),
+    [
+        (reply(b'{"message":"too old"}', "410 Gone"), ApiGone),
+        (
+            b'HTTP/1.1 200 OK\r\n\r\n{"type":"ERROR","object":{"code":410,"message":"too old"}}\n',
+            ApiGone,
+        ),
+        (b"HTTP/1.1 200 OK\r\n\r\nnonsense\n", ApiUnavailable),
+    ],
+)
+def test_a_watch_that_cannot_go_on_says_so(data: bytes, kind: type[ApiError]) -> None:
+    with serving(answering(data, close=True)) as url:
+        client = ApiClient(url, user_agent="test")
+        with pytest.raises(kind):
+            list(client.watch("/pods", {"resourceVersion": "1"}, read_timeout=5))
+        client.close()
+
+
+def test_a_truncated_last_line_is_not_delivered() -> None:
+    whole = b'{"type":"ADDED","object":{"metadata":{"name":"a"}}}\n'
+    data = b"HTTP/1.1 200 OK\r\n\r\n" + whole + whole[:20]
+    with serving(answering(data, close=True)) as url:
+        client = ApiClient(url, user_agent="test")
+        assert len(list(client.watch("/pods", {}, read_timeout=5))) == 1
+        client.close()
