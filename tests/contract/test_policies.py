@@ -15,7 +15,9 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from tests.unit.core.clusters import Cluster, clusters, node, requests
 
-every_policy = pytest.mark.parametrize("policy", [load_policy(name) for name in policy_names()])
+every_policy = pytest.mark.parametrize(
+    "policy", [load_policy(name) for name in policy_names()], ids=policy_names()
+)
 
 
 def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":

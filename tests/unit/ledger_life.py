@@ -1,0 +1,247 @@
+"""Books and the world they describe, living through one thing after another.
+
+Every step may be taken at any time (where there is nothing to do it does nothing), so that
+hypothesis and a seeded random choose freely. `audit` says what holds after each step, `rest` what
+holds once everything has been told. `n` picks one of what there is.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from gpushare.core.decide import filter_nodes, place
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.errors import InsufficientMemory, RequestRefused
+from gpushare.ledger import Ledger, Pairing
+from tests.unit.core.clusters import node
+from tests.unit.ledger_world import READ_TIMEOUT, Post, World
+
+_T = TypeVar("_T")
+
+NODES = ("a", "b")
+
+
+class Life:
+    """One ledger, told by one world."""
+
+    def __init__(self, pairing: Pairing, shape: Sequence[int]) -> None:
+        self.books = Ledger(pairing)
+        self.world = World()
+        self.reads: list[tuple[str, int, ObservedPod | None, float]] = []
+        self.named = 0
+        for name in NODES:
+            self._set_node(node(name, *shape, cpu=1000, memory=1000))
+
+    # -- nodes, users, other schedulers ---------------------------------------------------------
+
+    def change_nodes(
+        self, what: str, name: str, shape: Sequence[int], sick: frozenset[int]
+    ) -> None:
+        if what == "set":
+            self._set_node(node(name, *shape, unhealthy=sick, cpu=1000, memory=1000))
+        elif what == "remove":
+            self.world.nodes.pop(name, None)
+            self.books.node_gone(name)
+        elif what == "list":
+            self.books.replace_nodes(self.world.nodes.values())
+        else:
+            self.books.set_unhealthy(name, sick)
+
+    def _set_node(self, spec: NodeSpec) -> None:
+        self.world.nodes[spec.name] = spec
+        self.books.node_changed(spec)
+
+    def create(self, request: Request) -> None:
+        self.named += 1
+        self.world.create(f"p{self.named}", request)
+
+    def another_binds(self, n: int, name: str, told: bool) -> None:
+        uid = _pick(n, self.world.waiting())
+        if uid is not None:
+            request = self.world.pods[uid].request
+            held = tuple((n % 3 + extra, request.units) for extra in range(request.devices))
+            self.world.change(uid, node=name, held=held, placement=held if told and held else None)
+
+    def change_a_pod(self, n: int, what: str) -> None:
+        uid = _pick(n, sorted(self.world.pods))
+        if uid is None:
+            return
+        pod = self.world.pods[uid]
+        runs = pod.node and not pod.ended
+        if what == "delete":
+            self.world.delete(uid)
+        elif what == "end":
+            self.world.change(uid, ended=True)
+        elif runs and what == "serve":
+            self.world.change(uid, assigned=True)
+        elif runs:
+            self.world.change(uid, request=replace(pod.request, cpu=n % 6))
+
+    # -- the binder -----------------------------------------------------------------------------
+
+    def create_and_bind(self, request: Request, name: str) -> None:
+        self.create(request)
+        self._bind(f"p{self.named}", name)
+
+    def bind(self, n: int, name: str) -> None:
+        """Bind any pod, even one that is gone or bound: the scheduler may not know yet."""
+        if self.named:
+            self._bind(f"p{n % self.named + 1}", name)
+
+    def _bind(self, uid: str, name: str) -> None:
+        pod = self.world.pods.get(uid)
+        request = pod.request if pod else Request(1, 1)
+        if not request.devices:
+            return
+        view = self.books.snapshot()
+        fits = bool(filter_nodes(view, [name], request).fit)
+        try:
+            allocation = place(view, name, request, DeviceBestFit())
+        except RequestRefused:
+            assert not fits
+            return
+        assert fits
+        try:
+            self.books.assume(PodRef("default", uid, uid), request, allocation, self.world.now)
+        except InsufficientMemory as error:
+            raise AssertionError("placed on this very view, and refused") from error
+        except RequestRefused:
+            return
+        self.world.posts.append(Post(uid, allocation, self.world.now))
+        after = self.books.snapshot()
+        row = after.row[name]
+        assert all(after.used[row, d] <= after.capacity[row, d] for d in allocation.devices)
+
+    def land(self, n: int, answer: str) -> None:
+        """A binding reaches the API server; the answer comes at once, is lost, or comes later."""
+        post = self._post(n, lambda post: not post.status)
+        if post is not None:
+            self.world.land(post)
+            if answer != "later" and not post.told:
+                self._tell(post, lost=answer == "lost")
+
+    def answer(self, n: int, lost: bool) -> None:
+        post = self._post(n, lambda post: not post.told)
+        if post is not None:
+            self._tell(post, lost)
+
+    def _tell(self, post: Post, lost: bool) -> None:
+        post.told = True
+        if post.status == 201 and not lost:
+            self.books.landed(post.uid, self.world.now)
+        elif post.status == 404 and not lost:
+            self.books.forget(post.uid)
+        else:
+            self.books.doubt(post.uid, self.world.now)
+
+    def send_again(self, n: int) -> None:
+        post = self._post(n, lambda post: post.told)
+        charge = self.books.standing(post.uid) if post else None
+        if post is None or charge is None or charge.placement != post.allocation.shares:
+            return
+        if self.books.resume(post.uid, self.world.now):
+            self.world.posts.append(Post(post.uid, post.allocation, self.world.now))
+
+    def read_the_overdue(self) -> None:
+        now = self.world.now
+        for due in self.books.overdue(now):
+            self.reads.append((due.ref.uid, due.token, self.world.read(due.ref.uid), now))
+
+    def settle(self, n: int) -> None:
+        if self.reads:
+            uid, token, seen, _ = self.reads.pop(n % len(self.reads))
+            self.books.settle(uid, token, seen, self.world.now)
+
+    def time_passes(self, seconds: float) -> None:
+        world = self.world
+        world.now += seconds
+        for post in world.posts:
+            # A client tells within its own timeout that no answer came.
+            if not post.told and world.now > post.sent + READ_TIMEOUT:
+                post.told = True
+                self.books.doubt(post.uid, post.sent + READ_TIMEOUT)
+        world.posts = [post for post in world.posts if world.may_land(post) or not post.told]
+        self.reads = [read for read in self.reads if world.now <= read[3] + READ_TIMEOUT]
+
+    # -- the watch ------------------------------------------------------------------------------
+
+    def show_the_next_event(self) -> None:
+        world = self.world
+        if world.listing or world.cursor == len(world.log):
+            return
+        event = world.log[world.cursor]
+        world.cursor += 1
+        if isinstance(event, str):
+            self.books.pod_gone(event)
+        else:
+            self.books.pod_changed(event)
+            world.note_shown(event)
+
+    def the_watch_breaks(self) -> None:
+        """A list is taken; until it arrives the books hear nothing."""
+        if not self.world.listing:
+            self.world.list_pods()
+
+    def the_list_arrives(self) -> None:
+        if self.world.listing:
+            pods, self.world.cursor = self.world.listing
+            self.world.listing = None
+            self.books.replace_pods(pods)
+            for pod in pods:
+                self.world.note_shown(pod)
+
+    # -- what must hold -------------------------------------------------------------------------
+
+    def audit(self) -> None:
+        """The sums equal the entries, nothing held is free, nobody is charged twice."""
+        self.books.check()
+        view = self.books.snapshot()
+        for name, spec in self.world.nodes.items():
+            free = view.free[view.row[name]].tolist()
+            for device, held in enumerate(self.world.held(name)):
+                assert free[device] <= max(spec.capacity[device] - held, 0), (name, device)
+        uids = [entry.ref.uid for books in self.books.dump() for entry in books.entries]
+        assert len(uids) == len(set(uids))
+
+    def rest(self) -> None:
+        """Everything is told: the books say what is true; with no pods left, all is free."""
+        self.the_list_arrives()
+        for _ in range(3):
+            self._come_to_rest()
+        counts = self.books.counts()
+        assert (counts["assumed"], counts["in_doubt"]) == (0, 0)
+        for books in self.books.dump():
+            assert books.used == self.world.charged(books.spec.name)
+            self._host_is_right(books.spec)
+        for uid in list(self.world.pods):
+            self.world.delete(uid)
+        self._come_to_rest()
+        view = self.books.snapshot()
+        assert not view.used.any()
+        assert not view.pinned
+        self.books.check()
+
+    def _host_is_right(self, spec: NodeSpec) -> None:
+        here = [pod.request for pod in self.world.running() if pod.node == spec.name]
+        view = self.books.snapshot()
+        row = view.row[spec.name]
+        assert view.cpu_free[row] == 1000 - sum(request.cpu for request in here)
+        assert view.memory_free[row] == 1000 - sum(request.memory for request in here)
+        assert view.cpu_only[row] == sum(request.cpu for request in here if not request.devices)
+
+    def _come_to_rest(self) -> None:
+        self.time_passes(61)
+        self.time_passes(61)
+        while self.world.cursor < len(self.world.log):
+            self.show_the_next_event()
+        self.read_the_overdue()
+        while self.reads:
+            self.settle(0)
+
+    def _post(self, n: int, which: Callable[[Post], bool]) -> Post | None:
+        return _pick(n, [post for post in self.world.posts if which(post)])
+
+
+def _pick(n: int, some: Sequence[_T]) -> _T | None:
+    return some[n % len(some)] if some else None

@@ -1,0 +1,113 @@
+"""The books under single steps: scenarios as text, and the few things text says badly."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.tally import Charge
+from gpushare.errors import InvariantError
+from gpushare.ledger import Ledger, Pairing
+from tests.unit.core.clusters import node
+from tests.unit.ledger_script import run
+
+SCENARIOS = sorted(Path(__file__).with_name("ledger_scenarios").glob("*.txt"))
+
+
+@pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
+def test_scenario_shows_what_it_says(path: Path, pytestconfig: pytest.Config) -> None:
+    text = path.read_text()
+    shown = run(text)
+    if pytestconfig.getoption("--regenerate-scenarios"):
+        path.write_text(shown)
+    else:
+        assert shown == text
+
+
+def _pod(name: str, request: Request, place: str = "gpu-a", device: int = 0) -> ObservedPod:
+    placement = ((device, request.total),) if request.devices else None
+    return ObservedPod(PodRef("default", name, name), request, place, placement)
+
+
+def test_a_view_is_made_once_until_something_changes(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    view = ledger.snapshot()
+    ledger.node_changed(node("gpu-a", 16))
+    ledger.pod_changed(ObservedPod(PodRef("default", "p", "p"), Request(4, 1)))
+    assert ledger.snapshot() is view
+    ledger.pod_changed(_pod("p", Request(4, 1)))
+    assert ledger.snapshot() is not view
+    assert view.free.tolist() == [[16]]
+    assert ledger.snapshot().free.tolist() == [[12]]
+
+
+def test_cpu_and_memory_of_all_pods_are_counted_and_follow_a_resize(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16, cpu=8000, memory=100))
+    ledger.pod_changed(_pod("gpu", Request(4, 1, cpu=1000, memory=10)))
+    ledger.pod_changed(_pod("plain", Request(cpu=500, memory=5)))
+    view = ledger.snapshot()
+    assert (view.cpu_free[0], view.cpu_only[0], view.memory_free[0]) == (6500, 500, 85)
+    ledger.pod_changed(_pod("gpu", Request(4, 1, cpu=2000, memory=20)))
+    ledger.pod_changed(_pod("plain", Request(cpu=100, memory=1)))
+    view = ledger.snapshot()
+    assert (view.cpu_free[0], view.cpu_only[0], view.memory_free[0]) == (5900, 100, 79)
+    assert view.used.tolist() == [[4]]
+
+
+def test_a_list_that_breaks_off_drops_nobody(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    ledger.pod_changed(_pod("kept", Request(4, 1)))
+
+    def pages() -> Iterator[ObservedPod]:
+        yield _pod("first", Request(2, 1))
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        ledger.replace_pods(pages())
+    assert ledger.standing("kept")
+
+
+def test_a_long_list_is_taken_over_whole(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 2**20))
+    ledger.replace_pods(_pod(f"p{number}", Request(1, 1)) for number in range(2500))
+    assert ledger.counts()["bound"] == 2500
+    ledger.replace_pods(_pod(f"p{number}", Request(1, 1)) for number in range(0, 2500, 2))
+    assert ledger.snapshot().used.tolist() == [[1250]]
+
+
+def test_counts_say_zero_of_what_there_is_none(ledger: Ledger) -> None:
+    assert set(ledger.counts().values()) == {0}
+    assert {"nodes", "assumed", "in_doubt", "bound", "unplaced", "plain"} <= set(ledger.counts())
+    assert {"waiting", "placement_edited", "bound_by_another"} <= set(ledger.counts())
+
+
+def test_the_token_to_read_a_pod_under_is_a_new_one_with_every_bind(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    ref, tokens = PodRef("default", "p", "p"), [ledger.token("p")]
+    for _ in range(3):
+        ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), now=0)
+        tokens.append(ledger.token("p"))
+        ledger.forget("p")
+    assert tokens[0] == -1
+    assert len(set(tokens)) == 4
+
+
+@pytest.mark.parametrize("ledger", [Pairing.ON], indirect=True)
+def test_filter_sees_what_waits_for_the_device_plugin(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ledger.pod_changed(_pod("p", Request(4, 1, containers=((0, 4),)), device=1))
+    ledger.pod_changed(_pod("elsewhere", Request(4, 1), place="gpu-z"))
+    assert dict(ledger.snapshot().pinned) == {0: ((frozenset([4]), (1,)),)}
+    ledger.pod_gone("p")
+    assert not ledger.snapshot().pinned
+
+
+def test_books_out_of_step_with_their_entries_are_found() -> None:
+    ledger = Ledger()
+    ledger.node_changed(NodeSpec("gpu-a", (16,), (True,)))
+    ledger.check()
+    # Only a bug of ours can do this, so the test has to reach inside.
+    ledger._tally.add(Charge("gpu-a", Request(4, 1), ((0, 4),)))  # noqa: SLF001
+    with pytest.raises(InvariantError, match="gpu-a"):
+        ledger.check()

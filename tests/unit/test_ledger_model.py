@@ -1,0 +1,147 @@
+"""The books against the world, whatever the order of events: never too much free, right at rest."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from gpushare.core.model import Request
+from gpushare.ledger import Pairing
+from tests.unit.ledger_life import NODES, Life
+
+names = st.sampled_from(NODES)
+numbers = st.integers(0, 99)
+shapes = st.lists(st.integers(4, 8), min_size=1, max_size=3)
+gpu_requests = st.builds(
+    Request, units=st.integers(1, 4), devices=st.integers(1, 2), cpu=st.integers(0, 3)
+)
+plain_requests = st.builds(Request, cpu=st.integers(0, 5), memory=st.integers(0, 5))
+
+
+class BooksAndWorld(RuleBasedStateMachine):
+    """Hypothesis chooses, and shrinks what it finds."""
+
+    @initialize(pairing=st.sampled_from(Pairing), shape=shapes)
+    def begin(self, pairing: Pairing, shape: list[int]) -> None:
+        self.life = Life(pairing, shape)
+
+    @rule(
+        what=st.sampled_from(["set", "remove", "list", "unhealthy"]),
+        name=names,
+        shape=shapes,
+        sick=st.frozensets(st.integers(0, 2), max_size=1),
+    )
+    def change_nodes(self, what: str, name: str, shape: list[int], sick: frozenset[int]) -> None:
+        self.life.change_nodes(what, name, shape, sick)
+
+    @rule(request=plain_requests | gpu_requests)
+    def create(self, request: Request) -> None:
+        self.life.create(request)
+
+    @rule(request=gpu_requests, name=names)
+    def create_and_bind(self, request: Request, name: str) -> None:
+        self.life.create_and_bind(request, name)
+
+    @rule(n=numbers, name=names, told=st.booleans())
+    def another_binds(self, n: int, name: str, told: bool) -> None:
+        self.life.another_binds(n, name, told)
+
+    @rule(n=numbers, what=st.sampled_from(["delete", "end", "serve", "resize"]))
+    def change_a_pod(self, n: int, what: str) -> None:
+        self.life.change_a_pod(n, what)
+
+    @rule(n=numbers, name=names)
+    def bind(self, n: int, name: str) -> None:
+        self.life.bind(n, name)
+
+    @rule(n=numbers, answer=st.sampled_from(["at once", "lost", "later"]))
+    def land(self, n: int, answer: str) -> None:
+        self.life.land(n, answer)
+
+    @rule(n=numbers, lost=st.booleans())
+    def answer(self, n: int, lost: bool) -> None:
+        self.life.answer(n, lost)
+
+    @rule(n=numbers)
+    def send_again(self, n: int) -> None:
+        self.life.send_again(n)
+
+    @rule()
+    def read_the_overdue(self) -> None:
+        self.life.read_the_overdue()
+
+    @rule(n=numbers)
+    def settle(self, n: int) -> None:
+        self.life.settle(n)
+
+    @rule(seconds=st.sampled_from([1, 3, 10, 61]))
+    def time_passes(self, seconds: int) -> None:
+        self.life.time_passes(seconds)
+
+    @rule()
+    def show_the_next_event(self) -> None:
+        self.life.show_the_next_event()
+
+    @rule()
+    def the_watch_breaks(self) -> None:
+        self.life.the_watch_breaks()
+
+    @rule()
+    def the_list_arrives(self) -> None:
+        self.life.the_list_arrives()
+
+    @invariant()
+    def audit(self) -> None:
+        if hasattr(self, "life"):
+            self.life.audit()
+
+    def teardown(self) -> None:
+        if hasattr(self, "life"):
+            self.life.rest()
+
+
+TestBooksAndWorld = BooksAndWorld.TestCase
+TestBooksAndWorld.settings = settings(max_examples=50, stateful_step_count=40)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_books_stay_right_through_a_long_life(seed: int) -> None:
+    chance = Random(seed)
+    life = Life(chance.choice(list(Pairing)), [8, 8])
+    for _ in range(600):
+        _live(life, chance)
+        life.audit()
+    life.rest()
+
+
+def _live(life: Life, chance: Random) -> None:
+    """One step; bindings, answers, events and reads are most of a life."""
+    n, name = chance.randrange(100), chance.choice(NODES)
+    gpu = Request(chance.randint(1, 4), chance.choice([1, 1, 2]), cpu=chance.randrange(4))
+    shape = [chance.randint(4, 8) for _ in range(chance.choice([1, 2, 2, 3]))]
+    sick = frozenset(chance.sample(range(3), chance.choice([0, 0, 1])))
+    steps: list[tuple[int, Callable[[], None]]] = [
+        (1, lambda: life.change_nodes(chance.choice(_NODE_CHANGES), name, shape, sick)),
+        (1, lambda: life.create(chance.choice([gpu, Request(cpu=n % 5, memory=n % 3)]))),
+        (8, lambda: life.create_and_bind(gpu, name)),
+        (1, lambda: life.another_binds(n, name, told=n % 2 == 0)),
+        (6, lambda: life.change_a_pod(n, chance.choice(_POD_CHANGES))),
+        (4, lambda: life.bind(n, name)),
+        (8, lambda: life.land(n, chance.choice(["at once", "lost", "lost", "later"]))),
+        (4, lambda: life.answer(n, lost=n % 2 == 0)),
+        (4, lambda: life.send_again(n)),
+        (6, life.read_the_overdue),
+        (6, lambda: life.settle(n)),
+        (4, lambda: life.time_passes(chance.choice([1, 1, 1, 3, 10, 30]))),
+        (12, life.show_the_next_event),
+        (2, life.the_watch_breaks),
+        (4, life.the_list_arrives),
+    ]
+    chance.choices([step for _, step in steps], [weight for weight, _ in steps])[0]()
+
+
+_NODE_CHANGES = ["set", "remove", "list", "unhealthy"]
+_POD_CHANGES = ["delete", "delete", "end", "serve", "resize"]

@@ -1,0 +1,138 @@
+"""The books under real threads that are switched as often as Python can."""
+
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from random import Random
+
+import pytest
+
+from gpushare.core.decide import place
+from gpushare.core.model import ObservedPod, PodRef, Request
+from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.ranking import Ranking
+from gpushare.errors import RequestRefused
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import node
+
+THREADS = 32
+SECONDS = 2.0
+CAPACITY = (16, 16, 7)
+
+
+@pytest.fixture(autouse=True)
+def _switch_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def _together(*work: threading.Thread) -> None:
+    for thread in work:
+        thread.start()
+    for thread in work:
+        thread.join()
+
+
+def _bind_and_end(ledger: Ledger, uid: str, chance: Random) -> bool:
+    """Whether a pod came, was bound, was seen and went; else it was refused at some point."""
+    ref = PodRef("default", uid, uid)
+    request = Request(chance.randint(1, 6), chance.choice([1, 1, 2]))
+    try:
+        where = place(ledger.snapshot(), "gpu-a", request, DeviceBestFit())
+        ledger.assume(ref, request, where, time.monotonic())
+    except RequestRefused:
+        return False
+    if chance.random() < 0.5:
+        ledger.forget(uid)
+        return False
+    ledger.landed(uid, time.monotonic())
+    ledger.pod_changed(ObservedPod(ref, request, "gpu-a", where.shares))
+    ledger.pod_gone(uid)
+    return True
+
+
+def test_no_device_is_overfull_while_threads_bind_on_one_node(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", *CAPACITY))
+    end = time.monotonic() + SECONDS
+    overfull: list[object] = []
+    bound: list[int] = []
+
+    def bind(number: int) -> None:
+        chance, turn = Random(number), 0
+        while time.monotonic() < end:
+            turn += 1
+            if _bind_and_end(ledger, f"p{number}-{turn}", chance):
+                bound.append(number)
+
+    def read() -> None:
+        while time.monotonic() < end:
+            ledger.check()
+            view = ledger.snapshot()
+            if (view.used > view.capacity).any():
+                overfull.append(view.used.tolist())
+            ledger.overdue(time.monotonic())
+
+    binders = [threading.Thread(target=bind, args=(number,)) for number in range(THREADS)]
+    _together(*binders, threading.Thread(target=read))
+    assert overfull == []
+    assert len(bound) > THREADS
+    assert ledger.snapshot().used.tolist() == [[0, 0, 0]]
+
+
+def test_binds_of_one_pod_charge_it_once(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 64))
+    won: list[int] = []
+    for turn in range(20):
+        uid = f"p{turn}"
+        start = threading.Barrier(8)
+
+        def bind(uid: str = uid, start: threading.Barrier = start, turn: int = turn) -> None:
+            request = Request(2, 1)
+            where = place(ledger.snapshot(), "gpu-a", request, DeviceBestFit())
+            start.wait()
+            try:
+                ledger.assume(PodRef("default", uid, uid), request, where, 0)
+            except RequestRefused:
+                return
+            won.append(turn)
+
+        _together(*(threading.Thread(target=bind) for _ in range(8)))
+    assert won == list(range(20))
+    assert ledger.snapshot().used.tolist() == [[40]]
+
+
+def test_a_ranking_may_be_asked_by_many_threads_for_more_kinds_than_it_keeps(
+    ledger: Ledger,
+) -> None:
+    ledger.replace_nodes(node(f"n{number}", 16, 16) for number in range(20))
+    policy = DeviceBestFit()
+    ranking = Ranking(policy, kinds=2)
+    end = time.monotonic() + SECONDS / 4
+    wrong: list[object] = []
+
+    def ask(number: int) -> None:
+        chance = Random(number)
+        while time.monotonic() < end:
+            view, request = ledger.snapshot(), Request(chance.randint(1, 16), 1)
+            try:
+                fresh = Ranking(policy).values(view, request)
+                if (ranking.values(view, request) != fresh).any():
+                    wrong.append(request)
+            except (RuntimeError, KeyError, StopIteration) as error:
+                wrong.append(error)
+
+    def change() -> None:
+        chance = Random(0)
+        while time.monotonic() < end:
+            uid = f"p{chance.randrange(30)}"
+            placed = ((chance.randrange(2), 1),)
+            ref = PodRef("default", uid, uid)
+            ledger.pod_changed(ObservedPod(ref, Request(1, 1), f"n{chance.randrange(20)}", placed))
+            ledger.pod_gone(f"p{chance.randrange(30)}")
+
+    askers = [threading.Thread(target=ask, args=(number,)) for number in range(8)]
+    _together(*askers, threading.Thread(target=change))
+    assert wrong == []
