@@ -1,0 +1,74 @@
+"""What the tests of the extender are made of: pods as JSON, books, a library of them.
+
+Everything here is the real thing; only the API server is played (see pod_store.py).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.extender.books import Books, Library
+from gpushare.ledger import Ledger, Pairing
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.objects import NODES, PODS, Node, Pod
+
+NPU = Names.for_resource("example.com/npu-mem")
+RANKINGS = {name: Ranking(load_policy(name)) for name in policy_names()}
+
+
+def make_books(names: Names = ALIYUN, pairing: Pairing = Pairing.OFF) -> Books:
+    """Books with an empty ledger."""
+    return Books(names, Ledger(pairing), RANKINGS, "device-bestfit")
+
+
+def make_library(*names: Names) -> Library:
+    """A library of empty books, of aliyun's resource if none is named."""
+    return Library(tuple(make_books(each) for each in names or (ALIYUN,)))
+
+
+def pod_json(
+    name: str,
+    units: int | str = 0,
+    *,
+    uid: str = "",
+    node: str = "",
+    resource: str = ALIYUN.resource,
+    annotations: Mapping[str, str] | None = None,
+    phase: str = "Pending",
+    limits: Mapping[str, int | str] | None = None,
+) -> dict[str, Any]:
+    """A pod of one container as the API server writes it."""
+    asked = dict(limits or {}) | ({resource: str(units)} if units else {})
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": "team",
+            "uid": uid or f"uid-{name}",
+            "annotations": dict(annotations or {}),
+        },
+        "spec": {"nodeName": node, "containers": [{"resources": {"limits": asked}}]},
+        "status": {"phase": phase},
+    }
+
+
+def node_json(name: str, total: int | str, count: int = 1, **annotations: str) -> dict[str, Any]:
+    """A node as the aliyun device plug-in advertises it."""
+    return {
+        "metadata": {"name": name, "annotations": annotations},
+        "status": {
+            "capacity": {ALIYUN.resource: str(total), ALIYUN.count: str(count)},
+            "allocatable": {ALIYUN.resource: str(total), ALIYUN.count: str(count)},
+        },
+    }
+
+
+def read_pod(document: Mapping[str, Any]) -> Pod:
+    """The pod as the extender reads it."""
+    return PODS.decode(json.dumps(document).encode())
+
+
+def read_node(document: Mapping[str, Any]) -> Node:
+    """The node as the extender reads it."""
+    return NODES.decode(json.dumps(document).encode())
