@@ -395,9 +395,13 @@ class Ledger:
         assigned = entry.assigned or pod.assigned
         # CPU and memory of a running pod may be resized; extended resources cannot.
         request = replace(entry.request, cpu=pod.request.cpu, memory=pod.request.memory)
+        seen = _described(entry, pod)
         if (assigned, request) != (entry.assigned, entry.request):
             self._take(entry.ref.uid)
-            self._put(replace(entry, assigned=assigned, request=request))
+            self._put(replace(seen, assigned=assigned, request=request))
+        elif seen != entry:
+            # What it is for preemption changes no charge, so nothing is counted anew.
+            self._entries[entry.ref.uid] = seen
 
     def _adopt(self, entry: Entry, pod: ObservedPod, state: State) -> None:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
@@ -478,13 +482,33 @@ class Ledger:
     def _books(self, node: str) -> NodeBooks:
         held = (self._entries.get(uid) for uid in self._on_node.get(node, ()))
         entries = sorted((entry for entry in held if entry is not None), key=_by_name)
-        return NodeBooks(self._shape(node), self._tally.used(node), tuple(entries))
+        cpu, memory = self._tally.host_free(node)
+        return NodeBooks(
+            self._shape(node),
+            self._tally.used(node),
+            tuple(entries),
+            self._pairs(node),
+            cpu,
+            memory,
+        )
 
 
 def _entry(pod: ObservedPod, placement: Shares | None, state: State) -> Entry:
     """The charge of a pod that is seen bound."""
     landed = state is State.ASSUMED
-    return Entry(pod.ref, pod.request, pod.node, placement, state, pod.assigned, landed)
+    entry = Entry(pod.ref, pod.request, pod.node, placement, state, pod.assigned, landed)
+    return _described(entry, pod)
+
+
+def _described(entry: Entry, pod: ObservedPod) -> Entry:
+    """The charge with what preemption asks of its pod, as it is seen now."""
+    return replace(
+        entry,
+        priority=pod.priority,
+        started=pod.started,
+        terminating=pod.terminating,
+        labels=pod.labels,
+    )
 
 
 def _charge(entry: Entry) -> Charge:

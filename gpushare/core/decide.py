@@ -4,7 +4,7 @@ Pure functions over a Snapshot. Filter, prioritize and bind use the same mask an
 so a node that passes filter can be bound while nothing changes, and bind ranks as prioritize did.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, repeat
 
@@ -13,7 +13,7 @@ import numpy as np
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
+from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Pinned, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
@@ -66,7 +66,7 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     if not snapshot.pinned:
         return mask
     for place in np.flatnonzero(np.isin(rows, list(snapshot.pinned))):
-        allowed = _allowed(snapshot, int(rows[place]), request)
+        allowed = paired_devices(snapshot.pinned[int(rows[place])], request)
         if allowed is not None:
             keep = np.zeros(mask.shape[1], dtype=bool)
             keep[[device for device in allowed if device < len(keep)]] = True
@@ -74,14 +74,14 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     return mask
 
 
-def _allowed(snapshot: Snapshot, row: int, request: Request) -> tuple[int, ...] | None:
-    """The devices left by pairing: None for all, () for none.
+def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...] | None:
+    """The devices that pairing leaves on a node with these pins: None for all, () for none.
 
     While a bound pod has not been served by the device plug-in, which tells pods apart by size
     alone, another of an equal size on the node could be given its devices. On the same devices a
     swap is no harm.
     """
-    pins = {devices for sizes, devices in snapshot.pinned[row] if sizes & request.sizes}
+    pins = {devices for sizes, devices in pinned if sizes & request.sizes}
     if not pins:
         return None
     devices = pins.pop()

@@ -15,6 +15,9 @@ MAX_UNITS = 2**31 - 1
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 
+Labels = tuple[tuple[str, str], ...]
+"""(key, value) of each label of a pod."""
+
 
 class Reason(Enum):
     """Why a node cannot take a pod.
@@ -113,7 +116,8 @@ class ObservedPod:
     node: "" while unscheduled. placement: the devices its annotations name, or None when they name
     none that can be used (absent, malformed, not adding up to the request): the books then charge
     every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
-    Succeeded or Failed. created: seconds since the epoch.
+    Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
+    priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
     """
 
     ref: PodRef
@@ -123,6 +127,10 @@ class ObservedPod:
     assigned: bool = False
     ended: bool = False
     created: float = 0.0
+    started: float = 0.0
+    priority: int = 0
+    terminating: bool = False
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +167,8 @@ class Entry:
 
     placement None: unplaced, charged on every device of the node. assigned: its device plug-in has
     served it. While assumed: landed when the API server has confirmed the binding, in_doubt when
-    the binding was sent and no answer came.
+    the binding was sent and no answer came. priority, started, terminating, labels: as observed,
+    what preemption asks of a pod; an assumed one has none of them yet.
     """
 
     ref: PodRef
@@ -170,12 +179,24 @@ class Entry:
     assigned: bool = False
     landed: bool = False
     in_doubt: bool = False
+    priority: int = 0
+    started: float = 0.0
+    terminating: bool = False
+    labels: Labels = ()
 
 
 @dataclass(frozen=True, slots=True)
 class NodeBooks:
-    """What the books say of one node: spec, units used per device, and its charges."""
+    """What the books say of one node at one moment.
+
+    spec: its shape. used: units per device. entries: its charges. pairs: equal pods hold each other
+    back there until the device plug-in has served them. cpu_free (milli), memory_free (bytes): what
+    requests leave, negative where they exceed it, None where unknown.
+    """
 
     spec: NodeSpec
     used: tuple[int, ...]
     entries: tuple[Entry, ...] = field(default=())
+    pairs: bool = False
+    cpu_free: int | None = None
+    memory_free: int | None = None

@@ -64,6 +64,14 @@ class Tally:
         spec = self._specs[row]
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
+    def host_free(self, node: str) -> tuple[int | None, int | None]:
+        """(milli-cores, bytes) left on a known node; negative if over-full, None if unknown."""
+        cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
+        return (
+            cpu - cpu_used if cpu >= 0 else None,
+            memory - memory_used if memory >= 0 else None,
+        )
+
     def room(self, node: str, device: int) -> int:
         """Units that can be given out on the device of a known node; 0 where it is not open."""
         row = self.row[node]

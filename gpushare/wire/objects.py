@@ -34,6 +34,7 @@ class Metadata(Struct, gc=False, rename="camel"):
     uid: str | None = None
     resource_version: str | None = None
     creation_timestamp: str | None = None
+    deletion_timestamp: str | None = None
     labels: dict[str, str] | None = None
     annotations: dict[str, str] | None = None
 
@@ -60,12 +61,15 @@ class PodSpec(Struct, gc=False, rename="camel"):
     init_containers: list[Container] | None = None
     overhead: dict[str, Quantity] | None = None
     resources: Resources | None = None
+    priority: int | None = None
+    preemption_policy: str | None = None
 
 
-class PodStatus(Struct, gc=False):
+class PodStatus(Struct, gc=False, rename="camel"):
     """PodStatus."""
 
     phase: str | None = None
+    start_time: str | None = None
 
 
 class Pod(Struct, gc=False):

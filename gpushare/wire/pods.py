@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from sys import intern
 
-from gpushare.core.model import MAX_UNITS, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, placement, strict_number
-from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, Resources
+from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
 
 MAX_DEVICES_PER_POD = 64
@@ -75,16 +75,30 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         plain, total, containers = _sums(pod, names)
         request = Request(total, 1, plain.cpu, plain.memory, containers)
     annotations = metadata.annotations or {}
-    phase = pod.status.phase if pod.status else None
+    status = pod.status or PodStatus()
     return ObservedPod(
         pod_ref(pod),
         request,
         intern(node),
         placement(annotations, request, names) if request.devices and node else None,
         annotations.get(names.assigned) == "true",
-        phase in _ENDED,
+        status.phase in _ENDED,
         _seconds(metadata.creation_timestamp),
+        _seconds(status.start_time),
+        priority_of(pod),
+        metadata.deletion_timestamp is not None,
+        _labels(metadata) if request.devices and node else (),
     )
+
+
+def priority_of(pod: Pod) -> int:
+    """The pod's priority; 0 where it has none, as in kube-scheduler (corev1helpers.PodPriority)."""
+    return (pod.spec and pod.spec.priority) or 0
+
+
+def may_preempt(pod: Pod) -> bool:
+    """Whether other pods may be evicted for it (spec.preemptionPolicy)."""
+    return pod.spec is None or pod.spec.preemption_policy != "Never"
 
 
 def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares]:
@@ -179,6 +193,12 @@ def _devices(pod: Pod, names: Names) -> int:
             f" from 1 to {MAX_DEVICES_PER_POD}"
         )
     return devices
+
+
+def _labels(metadata: Metadata) -> Labels:
+    """The labels, kept once for all pods of a controller."""
+    pairs = (metadata.labels or {}).items()
+    return tuple(sorted((intern(key), intern(value)) for key, value in pairs))
 
 
 def _policy(pod: Pod, names: Names) -> str:
