@@ -19,15 +19,21 @@ SPARE_THREADS = 16
 _METAVARS = {"listen": "HOST:PORT", "health_listen": "HOST:PORT"}
 
 
-def _setting(default: object, text: str, choices: Sequence[str] = ()) -> Any:  # noqa: ANN401 -- as dataclasses.field
-    return field(default=default, metadata={"help": text, "choices": tuple(choices)})
+def _setting(default: object, text: str, choices: Sequence[str] = (), shown: str = "") -> Any:  # noqa: ANN401 -- as dataclasses.field
+    """shown: what the default stands for, where its value does not tell."""
+    metadata = {"help": text, "choices": tuple(choices), "shown": shown or default or "none"}
+    return field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings of `gpushare serve`."""
 
-    listen: str = _setting("127.0.0.1:32766", "where kube-scheduler calls")
+    listen: str = _setting(
+        "",
+        "where kube-scheduler calls",
+        shown="what the scheduler-config calls if loopback, else 127.0.0.1:32766",
+    )
     health_listen: str = _setting("127.0.0.1:32767", "where probes and metrics are answered")
     kubeconfig: str = _setting("", "kubeconfig of the API server (in a pod: the service account)")
     context: str = _setting("", "context of the kubeconfig")
@@ -109,7 +115,7 @@ def is_loopback(host: str) -> bool:
 
 def _add_flag(parser: argparse.ArgumentParser, setting: "Field[Any]") -> None:
     flag = "--" + setting.name.replace("_", "-")
-    text = f"{setting.metadata['help']} (default: {setting.default or 'none'})"
+    text = f"{setting.metadata['help']} (default: {setting.metadata['shown']})"
     if setting.type is bool:
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return
@@ -155,7 +161,8 @@ def _typed(setting: "Field[Any]", value: object, where: str) -> object:
 
 
 def _check(settings: Settings) -> None:
-    host, _ = address(settings.listen, "listen")
+    # Without --listen it is a loopback address, whatever kube-scheduler's file says.
+    host, _ = address(settings.listen or "127.0.0.1:32766", "listen")
     address(settings.health_listen, "health-listen")
     if not SPARE_THREADS < settings.threads <= 1000:
         raise SettingsError(f"threads: {settings.threads} is not from {SPARE_THREADS + 1} to 1000")

@@ -13,9 +13,9 @@ import threading
 import time
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import yaml
 from gunicorn.app.base import BaseApplication
@@ -23,13 +23,14 @@ from gunicorn.app.base import BaseApplication
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiError, SettingsError
-from gpushare.extender.app import Routes, build_app
+from gpushare.extender.app import build_app
 from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.metrics import Metrics
+from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.kube.client import KubeClient, connect
@@ -43,12 +44,11 @@ from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
-from gpushare.wire.scheduler_config import ExtenderConfig, decode_scheduler_config
+from gpushare.wire.scheduler_config import ExtenderConfig
 
 log = logging.getLogger("gpushare.serve")
 
 _LEASE = "gpushare-extender"
-_ROUTES = Routes()
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
@@ -62,13 +62,7 @@ class Extender:
     def __init__(self, settings: Settings, entry: ExtenderConfig) -> None:
         self._settings = settings
         self._library = _library(settings, entry)
-        self._client = connect(
-            # Outside a pod, where kubectl would look too.
-            settings.kubeconfig or os.environ.get("KUBECONFIG"),
-            settings.context or None,
-            pool_size=settings.threads - SPARE_THREADS + 8,
-            user_agent="gpushare-extender",
-        )
+        self._client = _connect(settings, settings.threads - SPARE_THREADS + 8)
         self._gate = _gate(settings, self._client, self._library)
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._gate.state)
@@ -81,7 +75,7 @@ class Extender:
             observe=self._metrics.observe,
         )
         names = frozenset(name for name in settings.tls_client_names.split(",") if name)
-        self.app = build_app(service, _routes(entry), settings.body_limit, names)
+        self.app = build_app(service, routes_of(entry), settings.body_limit, names)
         # The one socket of ours that is there before the fork: a port in use is a wrong setting.
         self._health = _health_server(settings, self._live, self._gate, self._metrics)
         self._beat = self._warmed = time.monotonic()
@@ -179,7 +173,7 @@ def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
         settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
-        entry = _entry(settings.scheduler_config)
+        settings, entry = _wired(settings)
         _configure_logging(settings.log_level)
         extender = Extender(settings, entry)
     except SettingsError as error:
@@ -187,6 +181,24 @@ def main(argv: Sequence[str]) -> int:
         return 2
     _Gunicorn(settings, extender).run()
     return 0
+
+
+def _wired(settings: Settings) -> tuple[Settings, ExtenderConfig]:
+    """The settings with the address that kube-scheduler's file calls, and our entry there."""
+    path = settings.scheduler_config
+    listen = address(settings.listen, "listen") if settings.listen else None
+    reader = Reader(_read_yaml, _parse_yaml, lambda: _connect(settings, 1))
+    found = read_scheduler_file(path, listen, bool(settings.tls_cert), reader)
+    for warning in found.warnings:
+        print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
+    return replace(settings, listen=settings.listen or found.listen), found.entry
+
+
+def _connect(settings: Settings, pool_size: int) -> KubeClient:
+    # Outside a pod, where kubectl would look too.
+    kubeconfig = settings.kubeconfig or os.environ.get("KUBECONFIG")
+    context = settings.context or None
+    return connect(kubeconfig, context, pool_size=pool_size, user_agent="gpushare-extender")
 
 
 def _library(settings: Settings, entry: ExtenderConfig) -> Library:
@@ -244,29 +256,6 @@ def _leading(settings: Settings, client: KubeClient) -> Leading | None:
     return Leading(client, elector, namespace=settings.namespace, name=_LEASE)
 
 
-def _entry(path: str) -> ExtenderConfig:
-    """Our entry in the scheduler's file: the one that binds, else the only one that filters."""
-    if not path:
-        return ExtenderConfig(f"http://127.0.0.1:32766{_ROUTES.prefix}")
-    config = decode_scheduler_config(_read_yaml(path))
-    for warning in config.warnings:
-        print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
-    binding = [entry for entry in config.extenders if entry.bind_verb]
-    found = binding or [entry for entry in config.extenders if entry.filter_verb]
-    if len(found) != 1:
-        raise SettingsError(f"{path}: {len(found)} extenders could be us; give one a bindVerb")
-    return found[0]
-
-
-def _routes(entry: ExtenderConfig) -> Routes:
-    return Routes(
-        prefix=urlsplit(entry.url_prefix).path.rstrip("/"),
-        filter=entry.filter_verb or _ROUTES.filter,
-        prioritize=entry.prioritize_verb or _ROUTES.prioritize,
-        bind=entry.bind_verb or _ROUTES.bind,
-    )
-
-
 def _connections() -> int:
     """How many clients may be connected: what the descriptors leave, at most 2048."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -281,11 +270,16 @@ def _unit_bytes(unit: str) -> int:
 def _read_yaml(path: str) -> object:
     """The document of a YAML (or JSON) file. Raises SettingsError in one line."""
     try:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+        return _parse_yaml(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
+
+
+def _parse_yaml(text: str, where: str) -> object:
+    try:
+        return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
+        raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
 
 
 def _configure_logging(level: str) -> None:

@@ -5,7 +5,7 @@ Missing and null are the same: the default. A Go duration is a field's text too.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from gpushare.errors import SettingsError
@@ -25,13 +25,6 @@ def fields_of(value: object, where: str) -> Fields:
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
         raise SettingsError(f"{where}: must be an object")
     return value
-
-
-def only(fields: Fields, known: Iterable[str], where: str) -> None:
-    """Nothing, if every key is known. Raises SettingsError naming one that is not."""
-    for key in fields:
-        if key not in known:
-            raise SettingsError(f"{where}: unknown key {key[:40]!r} (keys are case-sensitive)")
 
 
 def items(fields: Fields, key: str, where: str = "") -> Sequence[object]:

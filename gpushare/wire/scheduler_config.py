@@ -1,25 +1,31 @@
 """kube-scheduler's configuration, the parts about extenders: legacy Policy and component config.
 
 Knows both dialects as dicts (reading YAML or JSON is the caller's business) and kube-scheduler's
-own validation, so that a file it would refuse is refused here with plain words. The Policy (up to
-1.22) matches keys regardless of case and counts nanoseconds; KubeSchedulerConfiguration is strict
-about keys and writes durations as text. Every violation is a SettingsError that names the field.
+own validation, so that a file it would refuse is refused here with plain words. Every violation is
+a SettingsError that names the field. Which entry is ours is not decided here.
 """
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import Fields, fields_of, flag, items, number, only, parse_duration, text
+from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
+from gpushare.wire.scheduler_component import DEFAULT_SCHEDULER, read_component
+from gpushare.wire.scheduler_dialects import (
+    DEFAULT_TIMEOUT,
+    EXTENDER_KEYS,
+    POLICY_KEYS,
+    RESOURCE_KEYS,
+    TLS_KEYS,
+    Legacy,
+    Strict,
+)
+from gpushare.wire.scheduler_policy import check_priorities, policy_source
 
-DEFAULT_TIMEOUT = 5.0
-"""Seconds kube-scheduler waits for an extender that sets no httpTimeout."""
-
-DEFAULT_SCHEDULER = "default-scheduler"
 GROUP = "kubescheduler.config.k8s.io"
-VERSIONS = ("v1beta1", "v1beta2", "v1beta3", "v1")
+VERSIONS = ("v1alpha1", "v1alpha2", "v1beta1", "v1beta2", "v1beta3", "v1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,116 +70,96 @@ class SchedulerConfig:
     warnings: tuple[str, ...] = ()
 
 
-def decode_scheduler_config(document: object) -> SchedulerConfig:
-    """The configuration in a parsed file. Raises SettingsError naming what is wrong."""
+def decode_scheduler_config(document: object, policy: object = None) -> SchedulerConfig:
+    """The configuration in a parsed file. Raises SettingsError naming what is wrong.
+
+    policy: the parsed document that `policy_source(document)` names, where it names one; without
+    it such a configuration has no extenders.
+    """
     top = fields_of(document, "scheduler configuration")
     kind, version = text(top, "kind"), text(top, "apiVersion")
     if kind == "Policy" and version == "v1":
-        extenders, warnings = _extenders(_Policy(), _Policy().checked(top, _TOP_KEYS, "Policy"))
-        return SchedulerConfig(version, extenders, warnings=warnings)
+        return _policy(top)
     group, _, short = version.partition("/")
-    if kind == "KubeSchedulerConfiguration" and group == GROUP and short in VERSIONS:
-        return _component_config(top, version)
-    raise SettingsError(
-        f"apiVersion {version[:80]!r}, kind {kind[:40]!r}: expected kind Policy of v1, or kind"
-        f" KubeSchedulerConfiguration of {GROUP}/{{{','.join(VERSIONS)}}}"
-    )
-
-
-class _Strict:
-    """How a KubeSchedulerConfiguration is read: keys exactly as written, durations as text."""
-
-    def checked(self, value: object, known: Iterable[str], where: str) -> Fields:
-        """The object at `where`, under the known keys."""
-        fields = fields_of(value, where)
-        only(fields, known, where)
-        return fields
-
-    def seconds(self, value: object, where: str) -> float:
-        """A timeout in seconds; 0 and missing mean the default, as in kube-scheduler."""
-        if value is None:
-            return DEFAULT_TIMEOUT
-        if not isinstance(value, str):
-            raise SettingsError(f"{where}: must be a duration as text, such as 5s")
-        try:
-            seconds = parse_duration(value)
-        except SettingsError as error:
-            raise SettingsError(f"{where}: {error}") from error
-        return _timeout(seconds, where)
-
-
-class _Policy(_Strict):
-    """How a Policy is read: keys in any case, unknown ones ignored, nanoseconds (or text)."""
-
-    def checked(self, value: object, known: Iterable[str], where: str) -> Fields:
-        """The same under the known keys' own spelling; of two spellings the last counts."""
-        canonical = {key.lower(): key for key in known}
-        return {
-            canonical[key.lower()]: item
-            for key, item in fields_of(value, where).items()
-            if key.lower() in canonical
-        }
-
-    def seconds(self, value: object, where: str) -> float:
-        if isinstance(value, int) and not isinstance(value, bool):
-            return _timeout(max(-1, min(value, _LONGEST)) / 1e9, where)
-        return super().seconds(value, where)
-
-
-def _component_config(top: Fields, version: str) -> SchedulerConfig:
-    extenders, warnings = _extenders(_Strict(), top)
-    percentage = number(top, "percentageOfNodesToScore")
-    if not 0 <= percentage <= 100:
-        raise SettingsError(f"percentageOfNodesToScore: {percentage} is not from 0 to 100")
-    initial = number(top, "podInitialBackoffSeconds", default=1)
-    longest = number(top, "podMaxBackoffSeconds", default=10)
-    if initial <= 0 or longest < initial:
+    if kind != "KubeSchedulerConfiguration" or group != GROUP or short not in VERSIONS:
         raise SettingsError(
-            "podInitialBackoffSeconds, podMaxBackoffSeconds: must be positive and in this order"
+            f"apiVersion {version[:80]!r}, kind {kind[:40]!r}: expected kind Policy of v1, or kind"
+            f" KubeSchedulerConfiguration of {GROUP}/{{{','.join(VERSIONS)}}}"
         )
-    if number(top, "parallelism", default=16) <= 0:
-        raise SettingsError("parallelism: must be positive")
-    unknown = tuple(
-        f"{key}: kube-scheduler may refuse a key it does not know"
-        for key in sorted(set(top) - _TOP_KEYS)
-    )
+    source = policy_source(top)
+    config = _component_config(top, version, short)
+    return config if policy is None or source is None else _joined(config, policy, str(source))
+
+
+def _policy(top: Fields) -> SchedulerConfig:
+    dialect = Legacy()
+    policy = dialect.fields(top, POLICY_KEYS, "")
+    warnings = check_priorities(policy)
+    extenders = _extenders(dialect, policy, warnings)
+    unknown = [_unknown(dialect.unknown, "Policy")] if dialect.unknown else []
+    return SchedulerConfig("v1", extenders, warnings=(*unknown, *dialect.remarks, *warnings))
+
+
+def _joined(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
+    """The configuration with the extenders of the Policy it names."""
+    try:
+        if text(fields_of(policy, "policy"), "kind") != "Policy":
+            raise SettingsError("kind: must be Policy")
+        found = decode_scheduler_config(policy)
+    except SettingsError as error:
+        raise SettingsError(f"{source}: {error}") from error
+    warnings = config.warnings + tuple(f"{source}: {warning}" for warning in found.warnings)
+    return replace(config, extenders=found.extenders, warnings=warnings)
+
+
+def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
+    dialect = Strict()
+    component = read_component(dialect, top, short)
+    warnings: list[str] = []
+    extenders: tuple[ExtenderConfig, ...] = ()
+    if short == "v1alpha2":
+        # Its extenders are the Policy's: the same Go type, read in the same way.
+        legacy = Legacy()
+        extenders = _extenders(legacy, top, warnings)
+        dialect.unknown += legacy.unknown
+        dialect.remarks += legacy.remarks
+    elif short != "v1alpha1":
+        extenders = _extenders(dialect, top, warnings)
+    unknown = [_unknown(dialect.unknown, short)] if dialect.unknown else []
     return SchedulerConfig(
         version,
         extenders,
-        percentage,
-        _scheduler_names(top),
-        float(initial),
-        float(longest),
-        unknown + warnings,
+        component.percentage,
+        component.names,
+        component.initial_backoff,
+        component.max_backoff,
+        (*unknown, *dialect.remarks, *warnings),
     )
 
 
-def _scheduler_names(top: Fields) -> tuple[str, ...]:
-    names = []
-    for index, item in enumerate(items(top, "profiles")):
-        where = f"profiles[{index}]"
-        names.append(text(fields_of(item, where), "schedulerName", where, DEFAULT_SCHEDULER))
-    if len(set(names)) != len(names):
-        raise SettingsError("profiles: each needs a schedulerName of its own")
-    return tuple(names) or (DEFAULT_SCHEDULER,)
+def _unknown(paths: Sequence[str], short: str) -> str:
+    """One warning for all of them."""
+    shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+    if short == "Policy" or "alpha" in short:
+        return f"{shown}: unknown, and not read"
+    return f"{shown}: unknown; kube-scheduler up to 1.37 does not start with a key it does not know"
 
 
-def _extenders(dialect: _Strict, top: Fields) -> tuple[tuple[ExtenderConfig, ...], tuple[str, ...]]:
-    """(the extenders, warnings about them)."""
+def _extenders(dialect: Strict, top: Fields, warnings: list[str]) -> tuple[ExtenderConfig, ...]:
+    """The extenders; what is legal but hardly meant goes to `warnings`."""
     extenders: list[ExtenderConfig] = []
-    warnings: list[str] = []
     for index, item in enumerate(items(top, "extenders")):
         where = f"extenders[{index}]"
-        entry = dialect.checked(item, _EXTENDER_KEYS, where)
+        entry = dialect.fields(item, EXTENDER_KEYS, where)
         extender = _extender(dialect, entry, where)
-        tls = dialect.checked(entry.get("tlsConfig"), _TLS_KEYS, f"{where}.tlsConfig")
+        tls = dialect.fields(entry.get("tlsConfig"), TLS_KEYS, f"{where}.tlsConfig")
         extenders.append(extender)
         warnings += _warnings(extender, tls, where)
     _validate(extenders)
-    return tuple(extenders), tuple(warnings)
+    return tuple(extenders)
 
 
-def _extender(dialect: _Strict, entry: Fields, where: str) -> ExtenderConfig:
+def _extender(dialect: Strict, entry: Fields, where: str) -> ExtenderConfig:
     return ExtenderConfig(
         url_prefix=text(entry, "urlPrefix", where),
         filter_verb=text(entry, "filterVerb", where),
@@ -192,11 +178,15 @@ def _extender(dialect: _Strict, entry: Fields, where: str) -> ExtenderConfig:
     )
 
 
-def _managed_resource(dialect: _Strict, item: object, where: str) -> ManagedResource:
-    fields = dialect.checked(item, _RESOURCE_KEYS, where)
+def _managed_resource(dialect: Strict, item: object, where: str) -> ManagedResource:
+    fields = dialect.fields(item, RESOURCE_KEYS, where)
     name = text(fields, "name", where)
-    if _EXTENDED_RESOURCE.fullmatch(name) is None or "kubernetes.io/" in name:
+    if _QUALIFIED.fullmatch(name) is None:
         raise SettingsError(f"{where}: {name[:80]!r} is no extended resource (domain/name)")
+    if "kubernetes.io/" in name:
+        raise SettingsError(
+            f"{where}: {name[:80]!r} is no extended resource: kubernetes.io/ is Kubernetes' own"
+        )
     if name.startswith("requests."):
         raise SettingsError(f"{where}: {name[:80]!r} must not begin with requests.")
     return ManagedResource(name, flag(fields, "ignoredByScheduler", where))
@@ -207,8 +197,9 @@ def _validate(extenders: Sequence[ExtenderConfig]) -> None:
     for index, extender in enumerate(extenders):
         if extender.prioritize_verb and extender.weight <= 0:
             raise SettingsError(f"extenders[{index}].weight: must be positive to prioritize")
-    if sum(1 for extender in extenders if extender.bind_verb) > 1:
-        raise SettingsError("extenders: at most one may have a bindVerb")
+    binding = [f"extenders[{index}]" for index, item in enumerate(extenders) if item.bind_verb]
+    if len(binding) > 1:
+        raise SettingsError(f"{', '.join(binding)}: at most one may have a bindVerb")
     names = Counter(r.name for extender in extenders for r in extender.managed_resources)
     for name, count in names.items():
         if count > 1:
@@ -228,52 +219,13 @@ def _warnings(extender: ExtenderConfig, tls: Fields, where: str) -> list[str]:
         found.append(f"{where}.nodeCacheCapable: false sends whole nodes with every call")
     if extender.enable_https and not tls:
         found.append(f"{where}.tlsConfig: without a CA the certificate is not verified")
+    if extender.filter_verb and not extender.ignorable and not extender.managed_resources:
+        found.append(
+            f"{where}.managedResources: empty, so every pod of the cluster waits for the extender"
+        )
     return found
 
 
-def _timeout(seconds: float, where: str) -> float:
-    if not 0 <= seconds < _LONGEST / 1e9:
-        raise SettingsError(f"{where}: must not be negative, nor longer than 292 years")
-    return seconds or DEFAULT_TIMEOUT
-
-
-_LONGEST = 2**63
-"""Nanoseconds a Go duration cannot hold."""
-
-_EXTENDED_RESOURCE = re.compile(
+_QUALIFIED = re.compile(
     r"[a-z0-9]([a-z0-9.-]{0,242}[a-z0-9])?/[A-Za-z0-9]([\w.-]{0,61}[A-Za-z0-9])?", re.ASCII
-)
-_RESOURCE_KEYS = frozenset({"name", "ignoredByScheduler"})
-_TLS_KEYS = frozenset(
-    {"insecure", "serverName", "certFile", "keyFile", "caFile", "certData", "keyData", "caData"}
-)
-_VERB_KEYS = frozenset({"filterVerb", "preemptVerb", "prioritizeVerb", "bindVerb"})
-_EXTENDER_KEYS = _VERB_KEYS | {
-    "urlPrefix",
-    "weight",
-    "enableHTTPS",
-    "tlsConfig",
-    "httpTimeout",
-    "nodeCacheCapable",
-    "ignorable",
-    "managedResources",
-}
-_TOP_KEYS = frozenset(
-    {
-        "apiVersion",
-        "kind",
-        "parallelism",
-        "leaderElection",
-        "clientConnection",
-        "healthzBindAddress",
-        "metricsBindAddress",
-        "enableProfiling",
-        "enableContentionProfiling",
-        "percentageOfNodesToScore",
-        "podInitialBackoffSeconds",
-        "podMaxBackoffSeconds",
-        "profiles",
-        "extenders",
-        "delayCacheUntilActive",
-    }
 )

@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler_config import (
-    DEFAULT_TIMEOUT,
     ExtenderConfig,
     ManagedResource,
     SchedulerConfig,
     decode_scheduler_config,
 )
+from gpushare.wire.scheduler_dialects import DEFAULT_TIMEOUT
 
 GPU = {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}
 ORIGINAL = {
@@ -28,7 +28,8 @@ ORIGINAL = {
 
 
 def policy(*extenders: Any, **fields: Any) -> dict[str, Any]:
-    return {"kind": "Policy", "apiVersion": "v1", "extenders": list(extenders)} | fields
+    head = {"kind": "Policy", "apiVersion": "v1", "priorities": []}
+    return head | {"extenders": list(extenders)} | fields
 
 
 def component(*extenders: Any, version: str = "v1", **fields: Any) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def component(*extenders: Any, version: str = "v1", **fields: Any) -> dict[str, 
     } | fields
 
 
+SORT = {"queueSort": {"enabled": [{"name": "Coscheduling"}]}}
 EXPECTED = ExtenderConfig(
     "http://127.0.0.1:32766/gpushare-scheduler",
     filter_verb="filter",
@@ -81,7 +83,7 @@ def test_every_field_is_read() -> None:
             percentageOfNodesToScore=50,
             podInitialBackoffSeconds=2,
             podMaxBackoffSeconds=4,
-            profiles=[{"schedulerName": "a"}, {}],
+            profiles=[{"schedulerName": "a"}, {"schedulerName": "b"}],
             leaderElection={"leaderElect": False},
         )
     )
@@ -94,7 +96,7 @@ def test_every_field_is_read() -> None:
             ),
         ),
         50,
-        ("a", "default-scheduler"),
+        ("a", "b"),
         2.0,
         4.0,
     )
@@ -103,8 +105,10 @@ def test_every_field_is_read() -> None:
 def test_a_policy_matches_keys_in_any_case_and_ignores_unknown_ones() -> None:
     loud = {key.upper(): value for key, value in ORIGINAL.items()} | {"FUTURE": 1}
     loud["MANAGEDRESOURCES"] = [{"NAME": "aliyun.com/gpu-mem"}]
-    document = {"Extenders": [loud], "kind": "Policy", "apiVersion": "v1"}
-    assert decode_scheduler_config(document).extenders == (EXPECTED,)
+    document = {"Extenders": [loud], "kind": "Policy", "apiVersion": "v1", "Priorities": []}
+    found = decode_scheduler_config(document)
+    assert found.extenders == (EXPECTED,)
+    assert found.warnings == ("extenders[0].FUTURE: unknown, and not read",)
 
 
 @pytest.mark.parametrize("spelling", ["enableHttps", "enableHTTPS"])
@@ -186,7 +190,7 @@ def test_rules_across_extenders(dialect: Any) -> None:
         {"FilterVerb": "f"},
         {"httpTimeout": 5_000_000_000},
         {"tlsConfig": {"cafile": "x"}},
-        {"managedResources": [{"name": "x.io/y", "Ignored": True}]},
+        {"managedResources": [{"name": "x.io/y", "IgnoredByScheduler": True}]},
     ],
 )
 def test_component_config_is_strict_about_extenders(changes: Any) -> None:
@@ -202,7 +206,14 @@ def test_component_config_is_strict_about_extenders(changes: Any) -> None:
         ({"podInitialBackoffSeconds": 0}, "podInitialBackoffSeconds"),
         ({"podInitialBackoffSeconds": 20}, "podMaxBackoffSeconds"),
         ({"parallelism": 0}, "parallelism"),
-        ({"profiles": [{}, {}]}, "profiles"),
+        ({"profiles": [{}, {}]}, r"profiles\[0\]\.schedulerName"),
+        ({"profiles": [{"schedulerName": "a"}, {"schedulerName": "a"}]}, "profiles"),
+        ({"profiles": [{"schedulerName": "a"}, {"schedulerName": "b", "plugins": SORT}]}, "queue"),
+        ({"profiles": [{"percentageOfNodesToScore": -1}]}, r"profiles\[0\]\.percentage"),
+        ({"leaderElection": {"leaderElect": "yes"}}, r"leaderElection\.leaderElect"),
+        ({"leaderElection": []}, "leaderElection"),
+        ({"clientConnection": 7}, "clientConnection"),
+        ({"Profiles": []}, "write profiles"),
         ({"profiles": [{"schedulerName": 7}]}, r"profiles\[0\]\.schedulerName"),
         ({"extenders": {}}, "extenders"),
         ({"extenders": [7]}, r"extenders\[0\]"),

@@ -1,0 +1,111 @@
+"""What kube-scheduler's own file means for `gpushare serve`: our entry, and where to listen.
+
+Follows an old configuration to the Policy it names, in a file or a ConfigMap. How files are read,
+and with whose credentials, is handed in; knows no settings.
+"""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import ApiError, SettingsError
+from gpushare.extender.app import Routes
+from gpushare.kube.client import KubeClient
+from gpushare.wire.scheduler_config import ExtenderConfig, decode_scheduler_config
+from gpushare.wire.scheduler_entry import (
+    DEFAULT_LISTEN,
+    PREFIX,
+    endpoint,
+    listening_warning,
+    our_entry,
+)
+from gpushare.wire.scheduler_policy import POLICY_KEY, PolicyConfigMap, PolicyFile, policy_source
+
+_DEFAULT_LISTEN = f"{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}"
+_TIMEOUT = 10.0
+"""Seconds for reading the ConfigMap."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """How documents are had: of a file, of a text (and its name), and a client for a ConfigMap."""
+
+    load: Callable[[str], object]
+    parse: Callable[[str, str], object]
+    client: Callable[[], KubeClient]
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFile:
+    """Our entry; HOST:PORT to listen at where no other is asked for; warnings for the operator."""
+
+    entry: ExtenderConfig
+    listen: str = _DEFAULT_LISTEN
+    warnings: tuple[str, ...] = ()
+
+
+def read_scheduler_file(
+    path: str, listen: tuple[str, int] | None, tls: bool, reader: Reader
+) -> SchedulerFile:
+    """What the file at `path` says; an empty path: the defaults.
+
+    listen: the (host, port) asked for, if any; tls: whether we speak TLS. Raises SettingsError in
+    one line that begins with the path.
+    """
+    if not path:
+        return SchedulerFile(ExtenderConfig(f"http://{_DEFAULT_LISTEN}{PREFIX}"))
+    document = reader.load(path)
+    try:
+        config = decode_scheduler_config(document, _policy(Path(path).parent, document, reader))
+        entry = our_entry(config, listen)
+        warning = listening_warning(entry, listen, tls)
+    except SettingsError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    place = endpoint(entry)
+    return SchedulerFile(
+        entry,
+        place.listen if place.loopback else _DEFAULT_LISTEN,
+        (*config.warnings, *([warning] if warning else [])),
+    )
+
+
+def routes_of(entry: ExtenderConfig) -> Routes:
+    """Where the verbs are served: where kube-scheduler calls, and our own names for the others."""
+    usual = Routes()
+    return Routes(
+        prefix=endpoint(entry).path,
+        filter=entry.filter_verb or usual.filter,
+        prioritize=entry.prioritize_verb or usual.prioritize,
+        bind=entry.bind_verb or usual.bind,
+    )
+
+
+def _policy(folder: Path, document: object, reader: Reader) -> object:
+    """The Policy that the document names; None where it names none."""
+    source = policy_source(document)
+    if source is None:
+        return None
+    if isinstance(source, PolicyFile):
+        policy = reader.load(str(folder / source.path))  # an absolute path stays as it is
+    else:
+        policy = reader.parse(_stored(reader.client(), source), str(source))
+    if policy is None:
+        raise SettingsError(f"{source}: is empty")
+    return policy
+
+
+def _stored(client: KubeClient, source: PolicyConfigMap) -> str:
+    """The text of a Policy in a ConfigMap; closes the client. Raises SettingsError."""
+    path = f"/api/v1/namespaces/{source.namespace}/configmaps/{source.name}"
+    try:
+        text = json.loads(client.request("GET", path, timeout=_TIMEOUT))["data"][POLICY_KEY]
+    except ApiError as error:
+        raise SettingsError(f"{source}: {error}") from error
+    except (ValueError, KeyError, TypeError, RecursionError):
+        text = None
+    finally:
+        client.close()
+    if not isinstance(text, str):
+        raise SettingsError(f"{source}: has no text under the key {POLICY_KEY}")
+    return text
