@@ -35,7 +35,7 @@ from gpushare.localcluster.plan import (
 from gpushare.localcluster.report import Report
 
 # The extender learns of changes by its own watch: an expectation has this long to come true.
-_PATIENCE = 5.0
+_PATIENCE = 10.0
 _POLL = 0.05
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _CLEAN_TIMEOUT = 20.0
