@@ -10,8 +10,9 @@ from gpushare import __version__
 _USAGE = """\
 usage: gpushare VERB [OPTIONS]
 
-  demo    try it: an API server, a scheduler, kubelets and the extender on this machine
-  serve   run the scheduler extender
+  demo     try it: an API server, a scheduler, kubelets and the extender on this machine
+  inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
+  serve    run the scheduler extender
 
 gpushare VERB --help tells more; gpushare --version the version.
 """
@@ -23,13 +24,23 @@ def _demo(argv: Sequence[str]) -> int:
     return demo(argv)
 
 
+def _inspect(argv: Sequence[str]) -> int:
+    from gpushare.cli.inspect import main as inspect
+
+    return inspect(argv, "gpushare inspect")
+
+
 def _serve(argv: Sequence[str]) -> int:
     from gpushare.extender.main import main as serve
 
     return serve(argv)
 
 
-_VERBS: dict[str, Callable[[Sequence[str]], int]] = {"demo": _demo, "serve": _serve}
+_VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+    "demo": _demo,
+    "inspect": _inspect,
+    "serve": _serve,
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

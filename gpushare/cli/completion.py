@@ -1,0 +1,120 @@
+"""Completions of `kubectl inspect gpushare` as kubectl asks for them.
+
+kubectl runs `kubectl_complete-inspect-gpushare` with the words after the plug-in's name, the last
+one being what is typed so far ("" at a blank), and reads candidates, one a line, and a last line
+`:N` with what its shell script shall do: 4 no file names, 0 file names where there is no candidate
+(ShellCompDirective of its library cobra). Whatever fails gives no candidates: a prompt is no place
+for errors.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare.cli.facts import elements, mapping, read_node, text
+from gpushare.cli.feed import NODES
+from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.options import FORMATS, PASSED_ON, connection
+from gpushare.errors import GpuShareError
+from gpushare.wire.annotations import ALIYUN, Names
+
+_SWITCHES = {
+    "--details": "show the pods of each node",
+    "--no-headers": "lines of nodes or pods alone",
+    "--watch": "go on and show each change",
+    "--all-namespaces": "show pods of all namespaces",
+    "--help": "say what there is",
+    "--version": "say which version this is",
+}
+_VALUED = {
+    "--output": "json, yaml, wide or name",
+    "--selector": "nodes with these labels",
+    "--namespace": "pods of this namespace alone",
+    "--resource": "another managed resource",
+    "--unit": "what nodes without inventory count in",
+    "--kubeconfig": "a file, or several",
+    **dict.fromkeys(PASSED_ON, "as in kubectl"),
+}
+_SHORT = {"-o": "--output", "-l": "--selector", "-n": "--namespace"}
+_FILES = 0
+_NO_FILES = 4
+_PATIENCE = "3s"
+
+
+def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
+    """What to print for these words."""
+    *before, typed = words or [""]
+    given, open_flag = _given(before)
+    directive = _NO_FILES
+    flag, sign, value = typed.partition("=")
+    if not open_flag and sign and flag in _VALUED:
+        open_flag, typed = flag, value
+    if open_flag == "--kubeconfig":
+        found: Iterable[str] = ()
+        directive = _FILES
+    else:
+        found = _candidates(open_flag, typed, given, environ)
+    fitting = [line for line in found if line.startswith(typed)]
+    return "".join(f"{line}\n" for line in [*fitting, f":{directive}"])
+
+
+def _given(words: Sequence[str]) -> tuple[dict[str, str], str]:
+    """(values of flags by their names without dashes, the flag whose value is typed or "")."""
+    given: dict[str, str] = {}
+    nodes: list[str] = []
+    flag = ""
+    for word in words:
+        if flag:
+            given[flag], flag = word, ""
+            continue
+        name, sign, value = word.partition("=")
+        name = _SHORT.get(name, name)
+        if name in _VALUED and sign:
+            given[name] = value
+        elif name in _VALUED:
+            flag = name
+        elif not word.startswith("-"):
+            nodes.append(word)
+    plain = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
+    return {**plain, "nodes": " ".join(nodes)}, flag
+
+
+def _candidates(
+    flag: str, typed: str, given: Mapping[str, str], environ: Mapping[str, str]
+) -> Iterable[str]:
+    kubectl = connection({"request_timeout": _PATIENCE, **given}, environ)
+    try:
+        match flag:
+            case "--output":
+                return FORMATS
+            case "--unit":
+                return ("GiB", "MiB")
+            case "--context" | "--cluster" | "--user":
+                return _printed(kubectl, "config", f"get-{flag[2:]}s")
+            case "--namespace":
+                return _names(kubectl, "/api/v1/namespaces")
+            case "":
+                if typed.startswith("-"):
+                    return [f"{name}\t{told}" for name, told in (_VALUED | _SWITCHES).items()]
+                return _nodes(kubectl, given)
+    except GpuShareError:
+        pass
+    return ()
+
+
+def _printed(kubectl: Kubectl, *words: str) -> list[str]:
+    extra = ("-o", "name") if words[-1] == "get-contexts" else ()
+    lines = kubectl.run(*words, *extra).decode(errors="replace").split("\n")
+    return [line for line in lines if line and line != "NAME"]
+
+
+def _names(kubectl: Kubectl, path: str) -> list[str]:
+    items = map(mapping, elements(kubectl.get(path).get("items")))
+    return [text(mapping(item.get("metadata")).get("name")) for item in items]
+
+
+def _nodes(kubectl: Kubectl, given: Mapping[str, str]) -> list[str]:
+    """The nodes that share the resource and were not named yet."""
+    names = Names.for_resource(given.get("resource") or ALIYUN.resource)
+    items = map(mapping, elements(kubectl.get(NODES).get("items")))
+    found = (read_node(item, names) for item in items)
+    named = set(given.get("nodes", "").split())
+    return [node.name for node in found if node is not None and node.name not in named]

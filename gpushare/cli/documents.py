@@ -1,0 +1,84 @@
+"""The report as a document for programs: JSON, YAML, names.
+
+Knows the keys, which are a promise (docs/inspect.md): new ones may come, none goes or changes its
+meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
+"""
+
+import json
+from typing import Any
+
+from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
+from gpushare.cli.yamltext import to_yaml
+
+API_VERSION = "gpushare.io/v1"
+KIND = "GPUShareReport"
+
+
+def as_json(report: Report) -> str:
+    """The document as JSON, indented as kubectl's, ASCII only."""
+    return json.dumps(_document(report), indent=4) + "\n"
+
+
+def as_yaml(report: Report) -> str:
+    """The document as YAML."""
+    return to_yaml(_document(report))
+
+
+def as_names(report: Report) -> str:
+    """The nodes as kubectl names them, one a line."""
+    return "".join(f"node/{node.name}\n" for node in report.nodes)
+
+
+def _document(report: Report) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "resource": report.resource,
+        "unit": report.unit,
+        "unitFrom": report.unit_from,
+        "total": report.total,
+        "allocated": report.allocated,
+        "unplaced": sum(node.unplaced for node in report.nodes),
+        "free": sum(node.free for node in report.nodes),
+        "nodes": [_node(node) for node in report.nodes],
+        "warnings": list(report.warnings),
+    }
+
+
+def _node(node: NodeLine) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "address": node.address or None,
+        "unit": node.unit,
+        "closed": node.closed or None,
+        "total": node.total,
+        "allocated": node.allocated,
+        "unplaced": node.unplaced,
+        "free": node.free,
+        "devices": [_device(device) for device in node.devices],
+        "pods": [_pod(pod) for pod in node.pods],
+    }
+
+
+def _device(device: DeviceLine) -> dict[str, Any]:
+    return {
+        "index": device.index,
+        "uuid": device.uuid or None,
+        "model": device.model or None,
+        "healthy": device.healthy,
+        "total": device.total,
+        "allocated": device.allocated,
+        "free": device.free,
+    }
+
+
+def _pod(pod: PodLine) -> dict[str, Any]:
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "phase": pod.phase or None,
+        "assigned": pod.assigned,
+        "allocated": pod.units,
+        "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
+    }

@@ -1,0 +1,195 @@
+"""What one Node or Pod, as the API server writes it, says of a managed resource.
+
+Knows the JSON of both kinds and the rules of the books, which live in `gpushare/wire/pods.py` and
+`nodes.py` over typed structs; here they are said once more over plain dicts, for GPU memory alone,
+because the command line has to start at once and takes the standard library only. What the books
+charge is what this reads: a contract test holds the two together. Knows nothing of other objects.
+
+A field of an impossible type counts as absent; the API server lets none through.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gpushare.core.model import MAX_UNITS, PodRef, Reason, Request, Shares
+from gpushare.errors import AnnotationError, QuantityError
+from gpushare.wire.annotations import Names, placement
+from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
+from gpushare.wire.quantity import to_units
+
+Fields = Mapping[str, object]
+
+_ENDED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """A node that shares devices, or should.
+
+    address: its InternalIP, or "". unit: what its inventory counts memory in, "" where it has none.
+    devices: by index, memory in that unit. closed: why no pod may be placed there, or None; detail
+    says more where there is more to say.
+    """
+
+    name: str
+    address: str
+    unit: str
+    devices: tuple[Device, ...]
+    closed: Reason | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodFacts:
+    """A pod that holds memory of a node: units in all, and on which devices if it is known."""
+
+    ref: PodRef
+    node: str
+    units: int
+    shares: Shares
+    phase: str
+    assigned: bool
+
+
+def mapping(value: object) -> Fields:
+    """The JSON object, or an empty one where it is none."""
+    return value if isinstance(value, dict) else {}
+
+
+def text(value: object) -> str:
+    """The text, or an empty one where it is none."""
+    return value if isinstance(value, str) else ""
+
+
+def elements(value: object) -> Sequence[object]:
+    """The JSON list, or an empty one where it is none."""
+    return value if isinstance(value, list) else ()
+
+
+def pod_ref(pod: Fields) -> PodRef:
+    """Which pod it is."""
+    metadata = mapping(pod.get("metadata"))
+    return PodRef(*(text(metadata.get(key)) for key in ("namespace", "name", "uid")))
+
+
+def read_node(node: Fields, names: Names) -> NodeFacts | None:
+    """What the node shares; None where it shares nothing.
+
+    An inventory annotation leads; without one every device has total / count units of the node's
+    capacity, or of allocatable where that alone is given. Whatever cannot be read closes the node.
+    """
+    metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
+    name, address = text(metadata.get("name")), _address(status)
+    inventory = mapping(metadata.get("annotations")).get(names.inventory)
+    if isinstance(inventory, str):
+        return _from_inventory(name, address, inventory)
+    capacity, allocatable = (mapping(status.get(key)) for key in ("capacity", "allocatable"))
+    try:
+        devices, closed = _from_totals(capacity, allocatable, names)
+    except QuantityError as error:
+        return NodeFacts(name, address, "", (), Reason.BROKEN_CAPACITY, str(error))
+    if not devices and closed is None:
+        return None
+    return NodeFacts(name, address, "", devices, closed)
+
+
+def read_pod(pod: Fields, names: Names) -> PodFacts | None:
+    """What the pod holds; None where it holds nothing: unscheduled, ended, or asks for none.
+
+    Memory is held from the binding until the pod has ended or is gone. Raises QuantityError where
+    what it asks for cannot be told.
+    """
+    spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
+    node = text(spec.get("nodeName"))
+    phase = text(mapping(pod.get("status")).get("phase"))
+    if not node or phase in _ENDED:
+        return None
+    units, containers = _asked(spec, names.resource)
+    if not units:
+        return None
+    written = mapping(metadata.get("annotations")).items()
+    annotations = {key: value for key, value in written if isinstance(value, str)}
+    shares = placement(annotations, Request(units, 1, containers=containers), names)
+    assigned = annotations.get(names.assigned) == "true"
+    return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned)
+
+
+def _address(status: Fields) -> str:
+    for entry in map(mapping, elements(status.get("addresses"))):
+        if entry.get("type") == "InternalIP":
+            return text(entry.get("address"))
+    return ""
+
+
+def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
+    try:
+        inventory = decode_inventory(written)
+    except AnnotationError as error:
+        return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
+    if not inventory.devices:
+        return None
+    return NodeFacts(name, address, inventory.unit, inventory.devices)
+
+
+def _from_totals(
+    capacity: Fields, allocatable: Fields, names: Names
+) -> tuple[tuple[Device, ...], Reason | None]:
+    """The devices of a node without inventory, and why it is closed if it is.
+
+    The kubelet takes unhealthy devices out of allocatable: where that says 0 they all are.
+    """
+    total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
+    count = _units(capacity.get(names.count, allocatable.get(names.count, 0))) or 1
+    usable = _units(allocatable.get(names.resource, total))
+    if not total:
+        return (), None
+    if count > MAX_DEVICES:
+        return (), Reason.BROKEN_CAPACITY
+    devices = (Device(total // count, healthy=usable > 0),) * count
+    return devices, Reason.UNEVEN if total % count else None
+
+
+def _asked(spec: Fields, resource: str) -> tuple[int, Shares]:
+    """(units of the whole pod, units of each regular container that asks)."""
+
+    def asked(container: Fields) -> int:
+        return _limit(container, resource)
+
+    regular = [asked(mapping(item)) for item in elements(spec.get("containers"))]
+    inits = [mapping(item) for item in elements(spec.get("initContainers"))]
+    units = _peak(regular, inits, asked)
+    if units > MAX_UNITS:
+        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
+    return units, tuple((index, each) for index, each in enumerate(regular) if each)
+
+
+def _limit(container: Fields, resource: str) -> int:
+    resources = mapping(container.get("resources"))
+    quantity = mapping(resources.get("limits")).get(resource)
+    if quantity is None:
+        quantity = mapping(resources.get("requests")).get(resource)
+    return 0 if quantity is None else _units(quantity, f"{resource}: ")
+
+
+def _units(quantity: object, where: str = "") -> int:
+    if not isinstance(quantity, str | int | float):
+        raise QuantityError(f"{where}a {type(quantity).__name__} is not a quantity")
+    try:
+        return to_units(quantity)
+    except QuantityError as error:
+        raise QuantityError(f"{where}{error}") from error
+
+
+def _peak(regular: Iterable[int], inits: Iterable[Fields], asked: Callable[[Fields], int]) -> int:
+    """The most held at any time: init containers run one by one, beside the sidecars before them
+    (restartPolicy Always), as `PodRequests` of k8s.io/component-helpers counts it.
+    """
+    sidecars = 0
+    peak = 0
+    for container in inits:
+        units = asked(container)
+        if container.get("restartPolicy") == "Always":
+            sidecars += units
+            units = 0
+        peak = max(peak, sidecars + units)
+    return max(sum(regular) + sidecars, peak)

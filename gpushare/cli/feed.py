@@ -1,0 +1,161 @@
+"""Nodes and pods of a cluster as kubectl lists them, reduced page by page to what is shown of them.
+
+Knows the list paths of the API and its selectors. Only pods that hold memory of a node are asked
+for, and of those of one node only its own; a page at a time, so that a large cluster costs little
+memory here and no long request there.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpushare.cli.facts import (
+    Fields,
+    NodeFacts,
+    PodFacts,
+    elements,
+    mapping,
+    pod_ref,
+    read_node,
+    read_pod,
+    text,
+)
+from gpushare.cli.kubectl import Kubectl
+from gpushare.errors import ApiGone, SettingsError, WireError
+from gpushare.wire.annotations import Names
+
+NODES = "/api/v1/nodes"
+PODS = "/api/v1/pods"
+
+PAGE = 5000
+"""Objects a page: about 15 MB of pods. A page costs a kubectl call, so many small ones are slow."""
+
+_HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
+_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Which nodes: those named, else those with the labels, else all."""
+
+    nodes: tuple[str, ...] = ()
+    selector: str = ""
+
+    def __post_init__(self) -> None:
+        for name in self.nodes:
+            if _NODE_NAME.fullmatch(name) is None:
+                raise SettingsError(f"{name[:80]!r} is not the name of a node")
+
+    @property
+    def node_query(self) -> dict[str, str]:
+        """The selectors of the nodes."""
+        if len(self.nodes) == 1:
+            return {"fieldSelector": f"metadata.name={self.nodes[0]}"}
+        return {"labelSelector": self.selector} if self.selector else {}
+
+    @property
+    def pod_query(self) -> dict[str, str]:
+        """The selectors of the pods that hold memory of them, and perhaps of others."""
+        node = f"spec.nodeName={self.nodes[0]}" if len(self.nodes) == 1 else "spec.nodeName!="
+        return {"fieldSelector": f"{_HOLDING},{node}"}
+
+    def has(self, node: str) -> bool:
+        """Whether a node that was listed is one of them."""
+        return not self.nodes or node in self.nodes
+
+
+@dataclass
+class Observed:
+    """What was read: sharing nodes by name, pods by uid, and what could not be read by uid."""
+
+    names: Names
+    scope: Scope
+    nodes: dict[str, NodeFacts] = field(default_factory=dict)
+    pods: dict[str, PodFacts] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the numbers leave out, one line each."""
+        found = sorted(self.unread.values())
+        if not self.scope.nodes and not self.scope.selector:
+            strays: dict[str, int] = {}
+            for pod in self.pods.values():
+                if pod.node not in self.nodes:
+                    strays[pod.node] = strays.get(pod.node, 0) + 1
+            found += [
+                f"node {node} shares no {self.names.resource}, and {count} pods on it ask for it"
+                for node, count in sorted(strays.items())
+            ]
+        return found
+
+    def take_node(self, item: Fields, *, gone: bool = False) -> None:
+        """Take over a node as it is now."""
+        name = text(mapping(item.get("metadata")).get("name"))
+        self.nodes.pop(name, None)
+        if self.scope.has(name) and not gone:
+            found = read_node(item, self.names)
+            if found is not None:
+                self.nodes[name] = found
+
+    def take_pod(self, item: Fields, *, gone: bool = False) -> None:
+        """Take over a pod as it is now."""
+        ref = pod_ref(item)
+        self.pods.pop(ref.uid, None)
+        self.unread.pop(ref.uid, None)
+        if gone:
+            return
+        try:
+            found = read_pod(item, self.names)
+        except WireError as error:
+            self.unread[ref.uid] = f"pod {ref}: {error}; it is left out"
+        else:
+            if found is not None:
+                self.pods[ref.uid] = found
+
+
+def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, str, str]:
+    """What the cluster shows, and the resourceVersions of its nodes and pods.
+
+    Raises SettingsError where a named node does not exist, and whatever `Kubectl.get` raises.
+    """
+    try:
+        return _observe(kubectl, scope, names, PAGE)
+    except ApiGone:
+        # The state that pages are cut from was compacted before the last one: no pages then.
+        return _observe(kubectl, scope, names, 0)
+
+
+def _observe(kubectl: Kubectl, scope: Scope, names: Names, limit: int) -> tuple[Observed, str, str]:
+    observed = Observed(names, scope)
+    listed: set[str] = set()
+
+    def node(item: Fields) -> None:
+        listed.add(text(mapping(item.get("metadata")).get("name")))
+        observed.take_node(item)
+
+    nodes = _list(kubectl, NODES, scope.node_query, limit, node)
+    unknown = [name for name in scope.nodes if name not in listed]
+    if unknown:
+        raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
+    return observed, nodes, _list(kubectl, PODS, scope.pod_query, limit, observed.take_pod)
+
+
+def _list(
+    kubectl: Kubectl,
+    path: str,
+    query: dict[str, str],
+    limit: int,
+    take: Callable[[Fields], None],
+) -> str:
+    """The resourceVersion of the list whose items were taken, a page of `limit` after another."""
+    page: dict[str, str] = {}
+    while True:
+        document = kubectl.get(path, **query, limit=str(limit), **page)
+        for item in elements(document.get("items")):
+            take(mapping(item))
+        metadata = mapping(document.get("metadata"))
+        token = text(metadata.get("continue"))
+        if not token:
+            return text(metadata.get("resourceVersion"))
+        page = {"continue": token}

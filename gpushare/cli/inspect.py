@@ -1,0 +1,117 @@
+"""`kubectl inspect gpushare`: who holds how much of which GPU.
+
+The root of the command: words to options, cluster to report, report to text, errors to one line and
+an exit code. Standard library only, so that it starts at once; see docs/inspect.md.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import NoReturn
+
+from gpushare.cli.documents import as_json, as_names, as_yaml
+from gpushare.cli.feed import Observed, observe
+from gpushare.cli.options import Options, read_options
+from gpushare.cli.report import Report, make_report
+from gpushare.cli.tables import details, printable, summary
+from gpushare.errors import ApiError, GpuShareError
+
+_CLEAR = "\x1b[H\x1b[2J"
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
+    """The exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads any more."""
+    words = sys.argv[1:] if argv is None else argv
+    try:
+        _show(read_options(words, os.environ, prog))
+    except GpuShareError as error:
+        said = printable(str(error))
+        # What kubectl says of the API server is passed on as it says it.
+        print(said if isinstance(error, ApiError) else f"error: {said}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return 0
+
+
+def complete(argv: Sequence[str] | None = None) -> int:
+    """The exit code of kubectl_complete-inspect-gpushare, which prints completions for kubectl."""
+    from gpushare.cli.completion import complete as completions
+
+    print(completions(sys.argv[1:] if argv is None else argv, os.environ), end="")
+    return 0
+
+
+def render(report: Report, options: Options) -> str:
+    """What the report looks like in the format asked for."""
+    wanted = report.within(options.namespace) if options.namespace else report
+    match options.output:
+        case "json":
+            return as_json(wanted)
+        case "yaml":
+            return as_yaml(wanted)
+        case "name":
+            return as_names(wanted)
+    if not wanted.nodes:
+        return ""
+    table = details if options.details else summary
+    return table(wanted, wide=options.output == "wide", headers=options.headers)
+
+
+def _show(options: Options) -> None:
+    last = ("", [""])
+    for number, observed in enumerate(_observations(options)):
+        report = make_report(
+            observed.nodes.values(), observed.pods.values(), options.names, options.unit
+        )
+        report = replace(report, warnings=(*report.warnings, *observed.warnings))
+        text, notes = render(report, options), _notes(report, options)
+        if (text, notes) == last:
+            continue
+        if notes != last[1]:
+            print("".join(f"{printable(note)}\n" for note in notes), end="", file=sys.stderr)
+        last = (text, notes)
+        sys.stdout.write(_between(number, options) + text)
+        sys.stdout.flush()
+
+
+def _observations(options: Options) -> Iterator[Observed]:
+    if not options.watch:
+        yield observe(options.kubectl, options.scope, options.names)[0]
+        return
+    import signal
+
+    from gpushare.cli.follow import follow
+
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _end)  # an end in order takes the kubectls along
+    yield from follow(options.kubectl, options.scope, options.names)
+
+
+def _end(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _notes(report: Report, options: Options) -> list[str]:
+    notes = [f"Warning: {warning}" for warning in report.warnings]
+    if not report.nodes and options.output not in ("json", "yaml"):
+        notes.append(f"No nodes with {options.names.resource} found.")
+    return notes
+
+
+def _between(number: int, options: Options) -> str:
+    """What stands before a report: nothing, or in a watch what sets it off from the one before."""
+    if options.output == "yaml" and options.watch:
+        return "---\n"
+    if options.watch and sys.stdout.isatty() and options.output in ("", "wide"):
+        return _CLEAR
+    if number and options.output in ("", "wide") and options.headers:
+        return "\n"
+    return ""

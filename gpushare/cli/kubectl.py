@@ -1,0 +1,126 @@
+"""The API server through `kubectl get --raw`, so that every way to log in works as in kubectl.
+
+Knows kubectl's command line, its errors and the standard library. Knows no objects. A call blocks
+until kubectl ends; kubectl keeps the terminal's stdin, and what it says is shown as soon as it is
+kept waiting (a login prompt), otherwise only if it fails.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlencode
+
+from gpushare.cli.facts import Fields, mapping
+from gpushare.errors import ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
+
+PROMPT_AFTER = 1.0
+"""Seconds after which what kubectl says is passed on although it has not ended."""
+
+_REFUSED = re.compile(r"^Error from server(?: \((?P<reason>\w+)\))?:")
+_KINDS: Mapping[str, tuple[type[ApiError], int]] = {
+    "NotFound": (ApiNotFound, 404),
+    "Forbidden": (ApiError, 403),
+    "Unauthorized": (ApiError, 401),
+    "Expired": (ApiGone, 410),
+    "Gone": (ApiGone, 410),
+}
+_LOG_LINE = re.compile(r"[IWEF][0-9]{4} ")
+_LONGEST = 1000
+
+
+@dataclass(frozen=True)
+class Kubectl:
+    """A kubectl and the flags that say which cluster it talks to.
+
+    command: the program. kubeconfig: one file, several as KUBECONFIG lists them, or "".
+    """
+
+    command: str = "kubectl"
+    flags: tuple[str, ...] = ()
+    kubeconfig: str = ""
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+    def get(self, path: str, **query: str) -> Fields:
+        """The JSON object at a path of the API.
+
+        Raises ApiError with what kubectl said, SettingsError where it cannot be started, or
+        MessageError where what came is no JSON object.
+        """
+        body = self.run("get", "--raw", _uri(path, query))
+        try:
+            document: object = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            raise MessageError(f"kubectl printed no JSON for {path}") from error
+        return mapping(document)
+
+    def run(self, *words: str) -> bytes:
+        """What kubectl prints for these words. Raises ApiError and SettingsError as `get`."""
+        with self._start(words, subprocess.PIPE) as process:
+            shown = 0
+            try:
+                while True:
+                    try:
+                        output, said = process.communicate(timeout=PROMPT_AFTER)
+                    except subprocess.TimeoutExpired as slow:
+                        said = slow.stderr or b""
+                        _pass_on(said[shown:])
+                        shown = len(said)
+                    else:
+                        break
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode:
+            raise _failure(said.decode(errors="replace"), process.returncode)
+        return bytes(output)
+
+    def watch(self, path: str, **query: str) -> "subprocess.Popen[bytes]":
+        """A kubectl that prints one watch event a line; the caller ends it."""
+        return self._start(
+            ("get", "--raw", _uri(path, {**query, "watch": "1"})), subprocess.DEVNULL
+        )
+
+    def _start(self, words: tuple[str, ...], stderr: int) -> "subprocess.Popen[bytes]":
+        environ, flags = dict(self.environ), self.flags
+        if self.kubeconfig:
+            # kubectl's own --kubeconfig takes one file; the variable takes a list.
+            files = self.kubeconfig.split(os.pathsep)
+            if not any(Path(file).exists() for file in files if file):
+                raise SettingsError(f"kubeconfig: no such file: {self.kubeconfig}")
+            environ["KUBECONFIG"] = self.kubeconfig
+        try:
+            return subprocess.Popen(  # noqa: S603  # no shell; words are arguments
+                [self.command, *words, *flags],
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+            )
+        except OSError as error:
+            raise SettingsError(
+                f"cannot start {self.command} ({error.strerror}): install kubectl on PATH, or name"
+                " it in the variable KUBECTL"
+            ) from error
+
+
+def _uri(path: str, query: Mapping[str, str]) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
+
+
+def _pass_on(said: bytes) -> None:
+    sys.stderr.write(said.decode(errors="replace"))
+    sys.stderr.flush()
+
+
+def _failure(said: str, code: int) -> ApiError:
+    """What went wrong, in kubectl's words on one line, without the lines of its log."""
+    lines = [line.strip() for line in said.splitlines()]
+    told = [line for line in lines if line and not _LOG_LINE.match(line)]
+    message = " ".join(told or [line for line in lines if line][-1:])[:_LONGEST]
+    match = _REFUSED.match(message)
+    kind, status = _KINDS.get(match["reason"] or "", (ApiError, 0)) if match else (ApiError, 0)
+    return kind(message or f"kubectl failed with exit code {code}", status)

@@ -1,0 +1,132 @@
+"""The command line of kubectl-inspect-gpushare: words to options, in kubectl's manner.
+
+Knows flags and what goes together. kubectl refuses flags before a plug-in's name, so those that say
+which cluster is meant are taken here and handed back to it.
+"""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from gpushare import __version__
+from gpushare.cli.feed import Scope
+from gpushare.cli.kubectl import Kubectl
+from gpushare.errors import SettingsError
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import is_unit
+
+FORMATS = ("json", "name", "wide", "yaml")
+
+PASSED_ON = {
+    "--context": "NAME",
+    "--cluster": "NAME",
+    "--user": "NAME",
+    "--as": "NAME",
+    "--as-group": "NAME",
+    "--server": "URL",
+    "--request-timeout": "DURATION",
+}
+"""Flags of kubectl that it gets as they are."""
+
+_EPILOG = """\
+exit codes: 0 shown, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as always.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for. output: one of FORMATS or "" for the tables of the original."""
+
+    kubectl: Kubectl
+    scope: Scope
+    names: Names
+    unit: str
+    output: str
+    namespace: str
+    details: bool
+    headers: bool
+    watch: bool
+
+
+class _Parser(argparse.ArgumentParser):
+    """Ends with kubectl's exit code for a wrong command line, which is 1."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"error: {message}\nSee '{self.prog} --help' for usage.", file=sys.stderr)
+        raise SystemExit(1)
+
+
+def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
+    """The options of a command line.
+
+    Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 1.
+    """
+    given = vars(_parser(prog).parse_intermixed_args(words))
+    # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
+    output = given["output"].removeprefix("=")
+    if output and output not in FORMATS:
+        raise SettingsError(
+            f'unable to match a printer suitable for the output format "{output[:40]}",'
+            f" allowed formats are: {','.join(FORMATS)}"
+        )
+    if given["unit"] and not is_unit(given["unit"]):
+        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    if given["nodes"] and given["selector"]:
+        raise SettingsError("name cannot be provided when a selector is specified")
+    return Options(
+        kubectl=connection(given, environ),
+        scope=Scope(tuple(given["nodes"]), given["selector"].removeprefix("=")),
+        names=Names.for_resource(given["resource"]),
+        unit=given["unit"],
+        output=output,
+        namespace="" if given["all_namespaces"] else given["namespace"].removeprefix("="),
+        details=given["details"],
+        headers=not given["no_headers"],
+        watch=given["watch"],
+    )
+
+
+def connection(given: Mapping[str, str], environ: Mapping[str, str]) -> Kubectl:
+    """The kubectl that these flags mean, by their names without dashes."""
+    flags = []
+    for flag in PASSED_ON:
+        value = given.get(flag.removeprefix("--").replace("-", "_"))
+        if value:
+            flags += [f"{flag}={value}"]
+    return Kubectl(
+        environ.get("KUBECTL") or "kubectl", tuple(flags), given.get("kubeconfig") or "", environ
+    )
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog=prog,
+        description="Show which pods hold how much of which GPU.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("nodes", nargs="*", metavar="NODE", help="show these nodes alone (default: all)")
+    add("-d", "--details", action="store_true", help="show the pods of each node")
+    add("-o", "--output", default="", metavar="FORMAT", help="json|yaml|wide|name")
+    add("--no-headers", action="store_true", help="lines of nodes (with -d: of pods) alone")
+    add("-w", "--watch", action="store_true", help="go on and show each change")
+    add("-l", "--selector", default="", metavar="LABELS", help="show nodes with these labels")
+    add("-n", "--namespace", default="", metavar="NAME", help="show pods of this namespace alone")
+    add("-A", "--all-namespaces", action="store_true", help="show pods of all (the default)")
+    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
+    add(
+        "--unit",
+        default="",
+        metavar="UNIT",
+        help="what nodes without inventory count in: GiB, MiB, 256MiB (default: a guess)",
+    )
+    add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
+    for flag, metavar in PASSED_ON.items():
+        add(flag, default="", metavar=metavar, help="as in kubectl")
+    add("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
+    return parser

@@ -1,0 +1,210 @@
+"""Who holds how much of which device: the report that every output format shows.
+
+Knows what was read of nodes and pods, and units of memory; not how it was read nor how it is
+shown. A pod whose devices are not known (no usable annotation, or one that names a device its node
+does not have) is *unplaced*: it may be on any device, so the books take it off the free memory of
+each, while a device shows as allocated what its own pods sum to.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpushare.cli.facts import NodeFacts, PodFacts
+from gpushare.core.model import Reason, Shares
+from gpushare.wire.annotations import Names
+
+_LARGEST_IN_GIB = 100
+"""A device of more units than this is taken to be counted in MiB, as the original takes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLine:
+    """One device. free is what the extender can still give out of it."""
+
+    index: int
+    total: int
+    allocated: int
+    free: int
+    healthy: bool
+    model: str
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodLine:
+    """One pod that holds memory; shares is () where it is unplaced."""
+
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    assigned: bool
+    units: int
+    shares: Shares
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLine:
+    """One node; unit is the one it counts in, the numbers are in the report's. closed: why no pod
+    may be placed on it, or "".
+    """
+
+    name: str
+    address: str
+    unit: str
+    devices: tuple[DeviceLine, ...]
+    pods: tuple[PodLine, ...]
+    unplaced: int
+    closed: str
+
+    @property
+    def total(self) -> int:
+        """Units of all devices."""
+        return sum(device.total for device in self.devices)
+
+    @property
+    def allocated(self) -> int:
+        """Units of all pods, the unplaced ones included."""
+        return sum(device.allocated for device in self.devices) + self.unplaced
+
+    @property
+    def free(self) -> int:
+        """Units that can still be given out."""
+        return sum(device.free for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Nodes by name, and what is wrong, one line each.
+
+    unit: what all numbers count. unit_from: "inventory", "flag" or "guess".
+    """
+
+    resource: str
+    unit: str
+    unit_from: str
+    nodes: tuple[NodeLine, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def total(self) -> int:
+        """Units of all nodes."""
+        return sum(node.total for node in self.nodes)
+
+    @property
+    def allocated(self) -> int:
+        """Units of all pods."""
+        return sum(node.allocated for node in self.nodes)
+
+    def within(self, namespace: str) -> "Report":
+        """The report with the pods of this namespace alone; sums stay those of all pods."""
+        nodes = tuple(
+            replace(node, pods=tuple(pod for pod in node.pods if pod.namespace == namespace))
+            for node in self.nodes
+        )
+        return replace(self, nodes=nodes)
+
+
+def make_report(
+    nodes: Iterable[NodeFacts], pods: Iterable[PodFacts], names: Names, unit: str = ""
+) -> Report:
+    """The report of these nodes; pods on other nodes are left out.
+
+    unit: what nodes without inventory count in. If it is not given it is the one that inventories
+    name, and where none does it is guessed.
+    """
+    shown = sorted(nodes, key=lambda node: node.name)
+    fallback, unit_from = _fallback(shown, unit)
+    units = {node.name: node.unit or fallback for node in shown}
+    used = sorted(set(units.values())) or [fallback]
+    common = used[0] if len(used) == 1 else "MiB"
+    held: dict[str, list[PodFacts]] = {node.name: [] for node in shown}
+    for pod in pods:
+        if pod.node in held:
+            held[pod.node].append(pod)
+    lines = tuple(
+        _node_line(node, held[node.name], units[node.name], _scale(units[node.name], common))
+        for node in shown
+    )
+    warnings = [_closed_warning(node) for node in shown if node.closed]
+    if len(used) > 1:
+        warnings.append(_mixed_warning(units, used))
+    return Report(names.resource, common, unit_from, lines, tuple(warnings))
+
+
+def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
+    """(unit of the nodes without inventory, where it is from)."""
+    silent = [node for node in nodes if not node.unit]
+    stated = {node.unit for node in nodes if node.unit}
+    if flag and (silent or not stated):
+        return flag, "flag"
+    if len(stated) == 1:
+        return stated.pop(), "inventory"
+    largest = max((device.mem for node in silent for device in node.devices), default=0)
+    guess = "MiB" if largest > _LARGEST_IN_GIB else "GiB"
+    return guess, "guess" if silent or not stated else "inventory"
+
+
+def _mebibytes(unit: str) -> int:
+    return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or 1)
+
+
+def _scale(unit: str, common: str) -> int:
+    """By what the node's numbers are multiplied; the common unit is its own, or MiB."""
+    return 1 if unit == common else _mebibytes(unit)
+
+
+def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int) -> NodeLine:
+    lines = sorted(
+        (_pod_line(pod, len(node.devices), scale) for pod in pods),
+        key=lambda pod: (pod.namespace, pod.name, pod.uid),
+    )
+    allocated = [0] * len(node.devices)
+    for pod in lines:
+        for device, units in pod.shares:
+            allocated[device] += units
+    unplaced = sum(pod.units for pod in lines if not pod.shares)
+    devices = tuple(
+        DeviceLine(
+            index=index,
+            total=device.mem * scale,
+            allocated=allocated[index],
+            free=max(0, device.mem * scale - allocated[index] - unplaced)
+            if device.healthy and node.closed is None
+            else 0,
+            healthy=device.healthy,
+            model=device.model,
+            uuid=device.uuid,
+        )
+        for index, device in enumerate(node.devices)
+    )
+    closed = node.closed.value if node.closed else ""
+    return NodeLine(node.name, node.address, unit, devices, tuple(lines), unplaced, closed)
+
+
+def _pod_line(pod: PodFacts, devices: int, scale: int) -> PodLine:
+    known = all(device < devices for device, _ in pod.shares)
+    return PodLine(
+        *(pod.ref.namespace, pod.ref.name, pod.ref.uid),
+        phase=pod.phase,
+        assigned=pod.assigned,
+        units=pod.units * scale,
+        shares=tuple((device, units * scale) for device, units in pod.shares) if known else (),
+    )
+
+
+def _closed_warning(node: NodeFacts) -> str:
+    reason = node.closed.value if node.closed else ""
+    detail = f" ({node.detail})" if node.detail else ""
+    lost = "" if node.devices or node.closed is Reason.UNEVEN else "; its memory counts as 0"
+    return f"node {node.name}: {reason}{detail}{lost}"
+
+
+def _mixed_warning(units: Mapping[str, str], used: Iterable[str]) -> str:
+    groups = "; ".join(
+        f"{unit}: " + ", ".join(name for name, own in units.items() if own == unit) for unit in used
+    )
+    return (
+        f"nodes count memory in different units ({groups}), shown in MiB;"
+        " the extender places no pod on a node of another unit than its own"
+    )

@@ -1,0 +1,190 @@
+"""The report as text tables: the original's summary and details, and the wider forms of both.
+
+Knows the original's layout to the byte (Go's tabwriter with a padding of two blanks, rows of dashes
+whose length comes from the first row) and the report; not where it came from. Names come from a
+cluster, so whatever a terminal would obey is written as an escape.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from gpushare.cli.report import NodeLine, PodLine, Report
+
+_PADDING = 2
+
+Row = Sequence[str]
+"""Cells of a line. The last one ends the line; where it is empty, the one before it is padded."""
+
+
+def printable(text: str) -> str:
+    r"""The text with control characters, and all else that is no glyph, as \x1b, \u200e and so on.
+
+    Lone surrogates, which JSON may carry and no output encoding takes, are among them.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        char if char.isprintable() else char.encode("unicode_escape").decode() for char in text
+    )
+
+
+def align(rows: Iterable[Row]) -> str:
+    """The lines as Go's text/tabwriter writes them (minimal width 0, padding 2, blanks).
+
+    A column is as wide as its widest cell in the lines around that have this column too; the last
+    cell of a line belongs to no column.
+    """
+    lines = list(rows)
+    widths: list[list[int]] = [[0] * (len(row) - 1) for row in lines]
+    for column in range(max(map(len, lines), default=0)):
+        block: list[int] = []
+        for index, row in enumerate([*lines, ()]):
+            if column < len(row) - 1:
+                block.append(index)
+                continue
+            width = max((len(lines[member][column]) for member in block), default=0)
+            for member in block:
+                widths[member][column] = width + _PADDING
+            block = []
+    return "".join(
+        "".join(cell.ljust(width) for cell, width in zip(row, padded, strict=False))
+        + row[-1]
+        + "\n"
+        for row, padded in zip(lines, widths, strict=True)
+    )
+
+
+def summary(report: Report, *, wide: bool = False, headers: bool = True) -> str:
+    """One line a node, then the sum of the cluster; without headers only the lines of nodes."""
+    devices = max((len(node.devices) for node in report.nodes), default=0)
+    pending = any(node.unplaced for node in report.nodes)
+    rows = [_summary_row(node, devices, pending=pending) for node in report.nodes]
+    more = [_wide_cells(node) for node in report.nodes] if wide else [()] * len(rows)
+    table: list[Row] = [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
+    if not headers:
+        return align(table)
+    kind = _kind(report)
+    head = ["NAME", "IPADDRESS", *(f"{kind}{i}(Allocated/Total)" for i in range(devices))]
+    head += ["PENDING(Allocated)"] if pending else []
+    head.append(f"{kind} Memory({report.unit})")
+    head += [f"FREE({report.unit})", "PODS", "MODEL", "NOTE"] if wide else []
+    total = [
+        ["-" * (_bytes(rows[:1], ended=False) + 20)],
+        [f"Allocated/Total {kind} Memory In Cluster:"],
+        [_cluster_sum(report), ""],
+    ]
+    return align([head, *table, *total])
+
+
+def details(report: Report, *, wide: bool = False, headers: bool = True) -> str:
+    """A table of pods for each node, then the sum of the cluster.
+
+    Without headers there are only the lines of pods, each with its node before it.
+    """
+    if not headers:
+        return _pods_alone(report, wide=wide)
+    kind = _kind(report)
+    rows: list[Row] = []
+    dashes = 10
+    for number, node in enumerate(report.nodes):
+        pods = _pod_rows(node, len(node.devices), pending=bool(node.unplaced))
+        if number == 0:
+            dashes += _bytes(pods, ended=True)
+        rows += _node_head(node, wide=wide)
+        rows.append([*_details_head(node, kind), *(_WIDE_POD if wide else ()), ""])
+        rows += [
+            [*row, *(_wide_pod(pod) if wide else ()), ""]
+            for row, pod in zip(pods, node.pods, strict=True)
+        ]
+        rows.append(["Allocated :", f"{node.allocated} ({_percent(node)}%)", ""])
+        rows.append(["Total :", f"{node.total} ", ""])
+        rows.append(["-" * dashes])
+    label = f"Allocated/Total {kind} Memory In Cluster:"
+    return align([*rows, [""], [""], [label, _cluster_sum(report), ""]])
+
+
+def _kind(report: Report) -> str:
+    """What the devices are called: GPU for aliyun.com/gpu-mem, NPU for example.com/npu-mem."""
+    name = report.resource.rpartition("/")[2]
+    return name.removesuffix("-mem").upper() if name.endswith("-mem") else "GPU"
+
+
+def _summary_row(node: NodeLine, devices: int, *, pending: bool) -> list[str]:
+    row = [printable(node.name), printable(node.address or "unknown")]
+    row += [f"{device.allocated}/{device.total}" for device in node.devices]
+    row += ["0/0"] * (devices - len(node.devices))
+    if pending:
+        row.append(str(node.unplaced) if node.unplaced else "")
+    return [*row, f"{node.allocated}/{node.total}"]
+
+
+def _wide_cells(node: NodeLine) -> list[str]:
+    return [str(node.free), str(len(node.pods)), _models(node), _note(node) or "-"]
+
+
+def _models(node: NodeLine) -> str:
+    models = dict.fromkeys(device.model for device in node.devices if device.model)
+    return printable(",".join(models)) or "-"
+
+
+def _note(node: NodeLine) -> str:
+    sick = [str(device.index) for device in node.devices if not device.healthy]
+    notes = [f"unhealthy: {','.join(sick)}"] if sick else []
+    return "; ".join([*notes, *([node.closed] if node.closed else [])])
+
+
+def _node_head(node: NodeLine, *, wide: bool) -> list[Row]:
+    head = [("NAME:", printable(node.name)), ("IPADDRESS:", printable(node.address or "unknown"))]
+    if wide:
+        head += [("MODEL:", _models(node)), ("NOTE:", _note(node) or "-")]
+    return [[""], *head, [""]]
+
+
+_WIDE_POD = ("REQUEST", "PHASE", "ASSIGNED")
+
+
+def _wide_pod(pod: PodLine) -> list[str]:
+    return [str(pod.units), printable(pod.phase) or "-", "yes" if pod.assigned else "no"]
+
+
+def _details_head(node: NodeLine, kind: str) -> list[str]:
+    head = ["NAME", "NAMESPACE", *(f"{kind}{device.index}(Allocated)" for device in node.devices)]
+    return [*head, "Pending(Allocated)"] if node.unplaced else head
+
+
+def _pod_rows(node: NodeLine, devices: int, *, pending: bool) -> list[list[str]]:
+    rows = []
+    for pod in node.pods:
+        held = dict(pod.shares)
+        row = [printable(pod.name), printable(pod.namespace)]
+        row += [str(held.get(device, 0)) for device in range(devices)]
+        if pending:
+            row.append(str(0 if pod.shares else pod.units))
+        rows.append(row)
+    return rows
+
+
+def _pods_alone(report: Report, *, wide: bool) -> str:
+    devices = max((len(node.devices) for node in report.nodes), default=0)
+    pending = any(node.unplaced for node in report.nodes)
+    return align(
+        [printable(node.name), *row, *(_wide_pod(pod) if wide else ())]
+        for node in report.nodes
+        for row, pod in zip(_pod_rows(node, devices, pending=pending), node.pods, strict=True)
+    )
+
+
+def _bytes(rows: Iterable[Row], *, ended: bool) -> int:
+    """Bytes of these rows as the original hands them to its tabwriter: cells, tabs, newlines.
+
+    ended: a tab stands after the last cell too.
+    """
+    return sum(len("\t".join(row).encode()) + (2 if ended else 1) for row in rows)
+
+
+def _cluster_sum(report: Report) -> str:
+    return f"{report.allocated}/{report.total} ({_percent(report)}%)"
+
+
+def _percent(part: NodeLine | Report) -> int:
+    """Truncated, as the original's; of nothing, nothing is used."""
+    return part.allocated * 100 // part.total if part.total else 0

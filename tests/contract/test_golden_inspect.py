@@ -1,0 +1,261 @@
+"""`kubectl inspect gpushare` prints the recorded output of the original, byte for byte, and charges
+what the books charge.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.cli.feed import Observed, Scope
+from gpushare.cli.report import Report, make_report
+from gpushare.cli.tables import details, summary
+from gpushare.errors import WireError
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inspect import encode_inspect
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES, PODS
+from gpushare.wire.pods import observe_pod
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
+CASES = sorted(path.name for path in GOLDEN.iterdir())
+COMMANDS = {"summary": (), "details": (), "node": ("NODE",), "node-details": ("NODE",)}
+
+BEYOND_SUMMARY = """\
+NAME        IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  PENDING(Allocated)  GPU Memory(GiB)
+gpu-node-a  10.9.0.1   0/16                   1/16                   4                   5/32
+---------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+5/32 (15%)  
+"""  # noqa: E501, W291  # to the byte
+BEYOND_DETAILS = """\
+
+NAME:       gpu-node-a
+IPADDRESS:  10.9.0.1
+
+NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  Pending(Allocated)  
+alpha        default    0                0                4                   
+beta         default    0                1                0                   
+Allocated :  5 (15%)    
+Total :      32         
+---------------------------------------------------
+
+
+Allocated/Total GPU Memory In Cluster:  5/32 (15%)  
+"""  # noqa: W291
+
+# (cluster, command) -> (what we print instead, why)
+DIFFERENT = {
+    ("index-beyond", command): (text, "a pod whose index the node lacks is pending, not lost")
+    for command, text in {
+        "summary": BEYOND_SUMMARY,
+        "node": BEYOND_SUMMARY,
+        "details": BEYOND_DETAILS,
+        "node-details": BEYOND_DETAILS,
+    }.items()
+}
+
+
+def cluster(case: str) -> Any:
+    return json.loads((GOLDEN / case / "cluster.json").read_text())
+
+
+def report_of(nodes: list[Any], pods: list[Any], only: tuple[str, ...] = ()) -> Report:
+    observed = Observed(ALIYUN, Scope(only))
+    for node in nodes:
+        observed.take_node(node)
+    for pod in pods:
+        observed.take_pod(pod)
+    return make_report(observed.nodes.values(), observed.pods.values(), ALIYUN)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("case", CASES)
+def test_the_output_is_the_recorded_one(case: str, command: str) -> None:
+    objects = cluster(case)
+    nodes = objects["nodes"]["items"]
+    gpu_node = next(
+        node["metadata"]["name"] for node in nodes if ALIYUN.resource in node["status"]["capacity"]
+    )
+    only = (gpu_node,) if COMMANDS[command] else ()
+    report = report_of(nodes, objects["pods"]["items"], only)
+    printed = details(report) if "details" in command else summary(report)
+    recorded = (GOLDEN / case / f"{command}.txt").read_text()
+    instead, _why = DIFFERENT.get((case, command), (recorded, ""))
+    assert printed == instead
+
+
+@pytest.mark.parametrize(("case", "command"), DIFFERENT)
+def test_a_difference_is_one(case: str, command: str) -> None:
+    """An entry that the original would print itself does not belong into the table."""
+    assert (GOLDEN / case / f"{command}.txt").read_text() != DIFFERENT[case, command][0]
+
+
+def books_of(nodes: list[Any], pods: list[Any]) -> Ledger:
+    """The extender's books of these objects, read by its own codecs."""
+    ledger = Ledger()
+    found = NODES.decode_list(json.dumps({"items": nodes}).encode())
+    held = PODS.decode_list(json.dumps({"items": pods}).encode())
+    assert found.bad == held.bad == ()
+    ledger.replace_nodes(node_spec(node, ALIYUN, "GiB") for node in found.items)
+    for pod in held.items:
+        try:
+            ledger.pod_changed(observe_pod(pod, ALIYUN))
+        except WireError:
+            continue  # the extender keeps it out of the books and says so
+    return ledger
+
+
+def as_inspect(report: Report) -> Any:
+    """The report in the form of the extender's inspect document."""
+    return [
+        {
+            "name": node.name,
+            "totalGPU": node.total,
+            "usedGPU": node.allocated,
+            "devs": [
+                {
+                    "id": device.index,
+                    "totalGPU": device.total,
+                    "usedGPU": device.allocated,
+                    "pods": [
+                        {"name": pod.name, "namespace": pod.namespace, "usedGPU": units}
+                        for pod in node.pods
+                        for index, units in pod.shares
+                        if index == device.index
+                    ],
+                }
+                for device in node.devices
+            ],
+            **(
+                {
+                    "unplaced": [
+                        {"name": pod.name, "namespace": pod.namespace, "usedGPU": pod.units}
+                        for pod in node.pods
+                        if not pod.shares
+                    ]
+                }
+                if node.unplaced
+                else {}
+            ),
+        }
+        for node in report.nodes
+        if node.devices
+    ]
+
+
+def must_agree(nodes: list[Any], pods: list[Any]) -> None:
+    report, ledger = report_of(nodes, pods), books_of(nodes, pods)
+    assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
+    snapshot = ledger.snapshot()
+    free = snapshot.free.tolist()
+    for node in report.nodes:
+        row = snapshot.row[node.name]
+        used = snapshot.used[row].tolist()
+        for device in node.devices:
+            assert used[device.index] == device.allocated + node.unplaced
+            assert max(0, free[row][device.index]) == device.free
+    closed = {books.spec.name for books in ledger.dump() if books.spec.closed}
+    assert closed == {node.name for node in report.nodes if node.closed and node.devices}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_recorded_clusters_show_what_the_books_charge(case: str) -> None:
+    objects = cluster(case)
+    must_agree(objects["nodes"]["items"], objects["pods"]["items"])
+
+
+QUANTITIES = st.sampled_from(["0", "1", "2", "3", "4", "7", "16", "1k", "6.0", 8, "1.5", "x", "-1"])
+AMOUNTS = st.sampled_from([None, "0", "1", "2", "3", "7", "16", "30", "32", "64", "65", "-1", "x"])
+DEVICE = st.builds(
+    lambda mem, healthy: {"mem": mem, "healthy": healthy, "uuid": "GPU-1", "model": "A100"},
+    st.integers(0, 80),
+    st.booleans(),
+)
+INVENTORY = st.one_of(
+    st.just(None),
+    st.sampled_from(["", "nonsense", '{"v":2}', '{"v":1,"unit":"GiB","devices":[{"mem":-1}]}']),
+    st.lists(DEVICE, max_size=4).map(
+        lambda devices: json.dumps({"v": 1, "unit": "GiB", "devices": devices})
+    ),
+)
+
+
+def resources(**amounts: object) -> dict[str, object]:
+    names = {"mem": "aliyun.com/gpu-mem", "count": "aliyun.com/gpu-count"}
+    return {names[key]: amount for key, amount in amounts.items() if amount is not None}
+
+
+@st.composite
+def nodes_of(draw: st.DrawFn) -> list[Any]:
+    return [
+        {
+            "metadata": {
+                "name": f"node-{number}",
+                "annotations": {"gpushare.io/devices": text}
+                if (text := draw(INVENTORY)) is not None
+                else None,
+            },
+            "status": {
+                "capacity": resources(mem=draw(AMOUNTS), count=draw(AMOUNTS)),
+                "allocatable": resources(mem=draw(AMOUNTS), count=draw(AMOUNTS)),
+            },
+        }
+        for number in range(draw(st.integers(1, 3)))
+    ]
+
+
+CONTAINER = st.builds(
+    lambda limit, request, restart: {
+        "resources": {
+            "limits": resources(mem=limit),
+            "requests": resources(mem=request),
+        },
+        "restartPolicy": restart,
+    },
+    st.none() | QUANTITIES,
+    st.none() | QUANTITIES,
+    st.sampled_from([None, "Always"]),
+)
+ANNOTATIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "ALIYUN_COM_GPU_MEM_IDX": st.sampled_from(["0", "1", "0,1", "1,1", "5", "-1", "", "x"]),
+        "ALIYUN_COM_GPU_MEM_ASSIGNED": st.sampled_from(["true", "false", ""]),
+        "aliyun.com/gpu-count": st.sampled_from(["1", "2", "0", "x"]),
+        "gpushare.io/policy": st.sampled_from(["spread", "no policy!"]),
+        "scheduler.framework.gpushare.allocation": st.sampled_from(
+            ['{"0":{"0":2}}', '{"0":{"0":1,"1":1}}', '{"0":{"9":2}}', "{", '{"1":{"0":3}}', "[]"]
+        ),
+    },
+)
+
+
+@st.composite
+def pods_of(draw: st.DrawFn) -> list[Any]:
+    return [
+        {
+            "metadata": {
+                "name": f"pod-{draw(st.integers(0, 2))}",
+                "namespace": draw(st.sampled_from(["default", "team"])),
+                "uid": f"uid-{number}",
+                "annotations": draw(ANNOTATIONS),
+            },
+            "spec": {
+                "nodeName": draw(st.sampled_from(["node-0", "node-0", "node-1", "gone", "", None])),
+                "containers": draw(st.lists(CONTAINER, max_size=3)),
+                "initContainers": draw(st.none() | st.lists(CONTAINER, max_size=2)),
+            },
+            "status": {"phase": draw(st.sampled_from(["Running", "Pending", "Failed", None]))},
+        }
+        for number in range(draw(st.integers(0, 5)))
+    ]
+
+
+@given(nodes_of(), pods_of())
+def test_any_cluster_shows_what_the_books_charge(nodes: list[Any], pods: list[Any]) -> None:
+    must_agree(nodes, pods)
