@@ -1,0 +1,57 @@
+"""An API server that answers as it is told, and remembers what it was asked and how long it had."""
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpushare.errors import ApiError
+from gpushare.kube.api import Lines
+
+
+@dataclass(frozen=True)
+class Call:
+    method: str
+    path: str
+    body: bytes | None
+    timeout: float
+
+
+@dataclass
+class ScriptedApi:
+    """answers: what to return or raise, in turn; `forever` when they are used up. Each call takes
+    as long as `takes` says of its timeout, by the clock in `now`.
+    """
+
+    answers: list[bytes | BaseException] = field(default_factory=list)
+    forever: bytes | BaseException = b"{}"
+    takes: Callable[[float], float] = lambda _timeout: 0.0
+    now: float = 1000.0
+    calls: list[Call] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+    ) -> bytes:
+        assert query is None
+        assert content_type == "application/json"
+        self.calls.append(Call(method, path, body, timeout))
+        self.now += self.takes(timeout)
+        answer = self.answers.pop(0) if self.answers else self.forever
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def stream(
+        self, path: str, query: Mapping[str, str], **_: Any
+    ) -> AbstractContextManager[Lines]:
+        raise ApiError(f"{path}: a bind opens no watch ({query})", 400)
