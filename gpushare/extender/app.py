@@ -25,6 +25,7 @@ class Routes:
     filter: str = "filter"
     prioritize: str = "prioritize"
     bind: str = "bind"
+    preempt: str = "preempt"
 
 
 def build_app(service: Service, routes: Routes, body_limit: int, callers: frozenset[str]) -> Flask:
@@ -41,6 +42,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: frozen
     app.add_url_rule(f"{prefix}/{routes.filter}", view_func=views.filter, methods=["POST"])
     app.add_url_rule(f"{prefix}/{routes.prioritize}", view_func=views.prioritize, methods=["POST"])
     app.add_url_rule(f"{prefix}/{routes.bind}", view_func=views.bind, methods=["POST"])
+    app.add_url_rule(f"{prefix}/{routes.preempt}", view_func=views.preempt, methods=["POST"])
     app.add_url_rule(f"{prefix}/inspect", view_func=views.inspect, defaults={"node": None})
     app.add_url_rule(f"{prefix}/inspect/<node>", "inspect_node", views.inspect)
     app.add_url_rule("/version", view_func=views.version)
@@ -69,6 +71,9 @@ class _Views:
             return _json(self._service.bind(_body()))
         except MessageError as error:
             return _json(encode_bind(f"gpushare: {error}"))
+
+    def preempt(self) -> Response:
+        return _json(self._service.preempt(_body()))
 
     def inspect(self, node: str | None) -> Response:
         return _json(self._service.inspect(node, request.args.get("resource")).encode())

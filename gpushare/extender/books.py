@@ -17,12 +17,16 @@ from gpushare.wire.pods import request_of
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """One managed resource: its names, its ledger, its policies by name, the cluster's default."""
+    """One managed resource: its names, its ledger, its policies by name, the cluster's default.
+
+    counted: kube-scheduler counts the resource too (no ignoredByScheduler).
+    """
 
     names: Names
     ledger: Ledger
     rankings: Mapping[str, Ranking]
     default_policy: str
+    counted: bool = True
 
     def ranking(self, request: Request) -> Ranking:
         """The ranking by the policy the pod wishes, or by the default.

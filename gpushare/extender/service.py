@@ -12,11 +12,13 @@ from dataclasses import dataclass
 
 from gpushare.core.decide import best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request
+from gpushare.core.victims import Preemptor, Victims
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.binder import Answer as BindAnswer
 from gpushare.extender.binder import Asked
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
+from gpushare.extender.preempting import trim_candidates
 from gpushare.wire.extender import (
     BindArgs,
     FilterArgs,
@@ -27,7 +29,8 @@ from gpushare.wire.extender import (
     encode_priorities,
 )
 from gpushare.wire.inspect import encode_inspect
-from gpushare.wire.pods import pod_ref
+from gpushare.wire.pods import may_preempt, pod_ref, priority_of
+from gpushare.wire.preempt import PreemptArgs, decode_preempt, encode_preempt
 
 log = logging.getLogger("gpushare.decision")
 
@@ -84,6 +87,10 @@ class Service:
     def bind(self, body: bytes) -> bytes:
         """The answer to bind; whatever is wrong stands in its Error."""
         return self._timed("bind", self._bind, body)
+
+    def preempt(self, body: bytes) -> bytes:
+        """The answer to preempt. Raises MessageError or NotReady: it has no field for errors."""
+        return self._timed("preempt", self._preempt, body)
 
     def inspect(self, node: str | None, resource: str | None) -> str:
         """The inspect document of one node or of all.
@@ -175,6 +182,31 @@ class Service:
         scores = score_nodes(snapshot, args.names, request, books.ranking(request))
         return Answer(encode_priorities(scores), "scored")
 
+    def _preempt(self, body: bytes) -> Answer:
+        args = decode_preempt(body)
+        self._must_be_ready()
+        try:
+            asked = self._library.judge(args.pod)
+        except WireError as error:
+            raise MessageError(str(error)) from error
+        if asked is None:
+            return Answer(encode_preempt(args.victims), "plain")
+        books, request = asked
+        left: dict[str, Victims] = {}
+        if may_preempt(args.pod):
+            preemptor = Preemptor(request, priority_of(args.pod), books.counted)
+            left = trim_candidates(books.ledger, preemptor, args.victims)
+        log.info(
+            "preempt pod=%s units=%d devices=%d candidates=%d left=%d changed=%d",
+            _name(args),
+            request.units,
+            request.devices,
+            len(args.victims),
+            len(left),
+            sum(those != args.victims[node] for node, those in left.items()),
+        )
+        return Answer(encode_preempt(left), "victims" if left else "no_victims")
+
     def _bind(self, body: bytes) -> Answer:
         try:
             args = decode_bind(body)
@@ -229,7 +261,7 @@ class Service:
                 return
 
 
-def _name(args: FilterArgs) -> str:
+def _name(args: FilterArgs | PreemptArgs) -> str:
     try:
         return str(pod_ref(args.pod))
     except MessageError:

@@ -91,7 +91,7 @@ class _BindResult(Struct, gc=False):
 
 def decode_filter(body: bytes) -> FilterArgs:
     """The filter (or prioritize) request in a body. Raises MessageError."""
-    args = _decode(_FILTER, _FilterBody, body)
+    args = decode_body(_FILTER, _FilterBody, body)
     if args.pod is None:
         raise MessageError("Pod: missing")
     if args.node_names is not None:
@@ -107,7 +107,7 @@ def decode_filter(body: bytes) -> FilterArgs:
 
 def decode_bind(body: bytes) -> BindArgs:
     """The bind request in a body. Raises MessageError where any of its four texts is missing."""
-    args = _decode(_BIND, _BindBody, body)
+    args = decode_body(_BIND, _BindBody, body)
     return BindArgs(
         PodRef(
             _object_name(args.pod_namespace, "PodNamespace"),
@@ -150,8 +150,12 @@ def encode_bind(error: str = "") -> bytes:
     return _ENCODER.encode(_BindResult(error))
 
 
-def _decode(exact: Decoder[_T], kind: type[_T], body: bytes) -> _T:
-    """The body as the struct: exact keys first, then any spelling, the last one counting."""
+def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
+    """The body as the struct: exact keys first, then any spelling, the last one counting.
+
+    `kind` must forbid unknown fields: they are what other spellings are found by. Raises
+    MessageError.
+    """
     try:
         return exact.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError):

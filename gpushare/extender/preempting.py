@@ -1,0 +1,38 @@
+"""Preemption over all the nodes kube-scheduler proposes: the books of each, asked one by one.
+
+Knows the ledger and the decision about one node (core/victims.py); nothing of JSON.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from gpushare.core.victims import Preemptor, Victims, trim_victims
+from gpushare.errors import UnknownNode
+from gpushare.ledger import Ledger
+
+
+def trim_candidates(
+    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims]
+) -> dict[str, Victims]:
+    """The nodes whose devices have room once their victims are gone, and those victims."""
+    left: dict[str, Victims] = {}
+    for node, given in candidates.items():
+        if _elsewhere(ledger, node, given.uids):
+            continue
+        try:
+            books = ledger.dump(node)
+        except UnknownNode:
+            continue
+        trimmed = trim_victims(books[0], preemptor, given) if books else None
+        if trimmed is not None:
+            left[node] = trimmed
+    return left
+
+
+def _elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
+    """Whether a pod named as a victim is charged to another node.
+
+    kube-scheduler and the books then speak of different clusters, and an answer that names a pod
+    which is not on the node fails the whole call.
+    """
+    charged = (ledger.standing(uid) for uid in uids)
+    return any(entry is not None and entry.node != node for entry in charged)

@@ -1,0 +1,122 @@
+"""The JSON of the preempt verb: both forms of the request decoded, the one form of answer encoded.
+
+Knows shapes only, not who is worth evicting. A scheduler that caches nodes with us sends uids
+(NodeNameToMetaVictims), any other whole pods (NodeNameToVictims); the answer is always uids. A null
+for a node or a pod in an answer makes kube-scheduler panic: there is none, in any case.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw, Struct
+from msgspec.json import Decoder
+
+from gpushare.core.victims import Victims
+from gpushare.errors import MessageError
+from gpushare.wire.extender import decode_body
+from gpushare.wire.objects import Metadata, Pod, decode_with
+
+_MOST = 2**31
+"""More violations than pods can be; the answer's number is an int64."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptArgs:
+    """A preempt request: for whom, and kube-scheduler's own victims by node, perhaps none."""
+
+    pod: Pod
+    victims: Mapping[str, Victims]
+
+
+class _Body(Struct, gc=False, forbid_unknown_fields=True):
+    pod: Pod | None = msgspec.field(default=None, name="Pod")
+    victims: dict[str, Raw] | None = msgspec.field(default=None, name="NodeNameToVictims")
+    meta: dict[str, Raw] | None = msgspec.field(default=None, name="NodeNameToMetaVictims")
+
+
+class _OnNode(Struct, gc=False, forbid_unknown_fields=True):
+    pods: list[Raw] | None = msgspec.field(default=None, name="Pods")
+    violations: int | None = msgspec.field(default=None, name="NumPDBViolations")
+
+
+class _MetaPod(Struct, gc=False, forbid_unknown_fields=True):
+    uid: str | None = msgspec.field(default=None, name="UID")
+
+
+class _WholePod(Struct, gc=False):
+    metadata: Metadata | None = None
+
+
+class _AnsweredPod(Struct, gc=False):
+    uid: str = msgspec.field(name="UID")
+
+
+class _AnsweredNode(Struct, gc=False):
+    pods: list[_AnsweredPod] = msgspec.field(name="Pods")
+    violations: int = msgspec.field(name="NumPDBViolations")
+
+
+class _Answer(Struct, gc=False):
+    nodes: dict[str, _AnsweredNode] = msgspec.field(name="NodeNameToMetaVictims")
+
+
+def decode_preempt(body: bytes) -> PreemptArgs:
+    """The preempt request in a body; nulls in it stand for nothing. Raises MessageError."""
+    found = decode_body(_BODY, _Body, body)
+    if found.pod is None:
+        raise MessageError("Pod: missing")
+    if found.meta is not None:
+        return PreemptArgs(found.pod, _by_node(found.meta, "NodeNameToMetaVictims", _meta_uid))
+    return PreemptArgs(found.pod, _by_node(found.victims or {}, "NodeNameToVictims", _whole_uid))
+
+
+def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
+    """The answer to a preempt request: the nodes that stay, with their victims in order."""
+    return _ENCODER.encode(
+        _Answer(
+            {
+                node: _AnsweredNode([_AnsweredPod(uid) for uid in those.uids], those.violations)
+                for node, those in victims.items()
+            }
+        )
+    )
+
+
+def _by_node(
+    nodes: Mapping[str, Raw], where: str, uid_of: Callable[[Raw], str | None]
+) -> dict[str, Victims]:
+    return {node: _victims(raw, f"{where}.{node[:80]}", uid_of) for node, raw in nodes.items()}
+
+
+def _victims(raw: Raw, where: str, uid_of: Callable[[Raw], str | None]) -> Victims:
+    if _is_null(raw):
+        return Victims()
+    try:
+        found = decode_body(_ON_NODE, _OnNode, raw)
+        uids = [uid_of(pod) for pod in found.pods or () if not _is_null(pod)]
+    except MessageError as error:
+        raise MessageError(f"{where}: {error}") from error
+    if not all(uids):
+        raise MessageError(f"{where}: a pod without a uid")
+    return Victims(tuple(uid for uid in uids if uid), min(max(found.violations or 0, 0), _MOST))
+
+
+def _is_null(raw: Raw) -> bool:
+    return bytes(raw) == b"null"
+
+
+def _meta_uid(raw: Raw) -> str | None:
+    return decode_body(_META_POD, _MetaPod, raw).uid
+
+
+def _whole_uid(raw: Raw) -> str | None:
+    metadata = decode_with(_WHOLE_POD, raw, "Pods").metadata
+    return metadata.uid if metadata else None
+
+
+_BODY = Decoder(_Body)
+_ON_NODE = Decoder(_OnNode)
+_META_POD = Decoder(_MetaPod)
+_WHOLE_POD = Decoder(_WholePod)
+_ENCODER = msgspec.json.Encoder()
