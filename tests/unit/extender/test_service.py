@@ -1,0 +1,363 @@
+"""The verbs, bytes in and bytes out, over true books and a true binder."""
+
+import json
+import re
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from gpushare.core.model import Allocation, PodRef, Reason, Request, State
+from gpushare.errors import ApiNotFound, MessageError, NotReady, UnknownNode
+from gpushare.extender.binds import Binder
+from gpushare.extender.books import Library
+from gpushare.extender.service import Service
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.kit import NPU, make_library, node_json, pod_json
+from tests.unit.extender.scripted_api import ScriptedApi
+
+FREE = {"big": 16, "small": 8, "tiny": 2}
+
+
+class Desk:
+    """A service over three nodes with two devices each, and what it told of its calls."""
+
+    def __init__(self, best_only: bool = False, most_binds: int = 8) -> None:
+        self.library: Library = make_library(ALIYUN, NPU)
+        self.api = ScriptedApi()
+        self.why_not = ""
+        self.told: list[tuple[str, str]] = []
+        self.ledger = self.library.shelves[0].ledger
+        for name, units in FREE.items():
+            self.ledger.node_changed(make_node(name, units, units))
+        self.library.shelves[1].ledger.node_changed(make_node("npu", 4))
+        binder = Binder(self.api, self.library, lambda: float("inf"), self.api.clock)
+        self.service = Service(
+            self.library,
+            binder,
+            not_ready=lambda: self.why_not,
+            best_only=best_only,
+            most_binds=most_binds,
+            observe=self.observe,
+        )
+
+    def observe(self, verb: str, outcome: str, seconds: float) -> None:
+        assert seconds >= 0
+        self.told.append((verb, outcome))
+
+    def filter(self, pod: dict[str, Any], names: Sequence[str] = tuple(FREE)) -> dict[str, Any]:
+        answer: dict[str, Any] = json.loads(self.service.filter(request(pod, names)))
+        return answer
+
+    def prioritize(self, pod: dict[str, Any], names: Sequence[str]) -> dict[str, int]:
+        answer = json.loads(self.service.prioritize(request(pod, names)))
+        return {each["Host"]: each["Score"] for each in answer}
+
+    def bind(self, pod: dict[str, Any], node: str) -> str:
+        error: str = json.loads(self.service.bind(bind_request(pod, node)))["Error"]
+        return error
+
+
+def request(pod: dict[str, Any], names: Sequence[str]) -> bytes:
+    return json.dumps({"Pod": pod, "NodeNames": list(names)}).encode()
+
+
+def bind_request(pod: dict[str, Any], node: str) -> bytes:
+    metadata = pod["metadata"]
+    return json.dumps(
+        {
+            "PodName": metadata["name"],
+            "PodNamespace": metadata["namespace"],
+            "PodUID": metadata["uid"],
+            "Node": node,
+        }
+    ).encode()
+
+
+@pytest.fixture
+def desk() -> Iterator[Desk]:
+    made = Desk()
+    yield made
+    for books in made.library:
+        books.ledger.check()
+
+
+def test_filter_splits_fit_from_busy_from_never(desk: Desk) -> None:
+    ref = PodRef("team", "other", "uid-other")
+    desk.ledger.assume(ref, Request(5, 2), Allocation("small", (0, 1), (5, 5)), 0.0)
+    answer = desk.filter(pod_json("web", 4), [*FREE, "new"])
+    assert answer == {
+        "Nodes": None,
+        "NodeNames": ["big"],
+        "FailedNodes": {
+            "small": Reason.INSUFFICIENT_MEMORY.value,
+            "new": 'node "new" not found',
+        },
+        "FailedAndUnresolvableNodes": {"tiny": Reason.TOO_LARGE.value},
+        "Error": "",
+    }
+    assert desk.told == [("filter", "fit")]
+
+
+def test_filter_mirrors_nodes_where_nodes_came(desk: Desk) -> None:
+    nodes = [node_json(name, units) for name, units in FREE.items()]
+    body = json.dumps({"Pod": pod_json("web", 4), "Nodes": {"items": nodes}}).encode()
+    answer = json.loads(desk.service.filter(body))
+    assert answer["NodeNames"] is None
+    assert answer["Nodes"]["items"] == nodes[:2]
+
+
+def test_filter_changes_nothing_in_the_books(desk: Desk) -> None:
+    before = desk.ledger.snapshot().generation, desk.ledger.counts()
+    for units in (1, 4, 99):
+        desk.filter(pod_json("web", units))
+    assert (desk.ledger.snapshot().generation, desk.ledger.counts()) == before
+
+
+def test_filter_may_answer_its_best_node_alone() -> None:
+    desk = Desk(best_only=True)
+    answer = desk.filter(pod_json("web", 4))
+    assert answer["NodeNames"] == ["small"]
+    assert answer["FailedNodes"] == {}
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"tiny"}
+    assert desk.filter(pod_json("web", 9))["NodeNames"] == ["big"]
+    assert desk.filter(pod_json("web", 99))["NodeNames"] == []
+    assert desk.told[-1] == ("filter", "no_fit")
+
+
+def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(desk: Desk) -> None:
+    scores = desk.prioritize(pod_json("web", 4), list(FREE))
+    assert scores == {"big": 0, "small": 10, "tiny": 0}
+    best = Desk(best_only=True).filter(pod_json("web", 4))["NodeNames"]
+    assert [name for name, score in scores.items() if score == 10] == best
+
+
+def test_the_policy_a_pod_wishes_is_asked(desk: Desk) -> None:
+    wish = pod_json("web", 4, annotations={ALIYUN.policy: "spread"})
+    assert desk.prioritize(wish, list(FREE))["big"] == 10
+
+
+def test_a_pod_that_asks_for_nothing_passes_scores_zero_and_is_bound_plainly(desk: Desk) -> None:
+    plain = pod_json("web")
+    assert desk.filter(plain, ["big", "x"])["NodeNames"] == ["big", "x"]
+    assert desk.prioritize(plain, ["big", "x"]) == {"big": 0, "x": 0}
+    assert desk.bind(plain, "x") == ""
+    (call,) = desk.api.calls
+    assert json.loads(call.body or b"")["metadata"]["annotations"] == {}
+    assert desk.told == [("filter", "plain"), ("prioritize", "plain"), ("bind", "bound")]
+
+
+def test_a_filtered_pod_is_bound_without_reading_it(desk: Desk) -> None:
+    pod = pod_json("web", 4)
+    desk.filter(pod)
+    assert desk.bind(pod, "small") == ""
+    assert [call.method for call in desk.api.calls] == ["POST"]
+    entry = desk.ledger.standing("uid-web")
+    assert entry is not None
+    assert (entry.state, entry.landed, entry.placement) == (State.ASSUMED, True, ((0, 4),))
+
+
+def test_a_pod_filter_never_saw_is_read(desk: Desk) -> None:
+    pod = pod_json("web", 4)
+    desk.api.answers = [json.dumps(pod).encode()]
+    assert desk.bind(pod, "small") == ""
+    assert [call.method for call in desk.api.calls] == ["GET", "POST"]
+
+
+def test_a_refused_bind_says_why_and_remembers_the_pod(desk: Desk) -> None:
+    pod = pod_json("web", 4)
+    desk.filter(pod)
+    assert "node 'x' is not known" in desk.bind(pod, "x")
+    assert desk.bind(pod, "big") == ""
+    assert [call.method for call in desk.api.calls] == ["POST"]
+    assert desk.told[1:] == [("bind", "UnknownNode"), ("bind", "bound")]
+
+
+def test_a_pod_without_a_uid_is_not_remembered(desk: Desk) -> None:
+    pod = pod_json("web", 4)
+    del pod["metadata"]["uid"]
+    assert desk.filter(pod)["NodeNames"] == ["big", "small"]
+    pod["metadata"]["uid"] = "uid-web"
+    desk.api.answers = [ApiNotFound("no such pod", 404)]
+    assert "does not exist" in desk.bind(pod, "big")
+
+
+def test_of_very_many_pods_the_oldest_are_forgotten_and_then_read(desk: Desk) -> None:
+    first = pod_json("first", 4)
+    desk.filter(first)
+    head, tail = request(pod_json("other", 0, uid="@"), ["big"]).split(b"@")
+    for index in range(20_000):
+        desk.service.filter(head + str(index).encode() + tail)
+    desk.api.answers = [json.dumps(first).encode()]
+    assert desk.bind(first, "big") == ""
+    assert [call.method for call in desk.api.calls] == ["GET", "POST"]
+
+
+def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(desk: Desk) -> None:
+    """The scheduler may time out and filter a pod again while its bind is under way."""
+    pod = pod_json("web", 4)
+    body, wanted = request(pod, ["big"]), bind_request(pod, "big")
+    desk.api.forever = json.dumps(pod).encode()
+    ended = threading.Event()
+
+    def filter_on() -> None:
+        while not ended.is_set():
+            desk.service.filter(body)
+
+    threads = [threading.Thread(target=filter_on) for _ in range(3)]
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for thread in threads:
+            thread.start()
+        for _ in range(300):
+            desk.service.bind(wanted)
+            desk.ledger.pod_gone("uid-web")
+    finally:
+        ended.set()
+        sys.setswitchinterval(interval)
+        for thread in threads:
+            thread.join(30)
+    posted = [call.body for call in desk.api.calls if call.method == "POST"]
+    assert len(posted) == 300
+    assert all(ALIYUN.idx.encode() in (sent or b"") for sent in posted)
+
+
+def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> None:
+    """They wait for the API server; when it is slow they must leave threads to filter."""
+    desk = Desk(most_binds=1)
+    first, second = pod_json("first", 4), pod_json("second", 4)
+    desk.filter(first)
+    entered, go_on = threading.Event(), threading.Event()
+
+    def wait(_timeout: float) -> float:
+        entered.set()
+        go_on.wait(30)
+        return 0.0
+
+    desk.api.takes = wait
+    errors: list[str] = []
+    thread = threading.Thread(target=lambda: errors.append(desk.bind(first, "big")))
+    thread.start()
+    try:
+        assert entered.wait(30)
+        assert "too many binds" in desk.bind(second, "big")
+        assert desk.filter(second)["NodeNames"] == ["big", "small"]
+    finally:
+        go_on.set()
+        thread.join(30)
+    assert errors == [""]
+    assert desk.bind(second, "big") == ""
+    assert ("bind", "busy") in desk.told
+
+
+def test_a_bind_that_fails_gives_its_place_back() -> None:
+    desk = Desk(most_binds=1)
+    desk.api.answers = [ZeroDivisionError("a bug")]
+    with pytest.raises(ZeroDivisionError):
+        desk.bind(pod_json("web", 4), "big")
+    assert "too many" not in desk.bind(pod_json("web", 4), "big")
+
+
+REFUSED = [
+    (pod_json("web", 7, annotations={ALIYUN.count: "2"}), "cannot be split evenly"),
+    (pod_json("web", 7, annotations={ALIYUN.policy: "none"}), "no policy is called 'none'"),
+    (pod_json("web", 7, limits={NPU.resource: "1"}), "one managed resource"),
+    (pod_json("web", "-1"), ALIYUN.resource),
+]
+
+
+@pytest.mark.parametrize(("pod", "text"), REFUSED)
+def test_a_request_that_makes_no_sense_is_refused_everywhere_for_good(
+    desk: Desk, pod: dict[str, Any], text: str
+) -> None:
+    answer = desk.filter(pod)
+    assert answer["NodeNames"] == []
+    assert answer["Error"] == ""
+    assert set(answer["FailedAndUnresolvableNodes"]) == set(FREE)
+    assert all(text in why for why in answer["FailedAndUnresolvableNodes"].values())
+    with pytest.raises(MessageError, match=re.escape(text)):
+        desk.prioritize(pod, ["big"])
+    desk.api.answers = [json.dumps(pod).encode()]
+    assert text in desk.bind(pod, "big")
+    assert desk.told == [("filter", "refused"), ("prioritize", "malformed"), ("bind", "malformed")]
+
+
+def test_a_refused_pod_without_a_name_is_refused_all_the_same(desk: Desk) -> None:
+    pod = pod_json("web", "-1")
+    del pod["metadata"]["name"]
+    assert desk.filter(pod)["NodeNames"] == []
+
+
+def test_each_resource_has_its_own_books(desk: Desk) -> None:
+    pod = pod_json("npu-pod", 3, resource=NPU.resource)
+    answer = desk.filter(pod, ["npu", "big"])
+    assert answer["NodeNames"] == ["npu"]
+    assert "big" in answer["FailedNodes"]
+    assert desk.bind(pod, "npu") == ""
+    assert desk.ledger.standing("uid-npu-pod") is None
+    entry = desk.library.shelves[1].ledger.standing("uid-npu-pod")
+    assert entry is not None
+    assert entry.placement == ((0, 3),)
+    sent = json.loads(desk.api.calls[0].body or b"")["metadata"]["annotations"]
+    assert sent[NPU.idx] == "0"
+    assert ALIYUN.idx not in sent
+
+
+def test_before_it_is_ready_every_verb_says_so(desk: Desk) -> None:
+    desk.why_not = "pods are not listed yet"
+    pod = pod_json("web", 4)
+    assert "pods are not listed yet" in desk.filter(pod)["Error"]
+    assert "pods are not listed yet" in desk.bind(pod, "big")
+    for call in (lambda: desk.prioritize(pod, ["big"]), lambda: desk.service.inspect(None, None)):
+        with pytest.raises(NotReady, match="pods are not listed yet"):
+            call()
+    assert desk.told == [(verb, "not_ready") for verb in ("filter", "bind", "prioritize")]
+    assert desk.api.calls == []
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"{}", b'{"Pod":1}', b"\xff", b"[" * 10_000])
+def test_bytes_that_are_no_request_get_an_error(desk: Desk, body: bytes) -> None:
+    assert json.loads(desk.service.filter(body))["Error"].startswith("gpushare: ")
+    assert json.loads(desk.service.bind(body))["Error"].startswith("gpushare: ")
+    with pytest.raises(MessageError):
+        desk.service.prioritize(body)
+    assert desk.told == [(verb, "malformed") for verb in ("filter", "bind", "prioritize")]
+    assert desk.ledger.counts()["assumed"] == 0
+
+
+def test_a_failure_nobody_thought_of_is_counted_too(desk: Desk) -> None:
+    desk.api.answers = [ZeroDivisionError("a bug")]
+    with pytest.raises(ZeroDivisionError):
+        desk.bind(pod_json("web", 4), "big")
+    assert desk.told == [("bind", "failed")]
+
+
+def test_inspect_shows_the_books(desk: Desk) -> None:
+    pod = pod_json("web", 4)
+    desk.filter(pod)
+    desk.bind(pod, "small")
+    every = json.loads(desk.service.inspect(None, None))["nodes"]
+    assert [(node["name"], node["usedGPU"]) for node in every] == [
+        ("big", 0),
+        ("small", 4),
+        ("tiny", 0),
+    ]
+    (one,) = json.loads(desk.service.inspect("small", ALIYUN.resource))["nodes"]
+    assert one == every[1]
+    assert one["devs"][0]["pods"] == [{"name": "web", "namespace": "team", "usedGPU": 4}]
+    (npu,) = json.loads(desk.service.inspect(None, NPU.resource))["nodes"]
+    assert (npu["name"], npu["totalGPU"]) == ("npu", 4)
+
+
+@pytest.mark.parametrize(
+    ("node", "resource"), [("nowhere", None), (None, "example.com/other"), ("npu", None)]
+)
+def test_inspect_knows_no_other_nodes_or_resources(
+    desk: Desk, node: str | None, resource: str | None
+) -> None:
+    with pytest.raises(UnknownNode):
+        desk.service.inspect(node, resource)
