@@ -19,19 +19,19 @@ from types import FrameType
 import yaml
 
 from gpushare.errors import ApiError, GpuShareError
-from gpushare.localcluster.apiserver import ApiServer
-from gpushare.localcluster.board import Board
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient, HttpClient
-from gpushare.localcluster.extender_process import ExtenderProcess, free_port
+from gpushare.localcluster.demo.board import Board
+from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
+from gpushare.localcluster.demo.placed import ScenarioError
+from gpushare.localcluster.demo.plan import Scenario
+from gpushare.localcluster.demo.report import Report
+from gpushare.localcluster.demo.runner import Runner
+from gpushare.localcluster.demo.scenario import Program, load_program, load_scenario
 from gpushare.localcluster.kubelet import Kubelet
-from gpushare.localcluster.placed import ScenarioError
-from gpushare.localcluster.plan import Scenario
-from gpushare.localcluster.report import Report
-from gpushare.localcluster.runner import Runner
-from gpushare.localcluster.scenario import Program, load_program, load_scenario
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.localcluster.store import Store
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler_config import decode_scheduler_config
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.apiserver import ApiServer
-from gpushare.localcluster.deletion import DeleteOptions
-from gpushare.localcluster.objects import metadata
-from gpushare.localcluster.resources import PODS
-from gpushare.localcluster.store import Store
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.objects import metadata
+from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.store import Store
 
 pytestmark = [
     pytest.mark.kubectl,

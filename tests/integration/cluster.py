@@ -10,12 +10,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gpushare.localcluster.apiserver import ApiServer
-from gpushare.localcluster.deletion import DeleteOptions
-from gpushare.localcluster.faults import Fault, FaultPlan, FaultRequest
-from gpushare.localcluster.records import Change
-from gpushare.localcluster.resources import RESOURCES, Resource
-from gpushare.localcluster.store import Store
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.faults import Fault, FaultPlan, FaultRequest
+from gpushare.localcluster.api.records import Change
+from gpushare.localcluster.api.resources import RESOURCES, Resource
+from gpushare.localcluster.api.store import Store
 
 Json = dict[str, Any]
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gpushare.localcluster.faults import Fault, FaultRequest
+from gpushare.localcluster.api.faults import Fault, FaultRequest
 from tests.integration.cluster import LEASES, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender

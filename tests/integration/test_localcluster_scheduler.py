@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from gpushare.errors import ApiNotFound
-from gpushare.localcluster.apiserver import ApiServer
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import Decision
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.localcluster.store import Store
 from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
 from tests.integration.small_extender import SmallExtender, small_extender
 

@@ -6,7 +6,7 @@ Real extender processes, each of its test alone.
 import signal
 import time
 
-from gpushare.localcluster import faults
+from gpushare.localcluster.api import faults
 from tests.integration.cluster import MARK, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.verbs import poll

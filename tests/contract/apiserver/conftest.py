@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.localcluster.apiserver import ApiServer
-from gpushare.localcluster.store import Store
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.store import Store
 from tests.contract.apiserver.client import Api, Json
 
 SERVERS = ("localcluster",)

@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 import pytest
 import yaml
 
-from gpushare.localcluster.apiserver import ApiServer
-from gpushare.localcluster.faults import (
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.faults import (
     Fault,
     FaultPlan,
     Refusal,
@@ -22,7 +22,7 @@ from gpushare.localcluster.faults import (
     drop_before,
     status,
 )
-from gpushare.localcluster.store import Store
+from gpushare.localcluster.api.store import Store
 from tests.contract.apiserver.client import STRATEGIC, Api, Json
 from tests.contract.apiserver.conftest import binding, config_map, pod
 

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.localcluster.patch import json_patch, merge_patch
-from gpushare.localcluster.status import StatusError
+from gpushare.localcluster.api.patch import json_patch, merge_patch
+from gpushare.localcluster.api.status import StatusError
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 3) | st.text("ab/~", max_size=3),

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.localcluster.quantities import canonical, parse
-from gpushare.localcluster.status import StatusError
+from gpushare.localcluster.api.quantities import canonical, parse
+from gpushare.localcluster.api.status import StatusError
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,22 @@ from datetime import UTC, datetime
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.localcluster.deletion import DeleteOptions
-from gpushare.localcluster.objects import Object
-from gpushare.localcluster.patch import json_patch, merge_patch
-from gpushare.localcluster.registry import Registry
-from gpushare.localcluster.resources import EVENTS, LEASES, NODES, PODS, PRIORITY_CLASSES, Resource
-from gpushare.localcluster.status import StatusError
-from gpushare.localcluster.store import Store
-from gpushare.localcluster.strategic import strategic_merge
-from gpushare.localcluster.tables import table
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.patch import json_patch, merge_patch
+from gpushare.localcluster.api.registry import Registry
+from gpushare.localcluster.api.resources import (
+    EVENTS,
+    LEASES,
+    NODES,
+    PODS,
+    PRIORITY_CLASSES,
+    Resource,
+)
+from gpushare.localcluster.api.status import StatusError
+from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.api.strategic import strategic_merge
+from gpushare.localcluster.api.tables import table
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 

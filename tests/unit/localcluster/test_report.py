@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.board import PodState, read_state
-from gpushare.localcluster.expectations import Facts, complaint
-from gpushare.localcluster.plan import BoundCount, Check, DeviceUsed, Packed, PodOn, PodPending
-from gpushare.localcluster.report import Report
+from gpushare.localcluster.demo.board import PodState, read_state
+from gpushare.localcluster.demo.expectations import Facts, complaint
+from gpushare.localcluster.demo.plan import BoundCount, Check, DeviceUsed, Packed, PodOn, PodPending
+from gpushare.localcluster.demo.report import Report
 
 Json = dict[str, Any]
 

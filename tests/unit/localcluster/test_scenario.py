@@ -4,10 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.main import shipped
-from gpushare.localcluster.manifests import node_document, pod_document, priority_class_document
-from gpushare.localcluster.placed import ScenarioError
-from gpushare.localcluster.plan import (
+from gpushare.localcluster.demo.manifests import (
+    node_document,
+    pod_document,
+    priority_class_document,
+)
+from gpushare.localcluster.demo.placed import ScenarioError
+from gpushare.localcluster.demo.plan import (
     Apply,
     BoundCount,
     Cordon,
@@ -20,7 +23,8 @@ from gpushare.localcluster.plan import (
     Say,
     WaitFor,
 )
-from gpushare.localcluster.scenario import load_program, load_scenario
+from gpushare.localcluster.demo.scenario import load_program, load_scenario
+from gpushare.localcluster.main import shipped
 from gpushare.wire.inventory import decode_inventory
 
 NODES = "nodes: [{name: a, gpus: 2, gpuMemory: 16}]\n"

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.localcluster.objects import Object
-from gpushare.localcluster.selectors import both, field_selector, label_selector
-from gpushare.localcluster.status import StatusError
+from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.selectors import both, field_selector, label_selector
+from gpushare.localcluster.api.status import StatusError
 
 FIELDS = ("metadata.name", "status.phase", "spec.nodeName", "spec.unschedulable")
 

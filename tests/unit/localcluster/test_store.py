@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.localcluster.objects import Object, metadata
-from gpushare.localcluster.records import Record
-from gpushare.localcluster.resources import PODS
-from gpushare.localcluster.status import StatusError
-from gpushare.localcluster.store import Store
-from gpushare.localcluster.watching import Scope, Watch
+from gpushare.localcluster.api.objects import Object, metadata
+from gpushare.localcluster.api.records import Record
+from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.status import StatusError
+from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.api.watching import Scope, Watch
 
 TABLE = PODS.table
 

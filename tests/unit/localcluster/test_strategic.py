@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.localcluster.status import StatusError
-from gpushare.localcluster.strategic import strategic_merge
+from gpushare.localcluster.api.status import StatusError
+from gpushare.localcluster.api.strategic import strategic_merge
 
 Items = list[dict[str, object]]
 

@@ -4,11 +4,11 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpushare.localcluster.columns import human_duration
-from gpushare.localcluster.objects import Object
-from gpushare.localcluster.records import Record
-from gpushare.localcluster.resources import EVENTS, NODES, PODS, Resource, find
-from gpushare.localcluster.tables import table
+from gpushare.localcluster.api.columns import human_duration
+from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.records import Record
+from gpushare.localcluster.api.resources import EVENTS, NODES, PODS, Resource, find
+from gpushare.localcluster.api.tables import table
 
 NOW = datetime(2026, 5, 5, 12, 0, 0, tzinfo=UTC)
 BORN = (NOW - timedelta(minutes=3, seconds=7)).strftime("%Y-%m-%dT%H:%M:%SZ")

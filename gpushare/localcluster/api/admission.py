@@ -1,0 +1,118 @@
+"""What each kind adds to the general rules on its way into the store.
+
+Pure: bodies in, bodies out; knows which kinds are special, and nothing of HTTP or storage. A kind
+that is not named here is stored as it comes.
+"""
+
+from gpushare.localcluster.api import pods
+from gpushare.localcluster.api.objects import Object, metadata, section, with_fields, with_metadata
+from gpushare.localcluster.api.quantities import canonical_list
+from gpushare.localcluster.api.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Resource
+from gpushare.localcluster.api.status import bad_request, conflict, invalid
+from gpushare.localcluster.api.store import CHANGED_MEANWHILE
+
+FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
+"""Metadata that only the server sets."""
+
+
+def admitted(resource: Resource, body: Object, priority: int) -> Object:
+    """Return a new object as the server stores it; `priority` is the value of a pod's class.
+
+    Raises:
+        StatusError: 400 or 422 for an object against the rules of its kind.
+
+    """
+    typed = _typed(resource, body)
+    clean = with_metadata(typed, **dict.fromkeys((*FIXED, "resourceVersion", "selfLink")))
+    clean = completed(resource, clean, priority)
+    if resource is PODS:
+        return {**clean, "status": pods.new_status(clean)}
+    if resource is NAMESPACES:
+        return {**clean, "status": {"phase": "Active"}}
+    return clean
+
+
+def completed(resource: Resource, body: Object, priority: int) -> Object:
+    """Return the object with its defaults and canonical quantities.
+
+    Raises:
+        StatusError: 400 or 422 for an object against the rules of its kind.
+
+    """
+    if resource is PODS:
+        return pods.with_defaults(body, priority)
+    if resource is NODES:
+        status = section(body, "status")
+        lists = {
+            field: canonical_list(status[field], f"status.{field}")
+            for field in ("capacity", "allocatable")
+            if status.get(field) is not None
+        }
+        return {**body, "spec": section(body, "spec"), "status": {**status, **lists}}
+    if resource is PRIORITY_CLASSES:
+        return {**body, "value": _priority_value(body)}
+    if resource is NAMESPACES:
+        labels = metadata(body).get("labels") or {}
+        named = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
+        return with_metadata({**body, "spec": {"finalizers": ["kubernetes"]}}, labels=named)
+    return body
+
+
+def _priority_value(body: Object) -> int:
+    value = body.get("value", 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise bad_request(f"value of a PriorityClass must be an integer, not {value!r}")
+    return value
+
+
+def _typed(resource: Resource, body: Object) -> Object:
+    kind = {"kind": resource.kind, "apiVersion": resource.api_version}
+    return {**kind, **body, **kind}
+
+
+def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) -> Object:
+    """Return the object that an update makes of `old` when a client sends `new`.
+
+    Raises:
+        StatusError: 409 if `new` is of another object or version, 400 or 422 if it is not allowed.
+
+    """
+    _check_same_object(resource, old, new)
+    if status_only:
+        return _with_status_of(resource, old, new)
+    held = metadata(old)
+    kept = {field: held.get(field) for field in FIXED}
+    body = with_metadata(
+        _typed(resource, new), **kept, name=held.get("name"), namespace=held.get("namespace")
+    )
+    if resource.status:
+        body = with_fields(body, status=old.get("status"))
+    body = completed(resource, body, section(old, "spec").get("priority", 0))
+    if resource is PODS:
+        pods.check_update(old, body)
+    return body
+
+
+def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
+    replaced = with_fields(old, status=section(new, "status"))
+    if resource is NODES:
+        return completed(resource, replaced, 0)
+    return replaced
+
+
+def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
+    held, asked = metadata(old), metadata(new)
+    name = str(held["name"])
+    for field in ("name", "namespace"):
+        if (asked.get(field) or held.get(field)) != held.get(field):
+            why = f"Invalid value: {asked[field]!r}: field is immutable"
+            raise invalid(resource.kind, name, f"metadata.{field}", why)
+    if asked.get("uid") and asked["uid"] != held["uid"]:
+        why = f"Precondition failed: UID in precondition: {asked['uid']}, UID in object meta: "
+        raise conflict(resource.qualified, name, why + str(held["uid"]))
+    version = asked.get("resourceVersion")
+    if version and version != held["resourceVersion"]:
+        raise conflict(resource.qualified, name, CHANGED_MEANWHILE)
+    if not version and not resource.blind_update:
+        why = "Invalid value: 0: must be specified for an update"
+        raise invalid(resource.kind, name, "metadata.resourceVersion", why)

@@ -1,0 +1,85 @@
+"""What POST pods/{name}/binding does to a pod: one write that sets node, annotations and condition.
+
+Pure: the pod as stored and the Binding in, the bound pod out. Checked on real kube-apiservers 1.30
+and 1.37: annotations (from 1.37 on labels, too) of the Binding are merged into the pod, `uid` and
+`resourceVersion` are preconditions, and every refusal of a state is 409.
+"""
+
+from gpushare.localcluster.api.objects import (
+    Object,
+    elements,
+    metadata,
+    name_of,
+    section,
+    with_metadata,
+)
+from gpushare.localcluster.api.status import StatusError, bad_request, conflict, invalid
+
+RESOURCE = "pods/binding"
+
+
+def target_node(binding: Object) -> str:
+    """Return the node that a Binding names.
+
+    Raises:
+        StatusError: 400 for a Binding of the wrong shape, 422 for one without a node.
+
+    """
+    target = binding.get("target") or {}
+    if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
+        raise bad_request("target of a Binding must be a reference to a node")
+    if target.get("kind") not in (None, "", "Node"):
+        raise invalid("Binding", name_of(binding), "target.kind", "Unsupported value")
+    if not target.get("name"):
+        raise invalid("Binding", name_of(binding), "target.name", "Required value")
+    return str(target["name"])
+
+
+def bound(pod: Object, binding: Object, now: str) -> Object:
+    """Return the pod on the node of the Binding; `now` is the time of the PodScheduled condition.
+
+    Raises:
+        StatusError: 409 if a precondition fails or the pod is terminating, bound or gated.
+
+    """
+    node = target_node(binding)
+    refusal = _refusal(pod, binding)
+    if refusal is not None:
+        raise refusal
+    asked = metadata(binding)
+    changes: Object = {}
+    for field in ("annotations", "labels"):
+        if asked.get(field):
+            changes[field] = {**(metadata(pod).get(field) or {}), **asked[field]}
+    placed = {**pod, "spec": {**section(pod, "spec"), "nodeName": node}}
+    scheduled: Object = {
+        "type": "PodScheduled",
+        "status": "True",
+        "lastProbeTime": None,
+        "lastTransitionTime": now,
+    }
+    status = section(pod, "status")
+    others = [item for item in elements(status, "conditions") if item.get("type") != "PodScheduled"]
+    placed["status"] = {**status, "conditions": [*others, scheduled]}
+    return with_metadata(placed, **changes)
+
+
+def _refusal(pod: Object, binding: Object) -> StatusError | None:
+    name, held, asked = name_of(pod), metadata(pod), metadata(binding)
+    for field, label in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+        if asked.get(field) and asked[field] != held.get(field):
+            return conflict(
+                RESOURCE,
+                name,
+                f"Precondition failed: {label} in precondition: {asked[field]}, "
+                f"{label} in object meta: {held.get(field)}",
+            )
+    if held.get("deletionTimestamp"):
+        why = f"pod {name} is being deleted, cannot be assigned to a host"
+        return conflict(RESOURCE, name, why)
+    assigned = section(pod, "spec").get("nodeName")
+    if assigned:
+        return conflict(RESOURCE, name, f'pod {name} is already assigned to node "{assigned}"')
+    if section(pod, "spec").get("schedulingGates"):
+        return conflict(RESOURCE, name, f"pod {name} has non-empty .spec.schedulingGates")
+    return None

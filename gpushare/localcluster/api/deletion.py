@@ -1,0 +1,91 @@
+"""How objects go: at once, at the end of a grace period, or when their finalizers are gone.
+
+Pure: the object as stored and the DeleteOptions in; the marked object out, or None to remove it.
+Facts: k8s.io/apiserver pkg/registry/rest/delete.go and the pod strategy's CheckGracefulDelete.
+"""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from gpushare.localcluster.api.objects import Object, metadata, name_of, section, with_metadata
+from gpushare.localcluster.api.records import timestamp
+from gpushare.localcluster.api.resources import PODS, Resource
+from gpushare.localcluster.api.status import bad_request, conflict
+
+ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteOptions:
+    """What a DELETE asks for: seconds of grace (None: the pod's own) and preconditions."""
+
+    grace: int | None = None
+    uid: str | None = None
+    version: str | None = None
+    dry_run: bool = False
+
+
+def decode_options(body: Object) -> DeleteOptions:
+    """Return the options of a DELETE body, an empty one meaning none.
+
+    Raises:
+        StatusError: 400 for values of the wrong type.
+
+    """
+    if body.get("kind", "DeleteOptions") != "DeleteOptions":
+        raise bad_request(f"the body of a DELETE must be DeleteOptions, not {body['kind']!r}")
+    grace = body.get("gracePeriodSeconds")
+    if grace is not None and (isinstance(grace, bool) or not isinstance(grace, int)):
+        raise bad_request("gracePeriodSeconds must be an integer")
+    wanted = body.get("preconditions") or {}
+    if not isinstance(wanted, dict):
+        raise bad_request("preconditions must be an object")
+    dry_run = bool(body.get("dryRun"))
+    return DeleteOptions(grace, wanted.get("uid"), wanted.get("resourceVersion"), dry_run)
+
+
+def deleted(
+    resource: Resource, body: Object, options: DeleteOptions, now: datetime
+) -> Object | None:
+    """Return the object marked for deletion, or None if it is to vanish now.
+
+    Raises:
+        StatusError: 409 if a precondition fails.
+
+    """
+    held = metadata(body)
+    for field, wanted in (("uid", options.uid), ("resourceVersion", options.version)):
+        if wanted is not None and wanted != held.get(field):
+            why = f"the {field} in the precondition ({wanted}) does not match ({held.get(field)})"
+            raise conflict(resource.qualified, name_of(body), why)
+    grace = grace_period(body, options.grace) if resource is PODS else 0
+    marked = _marked(body, grace, now)
+    return None if removable(marked) else marked
+
+
+def grace_period(pod: Object, asked: int | None) -> int:
+    """Return the seconds a pod gets: none without a node or after its end, else as asked."""
+    spec = section(pod, "spec")
+    if not spec.get("nodeName") or section(pod, "status").get("phase") in ENDED:
+        return 0
+    own = spec.get("terminationGracePeriodSeconds")
+    grace = asked if asked is not None else own
+    if not isinstance(grace, int):
+        return 30
+    return 1 if grace < 0 else grace
+
+
+def removable(body: Object) -> bool:
+    """Return whether a marked object has nothing left to wait for."""
+    held = metadata(body)
+    marked = held.get("deletionTimestamp") is not None
+    return marked and not held.get("deletionGracePeriodSeconds") and not held.get("finalizers")
+
+
+def _marked(body: Object, grace: int, now: datetime) -> Object:
+    held = metadata(body).get("deletionGracePeriodSeconds")
+    # A second DELETE may shorten the period, never lengthen it.
+    if metadata(body).get("deletionTimestamp") and (held is None or grace >= held):
+        return body
+    end = timestamp(now + timedelta(seconds=grace))
+    return with_metadata(body, deletionTimestamp=end, deletionGracePeriodSeconds=grace)

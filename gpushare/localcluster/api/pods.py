@@ -1,0 +1,211 @@
+"""What a real API server does to pods on their way in: defaults, checks, what may change later.
+
+Pure: a body in, a body out. Which priority a class stands for is handed in as a value, binding and
+deletion are elsewhere. Facts: k8s.io/kubernetes pkg/apis/core/v1/defaults.go, the admission
+plug-ins DefaultTolerationSeconds and Priority, and pkg/apis/core/validation.
+"""
+
+from gpushare.localcluster.api.objects import (
+    Object,
+    elements,
+    name_of,
+    section,
+    with_fields,
+)
+from gpushare.localcluster.api.quantities import canonical_list, parse
+from gpushare.localcluster.api.status import StatusError, bad_request, invalid
+from gpushare.localcluster.api.validation import is_label
+
+NATIVE = ("cpu", "memory", "ephemeral-storage")
+CONTAINER_LISTS = ("containers", "initContainers")
+UPDATABLE = (
+    "spec: Forbidden: pod updates may not change fields other than `spec.containers[*].image`,"
+    "`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions"
+    " to existing tolerations),`spec.schedulingGates` (only deletions)"
+)
+
+_SPEC_DEFAULTS: Object = {
+    "restartPolicy": "Always",
+    "terminationGracePeriodSeconds": 30,
+    "dnsPolicy": "ClusterFirst",
+    "serviceAccountName": "default",
+    "serviceAccount": "default",
+    "securityContext": {},
+    "schedulerName": "default-scheduler",
+    "enableServiceLinks": True,
+    "preemptionPolicy": "PreemptLowerPriority",
+}
+
+
+def with_defaults(body: Object, priority: int) -> Object:
+    """Return the pod with everything set that a real API server sets.
+
+    Raises:
+        StatusError: 400 for values of the wrong type, 422 for a pod against the rules.
+
+    """
+    spec = section(body, "spec")
+    for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
+        _check_list(spec, field)
+    _check_containers(body, spec)
+    filled = {**_SPEC_DEFAULTS, "priority": priority, **with_fields(spec)}
+    filled["tolerations"] = _tolerations(elements(spec, "tolerations"))
+    for field in CONTAINER_LISTS:
+        if field in spec:
+            filled[field] = [_container(body, item) for item in elements(spec, field)]
+    return {**body, "spec": filled}
+
+
+def new_status(body: Object) -> Object:
+    """Return the status of a pod just created, whatever the client sent."""
+    return {"phase": "Pending", "qosClass": qos_class(body)}
+
+
+def check_update(old: Object, new: Object) -> None:
+    """Refuse a change of the spec that a real server refuses.
+
+    Raises:
+        StatusError: 422.
+
+    """
+    before, after = section(old, "spec"), section(new, "spec")
+    if before == after:
+        return
+    if _frozen(before) != _frozen(after) or not _only_permitted_changes(before, after):
+        raise StatusError(422, "Invalid", f'Pod "{name_of(old)}" is invalid: {UPDATABLE}')
+
+
+def _frozen(spec: Object) -> Object:
+    """Return the parts of the spec that never change."""
+    fixed = {
+        field: value
+        for field, value in spec.items()
+        if field not in {"tolerations", "schedulingGates", "activeDeadlineSeconds"}
+    }
+    for field in CONTAINER_LISTS:
+        fixed[field] = [with_fields(item, image=None) for item in elements(spec, field)]
+    return fixed
+
+
+def _only_permitted_changes(before: Object, after: Object) -> bool:
+    tolerations = elements(after, "tolerations")
+    kept = all(item in tolerations for item in elements(before, "tolerations"))
+    gates = elements(before, "schedulingGates")
+    opened = all(item in gates for item in elements(after, "schedulingGates"))
+    old, new = (spec.get("activeDeadlineSeconds") for spec in (before, after))
+    sooner = old is None or (isinstance(old, int) and isinstance(new, int) and new <= old)
+    return kept and opened and sooner
+
+
+def _check_list(spec: Object, field: str) -> None:
+    found = spec.get(field)
+    if found is None:
+        return
+    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+        raise bad_request(f"spec.{field} must be a list of objects")
+
+
+def _check_containers(body: Object, spec: Object) -> None:
+    name = name_of(body)
+    if not spec.get("containers"):
+        raise invalid("Pod", name, "spec.containers", "Required value")
+    seen: set[str] = set()
+    for field in CONTAINER_LISTS:
+        for index, container in enumerate(elements(spec, field)):
+            called = container.get("name")
+            if not isinstance(called, str) or not is_label(called):
+                where = f"spec.{field}[{index}].name"
+                raise invalid("Pod", name, where, f"Invalid value: {called!r} is no DNS label")
+            if called in seen:
+                raise invalid("Pod", name, f"spec.{field}[{index}].name", "Duplicate value")
+            seen.add(called)
+            if not container.get("image"):
+                raise invalid("Pod", name, f"spec.{field}[{index}].image", "Required value")
+
+
+def _tolerations(given: list[Object]) -> list[Object]:
+    """Return the tolerations with five minutes for a node that is not ready or unreachable."""
+    added = list(given)
+    for condition in ("not-ready", "unreachable"):
+        key = f"node.kubernetes.io/{condition}"
+        tolerated = any(
+            item.get("key") in (key, None, "") and item.get("effect") in ("NoExecute", None, "")
+            for item in given
+        )
+        if not tolerated:
+            toleration = {"key": key, "operator": "Exists", "effect": "NoExecute"}
+            added.append({**toleration, "tolerationSeconds": 300})
+    return added
+
+
+def _container(pod: Object, container: Object) -> Object:
+    image = str(container["image"])
+    tagged = ":" in image.rpartition("/")[2] and not image.endswith(":latest")
+    filled = {
+        "imagePullPolicy": "IfNotPresent" if tagged else "Always",
+        "terminationMessagePath": "/dev/termination-log",
+        "terminationMessagePolicy": "File",
+        **with_fields(container),
+        "resources": _resources(pod, container),
+    }
+    if container.get("ports"):
+        ports = elements(container, "ports")
+        filled["ports"] = [{"protocol": "TCP", **port} for port in ports]
+    return filled
+
+
+def _resources(pod: Object, container: Object) -> Object:
+    given = container.get("resources")
+    given = {} if given is None else given
+    if not isinstance(given, dict):
+        raise bad_request("resources of a container must be an object")
+    limits = canonical_list(given.get("limits"), "limits")
+    requests = {**limits, **canonical_list(given.get("requests"), "requests")}
+    for resource, quantity in {**limits, **requests}.items():
+        _check_extended(pod, container, resource, quantity, limits.get(resource))
+    filled = {field: value for field, value in given.items() if value}
+    if limits:
+        filled["limits"] = limits
+    if requests:
+        filled["requests"] = requests
+    return filled
+
+
+def _check_extended(
+    pod: Object, container: Object, resource: str, request: str, limit: str | None
+) -> None:
+    """Refuse an extended resource that is over-committed or not whole."""
+    if resource in NATIVE or resource.startswith("hugepages-"):
+        return
+    name, where = name_of(pod), f"spec.containers[{container.get('name')}].resources.{resource}"
+    if limit is None:
+        why = "Required value: Limit must be set for non overcommitable resources"
+        raise invalid("Pod", name, where, why)
+    if limit != request:
+        why = f"Invalid value: {request!r}: must be equal to {resource} limit of {limit}"
+        raise invalid("Pod", name, where, why)
+    value, _ = parse(request)
+    if value < 0 or value != value.to_integral_value():
+        raise invalid("Pod", name, where, f"Invalid value: {request!r}: must be an integer")
+
+
+def qos_class(body: Object) -> str:
+    """Return the quality-of-service class, which only CPU and memory decide."""
+    spec = section(body, "spec")
+    asked = [
+        section(container, "resources")
+        for field in CONTAINER_LISTS
+        for container in elements(spec, field)
+    ]
+    wanted = [
+        (section(resources, "requests").get(name), section(resources, "limits").get(name))
+        for resources in asked
+        for name in ("cpu", "memory")
+    ]
+    if not any(request or limit for request, limit in wanted):
+        return "BestEffort"
+    return (
+        "Guaranteed"
+        if all(limit and limit == request for request, limit in wanted)
+        else ("Burstable")
+    )

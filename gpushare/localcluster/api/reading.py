@@ -1,0 +1,195 @@
+"""GET: one object, a list in pages, or a watch, as JSON or as a Table.
+
+Knows the query parameters of reading and the forms of the answers; the objects come from the
+registry.
+"""
+
+import base64
+import json
+from bisect import bisect_right
+
+from gpushare.localcluster.api import tables
+from gpushare.localcluster.api.calls import JSON, Answer, Call, Target
+from gpushare.localcluster.api.events import core_field
+from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.records import Record
+from gpushare.localcluster.api.registry import Registry, outgoing
+from gpushare.localcluster.api.resources import NAME_FIELDS, NEW_EVENTS, Resource
+from gpushare.localcluster.api.selectors import Test, both, field_selector, label_selector
+from gpushare.localcluster.api.status import StatusError, bad_request, expired
+from gpushare.localcluster.api.watching import Course, Encode, Scope, Watch, event_line, stream
+
+LONGEST_WATCH = 3600
+"""Seconds of a watch whose client names no time."""
+
+
+def encoder(resource: Resource) -> Encode:
+    """Return how objects of a resource become JSON."""
+    if resource is not NEW_EVENTS:
+        return Record.encoded
+    return lambda record: encode(outgoing(resource, record.body))
+
+
+def encode(body: Object) -> bytes:
+    """Return compact JSON."""
+    return json.dumps(body, separators=(",", ":")).encode()
+
+
+def selection(target: Target, call: Call) -> Test | None:
+    """Return the test of the request's label and field selectors.
+
+    Raises:
+        StatusError: 400.
+
+    """
+    resource = target.resource
+    rename = core_field if resource is NEW_EVENTS else str
+    supported = (*NAME_FIELDS, *resource.fields)
+    fields = field_selector(call.query.get("fieldSelector", ""), supported, rename)
+    return both(label_selector(call.query.get("labelSelector", "")), fields)
+
+
+def wants_table(call: Call) -> bool:
+    """Return whether the client prefers a Table to plain JSON.
+
+    Raises:
+        StatusError: 406 if it accepts nothing that we can write.
+
+    """
+    if not call.accept.strip():
+        return False
+    for choice in call.accept.split(","):
+        media, *parameters = [part.strip() for part in choice.split(";")]
+        form = [item for item in parameters if item.startswith("as=")]
+        if media == JSON and form == ["as=Table"]:
+            return True
+        if media in {JSON, "*/*", "application/*"} and not form:
+            return False
+    raise StatusError(406, "NotAcceptable", f"only {JSON} can be answered, not {call.accept}")
+
+
+def _include(call: Call) -> str:
+    return call.query.get("includeObject", "")
+
+
+def get(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return one object.
+
+    Raises:
+        StatusError: 404 or 406.
+
+    """
+    record = registry.get(target.resource, target.home, target.name)
+    if wants_table(call):
+        now, include = registry.store.now(), _include(call)
+        one = tables.table(target.resource, [record], record.version, now, include=include)
+        return Answer(200, encode(one))
+    return Answer(200, encoder(target.resource)(record))
+
+
+def listing(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return a list, or a page of it with a token for the next.
+
+    All pages are of the version of the first one.
+
+    Raises:
+        StatusError: 400, 406, 410 for a token too old, 504 for a version not yet reached.
+
+    """
+    at, after = _position(call)
+    if at is None:
+        at = _exact_version(registry, call)
+    matches = selection(target, call)
+    records, version = registry.records(target.resource, target.namespace, matches, at=at)
+    start = bisect_right(records, after, key=lambda record: record.key) if after else 0
+    limit = call.number("limit") or len(records)
+    page, rest = records[start : start + limit], len(records) - start - limit
+    meta: Object = {"resourceVersion": str(version)}
+    if rest > 0:
+        meta["continue"] = _token(version, page[-1].key)
+        meta["remainingItemCount"] = rest
+    if wants_table(call):
+        now, include = registry.store.now(), _include(call)
+        table = tables.table(target.resource, page, version, now, include=include)
+        return Answer(200, encode({**table, "metadata": meta}))
+    resource = target.resource
+    head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": meta}
+    items = b",".join(map(encoder(resource), page))
+    return Answer(200, encode(head)[:-1] + b',"items":[' + items + b"]}")
+
+
+def _exact_version(registry: Registry, call: Call) -> int | None:
+    wanted = call.number("resourceVersion")
+    if wanted > registry.store.version:
+        raise StatusError(504, "Timeout", f"Too large resource version: {wanted}")
+    return wanted if call.query.get("resourceVersionMatch") == "Exact" else None
+
+
+def _token(version: int, key: tuple[str, str]) -> str:
+    return base64.urlsafe_b64encode(json.dumps([version, *key]).encode()).decode()
+
+
+def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
+    token = call.query.get("continue")
+    if not token:
+        return None, None
+    try:
+        version, namespace, name = json.loads(base64.urlsafe_b64decode(token))
+        return int(version), (str(namespace), str(name))
+    except (ValueError, TypeError) as error:
+        raise bad_request("continue key is not valid") from error
+
+
+def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Answer:
+    """Return a stream of changes.
+
+    Raises:
+        StatusError: 400, 406, 410 for a version too old, 422 for `sendInitialEvents` without
+            `resourceVersionMatch=NotOlderThan`.
+
+    """
+    resource, store = target.resource, registry.store
+    matches = selection(target, call)
+    as_table = wants_table(call)
+    encoding = (
+        tables.row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
+    )
+    scope = Scope(resource, target.namespace, matches, encoding)
+
+    def bookmark(version: int, **annotations: str) -> bytes:
+        if as_table:
+            return event_line("BOOKMARK", tables.table(resource, [], version, store.now()))
+        meta: Object = {"resourceVersion": str(version), "creationTimestamp": None}
+        if annotations:
+            meta["annotations"] = {"k8s.io/initial-events-end": "true"}
+        typed = {"kind": resource.kind, "apiVersion": resource.api_version}
+        return event_line("BOOKMARK", {**typed, "metadata": meta})
+
+    started = Watch(store, scope, call.number("resourceVersion"))
+    first = _first_lines(started, registry, target, call)
+    allowed = call.flag("allowWatchBookmarks")
+    if call.flag("sendInitialEvents") and allowed:
+        first.append(bookmark(started.cursor, end="true"))
+    timeout = call.number("timeoutSeconds") or LONGEST_WATCH
+    course = Course(timeout, bookmark_every if allowed else None, bookmark)
+    return Answer(200, stream(started, first, course, call.connection))
+
+
+def _first_lines(started: Watch, registry: Registry, target: Target, call: Call) -> list[bytes]:
+    """Return what the stream opens with, and check that it can go on from there."""
+    asked = call.query.get("sendInitialEvents")
+    if asked is not None and call.query.get("resourceVersionMatch") != "NotOlderThan":
+        raise StatusError(
+            422,
+            "Invalid",
+            f"{target.resource.kind}ListOptions is invalid: resourceVersionMatch: Forbidden: "
+            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+        )
+    if call.flag("sendInitialEvents") or (asked is None and started.cursor == 0):
+        return started.initial()
+    if started.cursor == 0:
+        started.cursor = registry.store.version
+    if started.cursor > registry.store.version:
+        # A server that came back with an empty memory: waiting for that version would never end.
+        raise expired(f"resource version {started.cursor} is not known")
+    return started.step()

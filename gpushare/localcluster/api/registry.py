@@ -1,0 +1,279 @@
+"""The verbs of the API on the store: create, read, update, patch, delete, bind, evict.
+
+Knows the general rules of a Kubernetes API server and asks `admission`, `binding` and `deletion`
+for those of single kinds. Speaks dicts and `StatusError`; nothing of HTTP, so a simulation in one
+thread can use it as it is.
+"""
+
+import secrets
+from collections.abc import Callable
+
+from gpushare.localcluster.api import admission, binding, deletion, events
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.objects import (
+    Object,
+    metadata,
+    name_of,
+    namespace_of,
+    section,
+    with_metadata,
+)
+from gpushare.localcluster.api.records import Record, timestamp
+from gpushare.localcluster.api.resources import (
+    NAMESPACES,
+    NEW_EVENTS,
+    PODS,
+    PRIORITY_CLASSES,
+    RESOURCES,
+    Resource,
+)
+from gpushare.localcluster.api.selectors import Test
+from gpushare.localcluster.api.status import StatusError, bad_request, forbidden
+from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.api.validation import check_metadata, check_shape, check_type
+
+START_NAMESPACES = ("default", "kube-system", "kube-node-lease", "kube-public")
+BUILT_IN_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
+_SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
+
+
+def random_suffix() -> str:
+    """Return what the server appends to `generateName`."""
+    return "".join(secrets.choice(_SUFFIX_LETTERS) for _ in range(5))
+
+
+class Registry:
+    """All served resources over one store.
+
+    Bodies are handed in and out in the version of the resource asked for, and shared with the
+    store: nobody may change them in place.
+    """
+
+    def __init__(self, store: Store, *, suffix: Callable[[], str] = random_suffix) -> None:
+        """Make the namespaces that every cluster has, where the store lacks them."""
+        self.store = store
+        self._suffix = suffix
+        present = {name_of(record.body) for record in store.records(NAMESPACES.table)[0]}
+        for name in START_NAMESPACES:
+            if name not in present:
+                self.create(NAMESPACES, "", {"metadata": {"name": name}})
+
+    def now(self) -> str:
+        """Return the store's time as objects write it."""
+        return timestamp(self.store.now())
+
+    def create(
+        self, resource: Resource, namespace: str, body: Object, *, dry_run: bool = False
+    ) -> Record:
+        """Return the new object.
+
+        Raises:
+            StatusError: 400, 403, 404 (namespace), 409 (name taken) or 422.
+
+        """
+        stored = self._incoming(resource, body)
+        if metadata(stored).get("resourceVersion"):
+            raise bad_request("resourceVersion should not be set on objects to be created")
+        placed = self._placed(resource, namespace, stored)
+        check_metadata(resource, placed)
+        self._check_namespace(resource, placed)
+        new = admission.admitted(_core(resource), placed, self._priority(resource, placed))
+        return self.store.create(resource.table, new, commit=not dry_run)
+
+    def get(self, resource: Resource, namespace: str, name: str) -> Record:
+        """Return the object.
+
+        Raises:
+            StatusError: 404.
+
+        """
+        return self.store.get(resource.table, namespace, name)
+
+    def records(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        matches: Test | None = None,
+        *,
+        at: int | None = None,
+    ) -> tuple[list[Record], int]:
+        """Return the objects that match, and the version of the list.
+
+        Raises:
+            StatusError: 410 if the version `at` is no longer kept.
+
+        """
+        records, version = self.store.records(resource.table, namespace, at=at)
+        if matches is not None:
+            records = [record for record in records if matches(record.body)]
+        return records, version
+
+    def revise(
+        self,
+        resource: Resource,
+        namespace: str,
+        name: str,
+        change: Callable[[Object], Object],
+        *,
+        status_only: bool = False,
+        dry_run: bool = False,
+    ) -> Record:
+        """Return the object after a client's change: what PUT and PATCH have in common.
+
+        `change` gets the object in the version of the resource and gives what the client wants.
+
+        Raises:
+            StatusError: 400, 404, 409 or 422.
+
+        """
+
+        def step(current: Object) -> Object | None:
+            wanted = self._incoming(resource, change(outgoing(resource, current)))
+            core = _core(resource)
+            new = admission.revised(core, current, wanted, status_only=status_only)
+            check_metadata(resource, new)
+            return None if deletion.removable(new) else new
+
+        return self.store.update(resource.table, namespace, name, step, commit=not dry_run)
+
+    def delete(
+        self, resource: Resource, namespace: str, name: str, options: DeleteOptions
+    ) -> tuple[Record, bool]:
+        """Return the object and whether it is gone (else it is marked and has grace left).
+
+        Raises:
+            StatusError: 403, 404 or 409.
+
+        """
+        if resource is NAMESPACES and name in START_NAMESPACES:
+            raise forbidden("namespaces", name, "this namespace may not be deleted")
+        gone = False
+
+        def step(current: Object) -> Object | None:
+            nonlocal gone
+            marked = deletion.deleted(resource, current, options, self.store.now())
+            gone = marked is None
+            return marked
+
+        commit = not options.dry_run
+        record = self.store.update(resource.table, namespace, name, step, commit=commit)
+        if resource is NAMESPACES and gone and commit:
+            self._empty(name)
+        return record, gone
+
+    def delete_collection(
+        self,
+        resource: Resource,
+        namespace: str | None,
+        matches: Test | None,
+        options: DeleteOptions,
+    ) -> list[Record]:
+        """Return the objects that match, each deleted as `delete` does."""
+        records, _ = self.records(resource, namespace, matches)
+        for record in records:
+            try:
+                self.delete(resource, *record.key, options)
+            except StatusError as error:
+                # Someone else deleted it between the list and this.
+                if error.code != 404:
+                    raise
+        return records
+
+    def bind(self, namespace: str, name: str, body: Object, *, dry_run: bool = False) -> Record:
+        """Return the pod after a Binding, made in one write.
+
+        Raises:
+            StatusError: 400, 404, 409 or 422, as `binding.bound` says.
+
+        """
+        check_shape(body)
+        if body.get("kind", "Binding") != "Binding":
+            raise bad_request(f"expected a Binding, not {body['kind']!r}")
+        if (name_of(body) or name) != name:
+            raise bad_request(f"the Binding is for pod {name_of(body)!r}, the path for {name!r}")
+        binding.target_node(body)
+        now = self.now()
+        return self.store.update(
+            PODS.table,
+            namespace,
+            name,
+            lambda pod: binding.bound(pod, body, now),
+            commit=not dry_run,
+        )
+
+    def _incoming(self, resource: Resource, body: Object) -> Object:
+        """Return a client's body in stored form."""
+        check_type(resource, body)
+        check_shape(body)
+        return events.to_core(body) if resource is NEW_EVENTS else body
+
+    def _placed(self, resource: Resource, namespace: str, body: Object) -> Object:
+        """Return the body with the namespace of its path and a name."""
+        meta = metadata(body)
+        if (meta.get("namespace") or namespace) != namespace:
+            raise bad_request(
+                f"the namespace of the object ({meta['namespace']}) does not match the namespace "
+                f"on the request ({namespace})"
+            )
+        name = meta.get("name")
+        if not name and meta.get("generateName"):
+            name = str(meta["generateName"]) + self._suffix()
+        return with_metadata(body, name=name, namespace=namespace or None)
+
+    def _check_namespace(self, resource: Resource, body: Object) -> None:
+        if resource.namespaced:
+            self.store.get(NAMESPACES.table, "", namespace_of(body))
+
+    def _priority(self, resource: Resource, body: Object) -> int:
+        """Return the value of a pod's priority class, as the admission plug-in Priority does.
+
+        Raises:
+            StatusError: 403 for an unknown class, or a number of the client's own.
+
+        """
+        if resource is not PODS:
+            return 0
+        spec = section(body, "spec")
+        priority = self._class_value(body, spec.get("priorityClassName"))
+        if spec.get("priority", priority) != priority:
+            why = "the integer value of priority must not be provided in pod spec; priority "
+            why += f"admission controller computed {priority} from the given PriorityClass name"
+            raise forbidden("pods", name_of(body), why)
+        return priority
+
+    def _class_value(self, pod: Object, name: object) -> int:
+        classes = [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
+        if not name:
+            defaults = [int(item["value"]) for item in classes if item.get("globalDefault")]
+            return max(defaults, default=0)
+        known = {name_of(item): int(item["value"]) for item in classes}
+        value = {**BUILT_IN_PRIORITIES, **known}.get(str(name))
+        if value is None:
+            raise forbidden("pods", name_of(pod), f"no PriorityClass with name {name} was found")
+        return value
+
+    def _empty(self, namespace: str) -> None:
+        """Remove what a namespace held; a real cluster has a controller for it."""
+        tables = {row.table for row in RESOURCES if row.namespaced}
+        for table in sorted(tables):
+            for record in self.store.records(table, namespace)[0]:
+                try:
+                    self.store.delete(table, *record.key)
+                except StatusError as error:
+                    if error.code != 404:
+                        raise
+
+
+_STORED_AS: dict[str, Resource] = {}
+for _row in RESOURCES:
+    _STORED_AS.setdefault(_row.table, _row)
+
+
+def _core(resource: Resource) -> Resource:
+    """Return the resource as whose kind an object is stored."""
+    return _STORED_AS[resource.table]
+
+
+def outgoing(resource: Resource, body: Object) -> Object:
+    """Return a stored body in the version of the resource asked for."""
+    return events.to_new(body) if resource is NEW_EVENTS else body

@@ -1,0 +1,78 @@
+"""Which verb answers which request: the API server without its sockets.
+
+Knows paths, methods and subresources. Everything it returns is a value, so that a simulation can
+ask it in the same words as a client over HTTP.
+"""
+
+from collections.abc import Callable
+
+from gpushare.localcluster.api import reading, writing
+from gpushare.localcluster.api.calls import Answer, Call, Target, target_of
+from gpushare.localcluster.api.podlogs import PodLogs
+from gpushare.localcluster.api.registry import Registry
+from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.status import method_not_allowed, no_such_path
+
+Verb = Callable[[Registry, Target, Call], Answer]
+
+ITEM: dict[str, Verb] = {
+    "GET": reading.get,
+    "PUT": writing.replace,
+    "PATCH": writing.patch,
+    "DELETE": writing.delete,
+}
+COLLECTION: dict[str, Verb] = {
+    "GET": reading.listing,
+    "POST": writing.create,
+    "DELETE": writing.delete_collection,
+}
+STATUS: dict[str, Verb] = {
+    "GET": reading.get,
+    "PUT": writing.replace,
+    "PATCH": writing.patch,
+}
+
+
+class Rest:
+    """The resource paths of the API over a registry; `bookmark_every` is in seconds."""
+
+    def __init__(self, registry: Registry, logs: PodLogs, bookmark_every: float) -> None:
+        """Serve what the registry holds."""
+        self._registry = registry
+        self._bookmark_every = bookmark_every
+        self._pod_verbs: dict[str, dict[str, Verb]] = {
+            "binding": {"POST": writing.bind},
+            "eviction": {"POST": writing.evict},
+            "log": {"GET": logs.answer},
+        }
+
+    def answer(self, group: str, version: str, path: str, call: Call) -> Answer:
+        """Return the answer to a request for a resource.
+
+        Raises:
+            StatusError: every refusal.
+
+        """
+        target = target_of(group, version, path)
+        if call.method == "GET" and call.flag("watch") and not target.name:
+            return reading.watch(self._registry, target, call, self._bookmark_every)
+        verb = self._verbs(target).get(call.method)
+        if verb is None or (not target.name and not _listed(target, call)):
+            raise method_not_allowed(call.method)
+        return verb(self._registry, target, call)
+
+    def _verbs(self, target: Target) -> dict[str, Verb]:
+        if not target.name:
+            return COLLECTION
+        if not target.subresource:
+            return ITEM
+        if target.subresource == "status" and target.resource.status:
+            return STATUS
+        if target.resource is PODS and target.subresource in self._pod_verbs:
+            return self._pod_verbs[target.subresource]
+        raise no_such_path()
+
+
+def _listed(target: Target, call: Call) -> bool:
+    names = {"GET": "list", "POST": "create", "DELETE": "deletecollection"}
+    return names[call.method] in target.resource.verbs

@@ -1,0 +1,169 @@
+"""POST, PUT, PATCH and DELETE: bodies in, the registry's answers out.
+
+Knows media types, query parameters and status codes of writing; the rules are the registry's.
+"""
+
+from collections.abc import Callable
+
+from gpushare.localcluster.api import deletion
+from gpushare.localcluster.api.calls import (
+    JSON,
+    Answer,
+    Call,
+    Target,
+    decode,
+    decode_object,
+    json_answer,
+)
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.objects import Object, metadata
+from gpushare.localcluster.api.patch import json_patch, merge_patch
+from gpushare.localcluster.api.reading import encode, encoder, selection
+from gpushare.localcluster.api.records import Record
+from gpushare.localcluster.api.registry import Registry
+from gpushare.localcluster.api.resources import ACCESS_REVIEWS, PODS
+from gpushare.localcluster.api.status import (
+    bad_request,
+    method_not_allowed,
+    success,
+    unsupported_media_type,
+)
+from gpushare.localcluster.api.strategic import strategic_merge
+
+MERGE = "application/merge-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+
+
+def media_type(call: Call) -> str:
+    """Return the Content-Type without parameters."""
+    return call.content_type.partition(";")[0].strip().lower()
+
+
+def json_body(call: Call) -> Object:
+    """Return the JSON object in the body.
+
+    Raises:
+        StatusError: 400, or 415 for protobuf, YAML and the like.
+
+    """
+    if media_type(call) not in {JSON, ""}:
+        raise unsupported_media_type(call.content_type, JSON)
+    return decode_object(call.body)
+
+
+def create(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the new object (201)."""
+    body = json_body(call)
+    if target.resource is ACCESS_REVIEWS:
+        # Nobody is anybody here: there are no users, so everything is allowed.
+        return json_answer({**body, "status": {"allowed": True}}, 201)
+    if target.resource.kind == "Binding":
+        registry.bind(target.home, str(metadata(body).get("name") or ""), body)
+        return json_answer(success(201), 201)
+    if target.resource.namespaced and target.namespace is None:
+        raise method_not_allowed(call.method)
+    record = registry.create(target.resource, target.home, body, dry_run=call.dry_run)
+    return _answer(target, record, 201)
+
+
+def replace(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the object after a PUT."""
+    body = json_body(call)
+    if str(metadata(body).get("name") or target.name) != target.name:
+        raise bad_request("the name of the object does not match the name on the URL")
+    return _revise(registry, target, call, lambda _: body)
+
+
+def patch(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the object after a PATCH."""
+    kind = media_type(call)
+    if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
+        raise unsupported_media_type(call.content_type, f"{JSON_PATCH}, {MERGE}, {STRATEGIC}")
+    change = decode(call.body)
+
+    def patched(current: Object) -> Object:
+        if kind == STRATEGIC:
+            return strategic_merge(current, change)
+        result = (json_patch if kind == JSON_PATCH else merge_patch)(current, change)
+        if not isinstance(result, dict):
+            raise bad_request("the patch leaves no object")
+        return result
+
+    return _revise(registry, target, call, patched)
+
+
+def delete(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the marked object, or for one that is gone its last state or a Status."""
+    options = _options(call)
+    record, gone = registry.delete(target.resource, target.home, target.name, options)
+    if gone and target.resource is not PODS:
+        details = {
+            "name": target.name,
+            "kind": target.resource.plural,
+            "uid": metadata(record.body)["uid"],
+        }
+        if target.resource.group:
+            details["group"] = target.resource.group
+        return json_answer(success(200, details))
+    return _answer(target, record, 200)
+
+
+def delete_collection(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the list of the objects deleted."""
+    resource, matches = target.resource, selection(target, call)
+    options = _options(call)
+    records = registry.delete_collection(resource, target.namespace, matches, options)
+    version = str(registry.store.version)
+    head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
+    body = encode({**head, "metadata": {"resourceVersion": version}})[:-1]
+    items = b",".join(map(encoder(resource), records))
+    return Answer(200, body + b',"items":[' + items + b"]}")
+
+
+def bind(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the Status of a Binding (201)."""
+    registry.bind(target.home, target.name, json_body(call), dry_run=call.dry_run)
+    return json_answer(success(201), 201)
+
+
+def evict(registry: Registry, target: Target, call: Call) -> Answer:
+    """Return the Status of an eviction (201): a deletion, since no budget is enforced here."""
+    body = json_body(call)
+    options = body.get("deleteOptions") or {}
+    if not isinstance(options, dict):
+        raise bad_request("deleteOptions must be an object")
+    chosen = _with_query(deletion.decode_options(options), call)
+    registry.delete(target.resource, target.home, target.name, chosen)
+    return json_answer(success(201), 201)
+
+
+def _answer(target: Target, record: Record, status: int) -> Answer:
+    return Answer(status, encoder(target.resource)(record))
+
+
+def _revise(
+    registry: Registry, target: Target, call: Call, change: Callable[[Object], Object]
+) -> Answer:
+    record = registry.revise(
+        target.resource,
+        target.home,
+        target.name,
+        change,
+        status_only=target.subresource == "status",
+        dry_run=call.dry_run,
+    )
+    return _answer(target, record, 200)
+
+
+def _options(call: Call) -> DeleteOptions:
+    body = json_body(call) if call.body else {}
+    return _with_query(deletion.decode_options(body), call)
+
+
+def _with_query(options: DeleteOptions, call: Call) -> DeleteOptions:
+    grace = options.grace
+    if "gracePeriodSeconds" in call.query:
+        grace = call.number("gracePeriodSeconds")
+    dry_run = options.dry_run or call.dry_run
+    return DeleteOptions(grace, options.uid, options.version, dry_run)

@@ -1,0 +1,182 @@
+"""Runs a scenario against a cluster: creates, deletes, waits, and judges expectations.
+
+Knows the API server's paths and the extender's inspect document, through HTTP only; it would do the
+same to any cluster. Starts and stops nothing.
+"""
+
+import contextlib
+import http.client
+import json
+import time
+from collections.abc import Callable
+from fnmatch import fnmatchcase
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare.localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
+from gpushare.localcluster.demo.board import Board, PodState
+from gpushare.localcluster.demo.expectations import Facts, complaint
+from gpushare.localcluster.demo.manifests import (
+    NAMESPACE,
+    node_document,
+    pod_document,
+    priority_class_document,
+)
+from gpushare.localcluster.demo.plan import (
+    Apply,
+    Cordon,
+    Delete,
+    Expect,
+    PodPlan,
+    Say,
+    Scenario,
+    Step,
+    WaitFor,
+)
+from gpushare.localcluster.demo.report import Report
+
+# The extender learns of changes by its own watch: an expectation has this long to come true.
+_PATIENCE = 10.0
+_POLL = 0.05
+_PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_CLEAN_TIMEOUT = 20.0
+
+_READY: dict[str, Callable[[PodState], bool]] = {
+    "bound": lambda pod: bool(pod.node),
+    "pending": lambda pod: not pod.node and bool(pod.reason),
+    "settled": lambda pod: bool(pod.node or pod.reason),
+    "done": lambda pod: pod.ended,
+}
+
+
+class Runner:
+    """Runs scenarios one after another on one cluster."""
+
+    def __init__(self, api: ApiClient, extender: HttpClient, board: Board, report: Report) -> None:
+        self._api = api
+        self._extender = extender
+        self._board = board
+        self._report = report
+
+    def run(self, scenario: Scenario) -> bool:
+        """Whether every wait and every expectation held. Raises ApiError when a call is refused."""
+        for number, node in enumerate(scenario.nodes):
+            self._api.create("/api/v1/nodes", node_document(node, number))
+        wanted = {node.name for node in scenario.nodes if node.devices}
+        if not self._wait_for_books(wanted):
+            self._report.expectation("the extender knows all nodes", "it does not")
+            return False
+        self._report.sizes(self.books())
+        good = True
+        for step in scenario.steps:
+            held = self._step(step)
+            good = good and held
+            if not held and isinstance(step, WaitFor):
+                # What follows builds on what did not come; its complaints would only confuse.
+                return False
+        return good
+
+    def books(self) -> list[Json]:
+        """The nodes of the extender's inspect document. Raises ApiUnavailable."""
+        try:
+            answer = self._extender.call("GET", "/inspect", timeout=5.0)
+            nodes: list[Json] = json.loads(answer.body)["nodes"]
+        except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
+            raise ApiUnavailable(f"the extender's inspect does not answer: {error}", 0) from error
+        return nodes
+
+    def clean(self) -> None:
+        """Delete all pods and nodes, and wait until nobody knows of them. Raises ApiError."""
+        for pod in self._board.pods().values():
+            namespace = pod.raw["metadata"].get("namespace", NAMESPACE)
+            self._delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}")
+        self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT)
+        for node in self._api.get("/api/v1/nodes")["items"]:
+            self._delete(f"/api/v1/nodes/{node['metadata']['name']}")
+        if not self._wait_for_books(set()):
+            raise ApiUnavailable("the extender still lists nodes that were deleted", 0)
+
+    def _step(self, step: Step) -> bool:
+        if isinstance(step, WaitFor):
+            return self._wait_for(step)
+        if isinstance(step, Expect):
+            return self._expect(step)
+        if isinstance(step, Say):
+            self._report.say(step.text)
+        elif isinstance(step, Apply):
+            for pod in step.pods:
+                self._apply(pod)
+        elif isinstance(step, Delete):
+            for name in self._matching(step.patterns):
+                self._delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        else:
+            self._cordon(step)
+        return True
+
+    def _apply(self, pod: PodPlan) -> None:
+        if pod.priority:
+            with contextlib.suppress(ApiConflict):
+                self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
+        self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
+
+    def _cordon(self, step: Cordon) -> None:
+        word = "closed" if step.closed else "opened"
+        for name in step.nodes:
+            change: Json = {"spec": {"unschedulable": True if step.closed else None}}
+            self._api.patch(f"/api/v1/nodes/{name}", change, MERGE_PATCH)
+            self._report.say(f"node {name} is {word}")
+
+    def _wait_for(self, step: WaitFor) -> bool:
+        if self._board.wait_until(lambda pods: not _late(step, pods), step.timeout):
+            return True
+        late = ", ".join(_late(step, self._board.pods())[:5])
+        self._report.expectation(
+            f"{', '.join(step.patterns)}: {step.state} within {step.timeout:g} s", f"not so: {late}"
+        )
+        return False
+
+    def _expect(self, step: Expect) -> bool:
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            found = complaint(step.check, self._facts())
+            if found is None or time.monotonic() > deadline:
+                self._report.expectation(step.words, found)
+                return found is None
+            time.sleep(_POLL)
+
+    def _facts(self) -> Facts:
+        nodes = self._api.get("/api/v1/nodes")["items"]
+        return Facts(self._board.pods(), nodes, self.books())
+
+    def _wait_for_books(self, wanted: set[str]) -> bool:
+        """Whether the extender comes to list exactly these nodes with devices."""
+        deadline = time.monotonic() + _CLEAN_TIMEOUT
+        while {node["name"] for node in self.books() if node["devs"]} != wanted:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_POLL)
+        return True
+
+    def _matching(self, patterns: tuple[str, ...]) -> list[str]:
+        return [name for name in self._board.pods() if _matches(name, patterns)]
+
+    def _delete(self, path: str) -> None:
+        try:
+            self._api.delete(path, grace_seconds=0)
+        except ApiNotFound:
+            return
+        except ApiError as error:
+            raise ApiError(f"{path} cannot be deleted: {error}", error.status) from error
+
+
+def _late(step: WaitFor, pods: dict[str, PodState]) -> list[str]:
+    """The pods (or patterns that nothing matches) that are not in the state yet."""
+    if step.state == "gone":
+        return [name for name in pods if _matches(name, step.patterns)]
+    late = [p for p in step.patterns if not any(fnmatchcase(name, p) for name in pods)]
+    ready = _READY[step.state]
+    late += [n for n, pod in pods.items() if _matches(n, step.patterns) and not ready(pod)]
+    return late
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)

@@ -1,0 +1,198 @@
+"""Who may import whom: the layers of the package, and one door for each guest.
+
+A broken rule fails with its own sentence. The table is docs/architecture.md's.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+import gpushare
+
+PACKAGE = Path(gpushare.__file__).parent
+
+LAYERS: dict[str, tuple[str, ...]] = {
+    "__init__": (),
+    "errors": (),
+    "settings": ("errors",),
+    "core": ("errors",),
+    "wire": ("errors", "core"),
+    "ledger": ("errors", "core"),
+    "kube": ("errors",),
+    "extender": ("errors", "core", "wire", "ledger", "kube"),
+    "device_plugin": ("errors", "core", "wire", "ledger", "kube"),
+    "cli": ("errors", "core.model", "wire", "kube"),
+    "sim": ("errors", "core", "ledger"),
+    "localcluster": ("errors", "wire"),
+}
+"""What each area may know besides itself: siblings do not know each other."""
+
+DOORS: dict[str, tuple[str, ...]] = {
+    "flask": ("extender.app", "localcluster.api.apiserver", "localcluster.api.apiserver"),
+    "grpc": ("device_plugin.kubelet", "localcluster.kubelet"),
+    "gunicorn": ("extender.main", "extender.worker"),
+    "kubernetes": ("kube.client",),
+    "matplotlib": ("sim.plots",),
+    "msgspec": ("wire.objects", "wire.extender"),
+    "numpy": ("core", "ledger", "sim"),
+    "prometheus_client": ("extender.metrics",),
+    "pynvml": ("device_plugin.devices",),
+    "scipy": ("core.policies",),
+    "urllib3": ("kube.client", "localcluster"),
+    "werkzeug": ("extender.app", "localcluster.api.apiserver", "localcluster.api.apiserver"),
+    "yaml": (
+        "localcluster.demo.scenario",
+        "localcluster.demo.scenario",
+        "cli.main",
+        "extender.main",
+        "localcluster.main",
+        "sim.main",
+    ),
+}
+"""Where each guest comes in."""
+
+LAZY_DOORS = {"kubernetes": ("localcluster",)}
+"""Where a guest may come in when it is called for: a scenario may be a client's program."""
+
+IMPURE = frozenset({"time", "threading", "logging", "socket", "os", "random"})
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: by which module (without `gpushare.`), of what, and whether inside a function."""
+
+    by: str
+    of: str
+    lazy: bool
+
+    @property
+    def own(self) -> str:
+        """The module or name of ours that is imported, without `gpushare.`; "" for a guest."""
+        return self.of.removeprefix("gpushare.") if self.of.startswith("gpushare.") else ""
+
+
+def imports(by: str, source: str) -> Iterator[Import]:
+    tree = ast.parse(source)
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    inside = {
+        inner for node in ast.walk(tree) if isinstance(node, functions) for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        yield from (Import(by, name, node in inside) for name in names)
+
+
+def within(name: str, areas: tuple[str, ...]) -> bool:
+    return any(name == area or name.startswith(f"{area}.") for area in areas)
+
+
+def broken(item: Import) -> str | None:
+    """The sentence of the rule that the import breaks, or None."""
+    return _broken_by_own(item) if item.own else _broken_by_guest(item)
+
+
+def _broken_by_own(item: Import) -> str | None:
+    area, of = item.by.partition(".")[0], item.own
+    root = item.by.endswith(".main")
+    if of == "__version__":
+        return None
+    if of.split(".")[1:2] == ["main"]:
+        at_call = item.by == "cli.main" and item.lazy
+        return None if at_call else "only cli/main.py imports a main.py, when its verb is called"
+    if within(of, ("settings",)):
+        return None if root else "only the composition roots (*/main.py) read settings"
+    if not within(of, (area, *LAYERS[area])):
+        return f"{area} may import {', '.join(LAYERS[area]) or 'nothing of ours'} and itself"
+    return None
+
+
+def _broken_by_guest(item: Import) -> str | None:
+    guest = item.of.partition(".")[0]
+    if guest in IMPURE and within(item.by, ("core", "wire")):
+        return f"core and wire are pure: they do not import {', '.join(sorted(IMPURE))}"
+    if guest in sys.stdlib_module_names:
+        return None
+    if item.lazy and within(item.by, LAZY_DOORS.get(guest, ())):
+        return None
+    if not within(item.by, DOORS.get(guest, ())):
+        return f"{guest} is imported only by {', '.join(DOORS.get(guest, ())) or 'nobody'}"
+    return None
+
+
+def _modules() -> Iterator[tuple[str, Path]]:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).with_suffix("").parts
+        # The shipped scenarios are programs of a user, not modules of ours.
+        if "scenarios" not in parts:
+            yield ".".join(parts), path
+
+
+def test_every_import_keeps_to_the_layers_and_doors() -> None:
+    found = [
+        f"{item.by} imports {item.of}: {rule}"
+        for by, path in _modules()
+        for item in imports(by, path.read_text(encoding="utf-8"))
+        if (rule := broken(item))
+    ]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("by", "source", "sentence"),
+    [
+        ("errors", "import gpushare.core.model", "errors may import nothing of ours"),
+        ("core.decide", "from gpushare import ledger", "core may import errors and itself"),
+        ("wire.pods", "from gpushare.ledger import Ledger", "wire may import errors, core and"),
+        ("ledger", "def f():\n    import gpushare.wire.pods", "ledger may import errors, core and"),
+        ("kube.client", "from gpushare.wire import pods", "kube may import errors and itself"),
+        (
+            "cli.report",
+            "from gpushare.core.decide import place",
+            "cli may import errors, core.model",
+        ),
+        ("extender.app", "from gpushare.sim import trace", "extender may import errors, core"),
+        ("extender.app", "from gpushare.settings import Settings", "composition roots"),
+        ("localcluster.demo.runner", "import gpushare.extender.service", "localcluster may import"),
+        ("localcluster.demo.runner", "from gpushare.extender.main import main", "only cli/main.py"),
+        ("cli.main", "from gpushare.extender.main import main", "when its verb is called"),
+        ("wire.pods", "import numpy as np", "numpy is imported only by core, ledger, sim"),
+        ("wire.pods", "from msgspec import Struct", "msgspec is imported only by wire.objects"),
+        ("extender.service", "import flask", "flask is imported only by extender.app"),
+        ("extender.app", "import gunicorn.http", "gunicorn is imported only by extender.main"),
+        ("kube.lease", "import kubernetes.client", "kubernetes is imported only by kube.client"),
+        ("localcluster.main", "import kubernetes", "kubernetes is imported only by kube.client"),
+        ("extender.gate", "import prometheus_client", "only by extender.metrics"),
+        ("settings", "import yaml", "yaml is imported only by localcluster.scenario"),
+        ("cli.inspect", "import requests", "requests is imported only by nobody"),
+        ("core.model", "from time import monotonic", "core and wire are pure"),
+        ("wire.pods", "def f():\n    import os.path", "core and wire are pure"),
+    ],
+)
+def test_every_rule_can_fail(by: str, source: str, sentence: str) -> None:
+    (item,) = imports(by, source)
+    assert sentence in (broken(item) or "nothing is broken")
+
+
+@pytest.mark.parametrize(
+    ("by", "source"),
+    [
+        ("cli.main", "def serve():\n    from gpushare.extender.main import main"),
+        ("extender.main", "from gpushare.settings import Settings"),
+        ("extender.app", "from gpushare import __version__"),
+        ("localcluster.demo.scenario", "def client():\n    import kubernetes"),
+        ("core.tally", "import numpy.typing as npt"),
+        ("kube.reflector", "import threading"),
+    ],
+)
+def test_what_the_layers_allow_passes(by: str, source: str) -> None:
+    (item,) = imports(by, source)
+    assert broken(item) is None
