@@ -209,6 +209,7 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
     counts = {name.count for name in names}
+    ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return Library(
         tuple(
             Books(
@@ -216,6 +217,7 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
                 ledger=Ledger(Pairing(settings.pairing)),
                 rankings={policy: Ranking(load_policy(policy)) for policy in policy_names()},
                 default_policy=settings.policy,
+                counted=name.resource not in ignored,
             )
             for name in names
             if name.resource not in counts

@@ -78,6 +78,7 @@ def routes_of(entry: ExtenderConfig) -> Routes:
         filter=entry.filter_verb or usual.filter,
         prioritize=entry.prioritize_verb or usual.prioritize,
         bind=entry.bind_verb or usual.bind,
+        preempt=entry.preempt_verb or usual.preempt,
     )
 
 
