@@ -5,7 +5,7 @@ Ranking relies on it: a score is remembered until its row changes, so it may dep
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare.core.decide import feasible, filter_nodes, place, score_nodes
@@ -18,6 +18,7 @@ from tests.unit.core.clusters import Cluster, clusters, node, requests
 every_policy = pytest.mark.parametrize(
     "policy", [load_policy(name) for name in policy_names()], ids=policy_names()
 )
+few = settings(max_examples=40)
 
 
 def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
@@ -25,6 +26,7 @@ def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
 
 
 @every_policy
+@few
 @given(cluster=clusters(pins=False), request=requests())
 def test_a_score_is_a_finite_number_for_each_device_of_each_row_asked(
     policy: Policy, cluster: Cluster, request: Request
@@ -40,6 +42,7 @@ def test_a_score_is_a_finite_number_for_each_device_of_each_row_asked(
 
 
 @every_policy
+@few
 @given(cluster=clusters(pins=False), request=requests())
 def test_a_score_depends_on_its_own_row_alone(
     policy: Policy, cluster: Cluster, request: Request
@@ -59,6 +62,7 @@ def test_a_score_depends_on_its_own_row_alone(
 
 
 @every_policy
+@few
 @given(cluster=clusters(pins=False), request=requests(), data=st.data())
 def test_a_score_does_not_depend_on_the_order_of_rows(
     policy: Policy, cluster: Cluster, request: Request, data: st.DataObject
@@ -73,6 +77,7 @@ def test_a_score_does_not_depend_on_the_order_of_rows(
 
 
 @every_policy
+@few
 @given(cluster=clusters(pins=False), request=requests())
 def test_asking_changes_nothing_and_the_answer_stays_the_same(
     policy: Policy, cluster: Cluster, request: Request
@@ -96,6 +101,7 @@ def test_equal_kinds_score_alike_whatever_else_differs(policy: Policy) -> None:
 
 
 @every_policy
+@few
 @given(cluster=clusters(), request=requests())
 def test_the_winner_of_prioritize_can_be_bound(
     policy: Policy, cluster: Cluster, request: Request
