@@ -6,6 +6,7 @@ that the books are what the API server's objects call for.
 
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.integration.cluster import MARK, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
 from tests.integration.torn import TornRelay
 from tests.integration.verbs import poll
-from tests.integration.wired import Wired
+from tests.integration.wired import QUICK, Wired
 
 DOWN = faults.status(503, "ServiceUnavailable")
 
@@ -147,16 +148,42 @@ def test_what_vanished_while_nobody_watched_is_given_back(
     assert (wired.used(node), wired.used(other)) == ([0, 0], [5, 0])
 
 
-def test_a_list_that_is_older_than_a_bind_does_not_drop_it(wired: Wired, cluster: Cluster) -> None:
+def test_a_list_that_is_older_than_a_bind_does_not_drop_it(
+    make_wired: MakeWired, cluster: Cluster
+) -> None:
+    """All pages of a list are of the version of its first one: a pod made meanwhile is missing."""
+    second_page: list[FaultRequest] = []
+
+    def hook(request: FaultRequest) -> Fault | None:
+        if "continue" in request.query:
+            second_page.append(request)
+            return faults.delay(0.5)
+        return DOWN if request.path == PODS_PATH and "watch" in request.query else None
+
+    node = cluster.node()
+    for _ in range(2):
+        running(cluster, node)
+    wired = make_wired(replace(QUICK, page_limit=1))
+    wired.start()
+    wired.agrees(cluster)
+    cluster.hook = hook
+    wired.pods.request_relist()
+    poll(lambda: second_page != [], "the second page is asked for")
+    pod = cluster.pod(5)
+    assert wired.bind(pod, node) == ""
+    refused = wired.pods.status.restarts["http-503"]
+    poll(lambda: wired.pods.status.restarts["http-503"] > refused, "the list was taken over")
+    assert wired.pods.status.relists == 2
+    assert sum(wired.used(node)) == 13
+
+
+def test_lists_while_pods_are_bound_lose_none(wired: Wired, cluster: Cluster) -> None:
     node = cluster.node()
     wired.knows(node)
-    pods = [cluster.pod(3) for _ in range(8)]
-    for pod in pods:
-        assert wired.fit(pod, [node]) == [node]
+    for number in range(1, 9):
         wired.pods.request_relist()
-        assert wired.bind(pod, node) == ""
-        assert sum(wired.used(node)) >= 3
-    assert sum(wired.used(node)) == 24
+        assert wired.bind(cluster.pod(3), node) == ""
+        assert sum(wired.used(node)) == 3 * number
     wired.agrees(cluster)
 
 
