@@ -1,0 +1,256 @@
+"""When a process may answer: its books are there and fresh, and it leads."""
+
+import json
+import math
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from gpushare.errors import ApiError
+from gpushare.extender.binder import BUDGET
+from gpushare.extender.gate import OPTIONAL_WAIT, STALE, Gate, Source
+from gpushare.kube.api import Lines
+from gpushare.kube.election import Elector
+from gpushare.kube.leading import Leading
+from gpushare.kube.lease import Create, Read, Update, new_lease
+from gpushare.kube.listwatch import List, ListWatch, Timing
+from gpushare.kube.reflector import Reflector
+from gpushare.wire.objects import PODS, Decoded, Event, Pod
+
+LIST = b'{"metadata":{"resourceVersion":"7"},"items":[]}'
+NAMES = ("nodes", "pods", "configmaps")
+
+Following = ListWatch[Decoded[Pod], Event[Pod]]
+
+
+class Nobody:
+    """A sink for whom nothing matters."""
+
+    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+        pass
+
+    def apply(self, event: Event[Pod]) -> None:
+        pass
+
+
+class SilentApi:
+    """A server whose lists are empty and whose watches say nothing until they are closed."""
+
+    def __init__(self) -> None:
+        self.lists = 0
+        self.lease: ApiError = ApiError("forbidden", 403)
+
+    def request(self, method: str, path: str, **_: Any) -> bytes:
+        if "leases" in path:
+            raise self.lease
+        self.lists += 1
+        return LIST
+
+    @contextmanager
+    def stream(self, path: str, query: Mapping[str, str], **_: Any) -> Iterator[Lines]:
+        lines = SilentLines()
+        yield lines
+        lines.close()
+
+
+class SilentLines:
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._closed.wait(30)
+        return iter(())
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class World:
+    """A gate whose clock, collections and Lease are in the test's hand; no thread runs."""
+
+    def __init__(self, leads: bool = False) -> None:
+        self.now = 1000.0
+        self.following: dict[str, Following] = {
+            name: ListWatch(f"/api/v1/{name}", PODS) for name in NAMES
+        }
+        sources = {
+            name: Source(Reflector(SilentApi(), machine, Nobody()), name == "configmaps")
+            for name, machine in self.following.items()
+        }
+        self.elector = Elector("kube-system", "gpushare-extender", "me", BUDGET)
+        leading = _leading(SilentApi(), self.elector) if leads else None
+        self.gate = Gate(sources, leading, lambda: self.now)
+
+    def list(self, *names: str) -> None:
+        """Let these be listed now."""
+        for name in names:
+            machine = self.following[name]
+            machine.request_relist()
+            self.now += machine.timing.relist_spacing
+            assert isinstance(machine.next(self.now, 0.0), List)
+            assert machine.on_page(LIST, self.now) is not None
+
+
+def _leading(api: SilentApi, elector: Elector) -> Leading:
+    return Leading(api, elector, namespace="kube-system", name="gpushare-extender")
+
+
+def win(elector: Elector, now: float) -> None:
+    """Let the elector take a Lease that its last holder has given away."""
+    assert isinstance(elector.tick(now, now, 0.0), Read)
+    given_away = json.loads(new_lease("kube-system", "gpushare-extender", "", now - 60, 15))
+    given_away["metadata"]["resourceVersion"] = "1"
+    elector.on_lease(json.dumps(given_away).encode(), now)
+    action = elector.tick(now, now, 0.0)
+    assert isinstance(action, Create | Update)
+    elector.on_written(action.body, now)
+    assert elector.leads_until(now) > now
+
+
+def test_nothing_is_ready_before_nodes_and_pods_are_listed() -> None:
+    world = World()
+    assert world.gate.not_ready() == "nodes are not listed yet"
+    world.list("nodes")
+    assert world.gate.not_ready() == "pods are not listed yet"
+    world.list("pods")
+    assert world.gate.not_ready() == "configmaps are not listed yet"
+    world.list("configmaps")
+    assert world.gate.not_ready() == ""
+    assert world.gate.checks() == dict.fromkeys((*NAMES, "leadership"), "")
+
+
+def test_what_may_be_forbidden_is_waited_for_only_a_while() -> None:
+    world = World()
+    world.list("nodes", "pods")
+    world.now = 1000.0 + OPTIONAL_WAIT
+    assert world.gate.not_ready() == "configmaps are not listed yet"
+    world.now += 0.1
+    assert world.gate.not_ready() == ""
+
+
+def test_books_nobody_spoke_of_for_long_are_out_of_date() -> None:
+    world = World()
+    world.list(*NAMES)
+    world.now = world.following["nodes"].last_contact + STALE
+    assert world.gate.not_ready() == ""
+    world.now += 0.1
+    assert world.gate.not_ready() == "no word from the API server about nodes"
+    world.list("nodes", "pods")
+    # The ConfigMaps are as old, and only say which devices not to use.
+    assert world.gate.not_ready() == ""
+
+
+def test_who_always_leads_may_always_bind() -> None:
+    world = World()
+    assert world.gate.leads_until() == math.inf
+    world.gate.tick()
+    assert "leadership" not in world.gate.liveness()
+
+
+def test_who_does_not_lead_is_not_ready_and_may_not_bind() -> None:
+    world = World(leads=True)
+    world.list(*NAMES)
+    assert world.gate.not_ready() == "another process leads, or nobody does yet"
+    assert world.gate.leads_until() <= world.now
+    world.gate.tick()
+
+
+def test_a_new_leader_waits_for_a_list_begun_after_its_fence() -> None:
+    world = World(leads=True)
+    world.list(*NAMES)
+    world.now += 1.0
+    win(world.elector, world.now)
+    assert world.gate.not_ready() == "pods are listed once more after a change of leader"
+    assert world.gate.leads_until() == -math.inf
+    # A list of nodes is no list of pods.
+    world.list("nodes")
+    assert world.gate.not_ready() != ""
+    world.list("pods")
+    assert world.gate.not_ready() == ""
+    assert world.gate.leads_until() == world.elector.leads_until(world.now) > world.now
+
+
+def test_a_term_that_ends_makes_it_not_ready_again() -> None:
+    world = World(leads=True)
+    win(world.elector, world.now)
+    world.list(*NAMES)
+    assert world.gate.not_ready() == ""
+    world.now = world.elector.term.end
+    assert world.gate.not_ready() == "another process leads, or nobody does yet"
+
+
+def test_the_gauges_tell_what_the_checks_do() -> None:
+    world = World(leads=True)
+    world.now += 5.0
+    state = world.gate.state()
+    assert (state["ready"], state["leader"], state["pods_synced"]) == (0, 0, 0)
+    assert state["pods_age_seconds"] == 5.0
+    assert set(state) == {"ready", "leader"} | {
+        f"{name}_{what}"
+        for name in NAMES
+        for what in ("synced", "age_seconds", "relists", "decode_errors")
+    }
+    win(world.elector, world.now)
+    world.list(*NAMES)
+    state = world.gate.state()
+    assert (state["ready"], state["leader"], state["pods_synced"]) == (1, 1, 1)
+    assert (state["pods_relists"], state["pods_decode_errors"]) == (1, 0)
+    assert state["pods_age_seconds"] < 5.0
+
+
+@pytest.fixture
+def api() -> SilentApi:
+    return SilentApi()
+
+
+@pytest.fixture
+def elector() -> Elector:
+    return Elector("kube-system", "gpushare-extender", "me", BUDGET)
+
+
+@pytest.fixture
+def pods(api: SilentApi) -> Reflector[Decoded[Pod], Event[Pod]]:
+    machine: Following = ListWatch("/api/v1/pods", PODS, timing=Timing(relist_spacing=0.01))
+    return Reflector(api, machine, Nobody())
+
+
+@pytest.fixture
+def gate(
+    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]]
+) -> Iterator[Gate]:
+    made = Gate({"pods": Source(pods)}, _leading(api, elector))
+    yield made
+    made.stop()
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_threads_are_alive_from_start_to_stop(gate: Gate) -> None:
+    stuck = dict.fromkeys(("pods", "leadership"), "its thread is stuck")
+    assert gate.liveness() == stuck
+    gate.start()
+    until(lambda: gate.liveness() == dict.fromkeys(("pods", "leadership"), ""))
+    gate.stop()
+    assert gate.liveness() == stuck
+
+
+def test_a_new_leadership_has_pods_listed_once(
+    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]], gate: Gate
+) -> None:
+    pods.start()
+    until(lambda: api.lists == 1 and gate.checks()["pods"] == "")
+    win(elector, time.monotonic())
+    for _ in range(5):
+        gate.tick()
+    until(lambda: gate.not_ready() == "")
+    gate.tick()
+    assert api.lists == 2
