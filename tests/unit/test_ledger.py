@@ -1,6 +1,7 @@
 """The books under single steps: scenarios as text, and the few things text says badly."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,20 @@ def test_cpu_and_memory_of_all_pods_are_counted_and_follow_a_resize(ledger: Ledg
     view = ledger.snapshot()
     assert (view.cpu_free[0], view.cpu_only[0], view.memory_free[0]) == (5900, 100, 79)
     assert view.used.tolist() == [[4]]
+
+
+def test_what_preemption_asks_of_a_pod_follows_the_pod_and_changes_no_charge(
+    ledger: Ledger,
+) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    pod = _pod("p", Request(4, 1))
+    ledger.pod_changed(pod)
+    view = ledger.snapshot()
+    ledger.pod_changed(replace(pod, priority=5, terminating=True, labels=(("app", "web"),)))
+    entry = ledger.standing("p")
+    assert entry is not None
+    assert (entry.priority, entry.terminating, entry.labels) == (5, True, (("app", "web"),))
+    assert ledger.snapshot() is view
 
 
 def test_a_list_that_breaks_off_drops_nobody(ledger: Ledger) -> None:
