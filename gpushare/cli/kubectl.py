@@ -12,8 +12,6 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
-from urllib.parse import urlencode
 
 from gpushare.cli.facts import Fields, mapping
 from gpushare.errors import ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
@@ -89,8 +87,7 @@ class Kubectl:
         environ, flags = dict(self.environ), self.flags
         if self.kubeconfig:
             # kubectl's own --kubeconfig takes one file; the variable takes a list.
-            files = self.kubeconfig.split(os.pathsep)
-            if not any(Path(file).exists() for file in files if file):
+            if not _any_file(self.kubeconfig.split(os.pathsep)):
                 raise SettingsError(f"kubeconfig: no such file: {self.kubeconfig}")
             environ["KUBECONFIG"] = self.kubeconfig
         try:
@@ -107,8 +104,27 @@ class Kubectl:
             ) from error
 
 
+def _any_file(paths: list[str]) -> bool:
+    from pathlib import Path  # only here: it takes as long to import as the rest of this file
+
+    return any(Path(path).exists() for path in paths if path)
+
+
 def _uri(path: str, query: Mapping[str, str]) -> str:
-    return f"{path}?{urlencode(query)}" if query else path
+    """The path with its query; urllib would say it shorter, and take longer than all of main."""
+    pairs = "&".join(f"{key}={_escaped(value)}" for key, value in query.items())
+    return f"{path}?{pairs}" if query else path
+
+
+def _escaped(value: str) -> str:
+    return "".join(
+        char if char.isascii() and (char.isalnum() or char in "-._~") else _percent(char)
+        for char in value
+    )
+
+
+def _percent(char: str) -> str:
+    return "".join(f"%{byte:02X}" for byte in char.encode(errors="surrogateescape"))
 
 
 def _pass_on(said: bytes) -> None:

@@ -13,6 +13,8 @@ usage: gpushare VERB [OPTIONS]
   demo     try it: an API server, a scheduler, kubelets and the extender on this machine
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
   serve    run the scheduler extender
+  scheduler-config
+           print the file that makes kube-scheduler call the extender
 
 gpushare VERB --help tells more; gpushare --version the version.
 """
@@ -36,9 +38,16 @@ def _serve(argv: Sequence[str]) -> int:
     return serve(argv)
 
 
+def _scheduler_config(argv: Sequence[str]) -> int:
+    from gpushare.cli.scheduler_config import main as scheduler_config
+
+    return scheduler_config(argv)
+
+
 _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
     "inspect": _inspect,
+    "scheduler-config": _scheduler_config,
     "serve": _serve,
 }
 

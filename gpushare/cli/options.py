@@ -107,7 +107,8 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         description="Show which pods hold how much of which GPU.",
         epilog=_EPILOG,
         allow_abbrev=False,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        # With a width given argparse does not load shutil to ask the terminal.
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
     add = parser.add_argument
     add("nodes", nargs="*", metavar="NODE", help="show these nodes alone (default: all)")

@@ -1,0 +1,128 @@
+"""A kubectl of a test: a small program that answers paths of the API with files.
+
+Everything it was started with is in its log. Knows nothing of the code under test.
+"""
+
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+MEM = "aliyun.com/gpu-mem"
+
+_SCRIPT = """\
+#!/bin/sh
+echo "KUBECONFIG=$KUBECONFIG $*" >> "{folder}/log"
+file="{folder}/$(printf %s "$*" | tr -c 'A-Za-z0-9' _)"
+if [ -p "$file" ]; then exec cat "$file"; fi
+if [ -f "$file.sh" ]; then . "$file.sh"; fi
+if [ -f "$file" ]; then exec cat "$file"; fi
+. "{folder}/otherwise.sh"
+"""
+
+
+class FakeKubectl:
+    """The program, and how to say what it answers."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.path = folder / "kubectl"
+        self.path.write_text(_SCRIPT.format(folder=folder))
+        self.path.chmod(self.path.stat().st_mode | stat.S_IXUSR)
+        self.otherwise("echo 'error: the test expects no such call' >&2; exit 9")
+
+    def otherwise(self, script: str) -> None:
+        """What it does for words that have no answer of their own."""
+        (self.folder / "otherwise.sh").write_text(script + "\n")
+
+    def before(self, script: str) -> None:
+        """What it does before it answers words that have no answer of their own."""
+        self.otherwise(script + "\n" + (self.folder / "otherwise.sh").read_text())
+
+    def answers(self, words: str, text: str) -> None:
+        """Print this for these words, flags included."""
+        self.file(words).write_text(text)
+
+    def does(self, words: str, script: str) -> None:
+        """Run this in its shell for these words."""
+        self.file(words).with_suffix(".sh").write_text(script + "\n")
+
+    def pipe(self, words: str) -> Path:
+        """A named pipe whose text it prints for these words, until it is closed."""
+        os.mkfifo(self.file(words))
+        return self.file(words)
+
+    def file(self, words: str) -> Path:
+        """Where the answer for these words is."""
+        return self.folder / re.sub("[^A-Za-z0-9]", "_", words)
+
+    @property
+    def log(self) -> list[str]:
+        """One line a call."""
+        return (self.folder / "log").read_text().splitlines()
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """An environment in which it is the kubectl."""
+        return {"PATH": os.environ["PATH"], "KUBECTL": str(self.path)}
+
+    def cluster(self, nodes: list[Any], pods: list[Any], *, page: int = 5000) -> None:
+        """Answer for a cluster of these objects, whatever the selectors."""
+        for kind, items in (("nodes", nodes), ("pods", pods)):
+            document = {"metadata": {"resourceVersion": "7"}, "items": items}
+            (self.folder / kind).write_text(json.dumps(document))
+        self.otherwise(
+            'case "$3" in\n'
+            f'/api/v1/nodes*limit={page}*) cat "{self.folder}/nodes" ;;\n'
+            f'/api/v1/pods*limit={page}*) cat "{self.folder}/pods" ;;\n'
+            "*) echo 'error: the test expects no such call' >&2; exit 9 ;; esac"
+        )
+
+
+def node(name: str, total: int = 32, count: int = 2, inventory: object = None) -> dict[str, Any]:
+    """A node as the API server shows it."""
+    text = inventory if isinstance(inventory, str) else json.dumps(inventory)
+    amounts = {MEM: str(total), "aliyun.com/gpu-count": str(count)} if total else {}
+    return {
+        "metadata": {
+            "name": name,
+            "annotations": {"gpushare.io/devices": text} if inventory is not None else {},
+        },
+        "status": {
+            "capacity": amounts,
+            "allocatable": amounts,
+            "addresses": [{"type": "InternalIP", "address": "10.9.0.1"}],
+        },
+    }
+
+
+def inventory(*mem: int, unit: str = "GiB", **more: object) -> dict[str, Any]:
+    """The inventory of a node with these devices, each with `more`."""
+    return {"v": 1, "unit": unit, "devices": [{"mem": units, **more} for units in mem]}
+
+
+def pod(
+    name: str,
+    node: str,
+    units: object = 4,
+    *,
+    idx: str | None = "0",
+    namespace: str = "default",
+    annotations: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """A running pod as the API server shows it."""
+    notes = {"ALIYUN_COM_GPU_MEM_IDX": idx} if idx is not None else {}
+    return {
+        "metadata": {
+            "name": name,
+            "namespace": namespace,
+            "uid": f"uid-{name}",
+            "annotations": {**notes, **(annotations or {})},
+        },
+        "spec": {"nodeName": node, "containers": [{"resources": {"limits": {MEM: units}}}]},
+        "status": {"phase": "Running"},
+    }

@@ -1,0 +1,380 @@
+"""The command as its users meet it, with a kubectl of the test."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.cli import main as verbs
+from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+HEAVY = [
+    "msgspec",
+    "numpy",
+    "kubernetes",
+    "yaml",
+    "flask",
+    "gunicorn",
+    "urllib3",
+    "prometheus_client",
+]
+
+
+@pytest.fixture
+def cluster(kubectl: FakeKubectl) -> FakeKubectl:
+    cards = inventory(80, 80, model="A100", uuid="GPU-1")
+    cards["devices"][1]["healthy"] = False
+    kubectl.cluster(
+        [node("b", inventory=cards), node("a"), node("cpu-only", total=0)],
+        [
+            pod("p2", "a", idx="1", namespace="team"),
+            pod("p1", "a", annotations={"ALIYUN_COM_GPU_MEM_ASSIGNED": "true"}),
+            pod("lost", "a", 3, idx=None),
+            pod("plain", "cpu-only", 0),
+        ],
+    )
+    return kubectl
+
+
+def test_nodes_are_sorted_and_summed(cluster: FakeKubectl, inspect: Inspect) -> None:
+    code, out, err = inspect()
+    assert (code, err) == (0, "")
+    head, first, second, dashes, label, total = out.splitlines()
+    assert head.split()[:5] == [
+        *("NAME", "IPADDRESS", "GPU0(Allocated/Total)", "GPU1(Allocated/Total)"),
+        "PENDING(Allocated)",
+    ]
+    assert first.split() == ["a", "10.9.0.1", "4/16", "4/16", "3", "11/32"]
+    assert second.split() == ["b", "10.9.0.1", "0/80", "0/80", "0/160"]
+    assert len(dashes) == len("a\t10.9.0.1\t4/16\t4/16\t3\t11/32\n") + 20
+    assert (label, total) == ("Allocated/Total GPU Memory In Cluster:", "11/192 (5%)  ")
+
+
+def test_details_of_a_namespace_keep_the_sums_of_all(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    _, out, _ = inspect("-d", "-n", "team")
+    assert "p2" in out
+    assert "p1" not in out
+    assert "Allocated :  11 (34%)" in out
+    assert "p1" in inspect("-d", "-n", "team", "-A")[1]
+
+
+def test_rows_alone_are_for_scripts(cluster: FakeKubectl, inspect: Inspect) -> None:
+    _, out, _ = inspect("--no-headers")
+    assert [line.split()[0] for line in out.splitlines()] == ["a", "b"]
+    _, out, _ = inspect("-d", "--no-headers")
+    assert [line.split() for line in out.splitlines()] == [
+        ["a", "lost", "default", "0", "0", "3"],
+        ["a", "p1", "default", "4", "0", "0"],
+        ["a", "p2", "team", "0", "4", "0"],
+    ]
+
+
+def test_wide_tells_free_memory_models_and_what_is_wrong(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    _, out, _ = inspect("-o", "wide")
+    head, first, second, *_ = out.splitlines()
+    assert head.split()[-4:] == ["FREE(GiB)", "PODS", "MODEL", "NOTE"]
+    assert first.split()[-4:] == ["18", "3", "-", "-"]  # 16-4-3 and 16-4-3: lost may be on either
+    assert second.split()[-5:] == ["80", "0", "A100", "unhealthy:", "1"]
+    _, out, _ = inspect("-d", "-o", "wide")
+    assert "MODEL:      A100" in out
+    assert ["p1", "default", "4", "0", "0", "4", "Running", "yes"] in [
+        line.split() for line in out.splitlines()
+    ]
+
+
+def test_documents_say_it_all_and_alike(cluster: FakeKubectl, inspect: Inspect) -> None:
+    _, out, _ = inspect("-o", "json")
+    document = json.loads(out)
+    assert yaml.safe_load(inspect("-oyaml")[1]) == document
+    assert {key: value for key, value in document.items() if key != "nodes"} == {
+        "apiVersion": "gpushare.io/v1",
+        "kind": "GPUShareReport",
+        "resource": MEM,
+        "unit": "GiB",
+        "unitFrom": "inventory",
+        "total": 192,
+        "allocated": 11,
+        "unplaced": 3,
+        "free": 98,
+        "warnings": [],
+    }
+    a, b = document["nodes"]
+    assert [pod["name"] for pod in a["pods"]] == ["lost", "p1", "p2"]
+    assert a["pods"][1] == {
+        "namespace": "default",
+        "name": "p1",
+        "uid": "uid-p1",
+        "phase": "Running",
+        "assigned": True,
+        "allocated": 4,
+        "devices": [{"index": 0, "allocated": 4}],
+    }
+    assert a["pods"][0]["devices"] == []
+    assert b["devices"][1] == {
+        "index": 1,
+        "uuid": "GPU-1",
+        "model": "A100",
+        "healthy": False,
+        "total": 80,
+        "allocated": 0,
+        "free": 0,
+    }
+
+
+def test_names_can_be_handed_to_kubectl(cluster: FakeKubectl, inspect: Inspect) -> None:
+    assert inspect("-o=name") == (0, "node/a\nnode/b\n", "")
+
+
+def test_one_node_asks_for_its_own_pods_alone(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    kubectl.cluster([node("a")], [pod("p1", "a")])
+    assert "a " in inspect("a", "--context", "dev", "--as=jane")[1]
+    nodes, pods = kubectl.log
+    assert nodes == (
+        "KUBECONFIG= get --raw /api/v1/nodes?fieldSelector=metadata.name%3Da&limit=5000"
+        " --context=dev --as=jane"
+    )
+    assert "status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cspec.nodeName%3Da&" in pods
+
+
+def test_flags_may_stand_anywhere(cluster: FakeKubectl, inspect: Inspect) -> None:
+    _, out, _ = inspect("b", "-d", "a", "--no-headers")
+    assert len(out.splitlines()) == 3
+
+
+def test_labels_select_nodes(cluster: FakeKubectl, inspect: Inspect) -> None:
+    inspect("-l", "pool=a b,zone in (x)")
+    assert "?labelSelector=pool%3Da%20b%2Czone%20in%20%28x%29&limit=5000" in cluster.log[0]
+
+
+def test_pages_are_put_together(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    kubectl.cluster([node("a")], [])
+    head = "get --raw /api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3D"
+    head += "Failed%2Cspec.nodeName%21%3D&limit=5000"
+    first = {"metadata": {"continue": "to/ken=="}, "items": [pod("p1", "a")]}
+    kubectl.answers(head, json.dumps(first))
+    kubectl.answers(head + "&continue=to%2Fken%3D%3D", json.dumps({"items": [pod("p2", "a")]}))
+    assert "8/32" in inspect()[1]
+    kubectl.file(head + "&continue=to%2Fken%3D%3D").unlink()
+    gone = "echo 'Error from server (Expired): too old' >&2; exit 1"
+    kubectl.does(head + "&continue=to%2Fken%3D%3D", gone)
+    for plural in ("nodes", "pods"):
+        whole = (kubectl.folder / plural).read_text()
+        query = head.partition("?")[2].replace("5000", "0") if plural == "pods" else "limit=0"
+        kubectl.answers(f"get --raw /api/v1/{plural}?{query}", whole)
+    assert "0/32" in inspect()[1]
+
+
+def test_a_list_of_kubeconfigs_is_handed_over(
+    cluster: FakeKubectl, inspect: Inspect, tmp_path: Path
+) -> None:
+    (tmp_path / "one").touch()
+    files = f"{tmp_path}/one{os.pathsep}{tmp_path}/none"
+    assert inspect("--kubeconfig", files)[0] == 0
+    assert cluster.log[0].startswith(f"KUBECONFIG={files} get")
+    code, _, err = inspect("--kubeconfig", "/none:/nothing")
+    assert (code, err) == (1, "error: kubeconfig: no such file: /none:/nothing\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ('error: context "nope" does not exist', 'error: context "nope" does not exist'),
+        (
+            'Error from server (Forbidden): nodes is forbidden: User "u" cannot list resource',
+            'Error from server (Forbidden): nodes is forbidden: User "u" cannot list resource',
+        ),
+        ("E0101 00:00:00.1 1 memcache.go:265] noise\nThe connection was refused", None),
+        ("evil \x1b[31m\u202e", "evil \\x1b[31m\\u202e"),
+        ("", "kubectl failed with exit code 3"),
+    ],
+)
+def test_what_kubectl_refuses_is_one_line(
+    kubectl: FakeKubectl, inspect: Inspect, said: str, told: str | None
+) -> None:
+    (kubectl.folder / "said").write_text(said)
+    kubectl.otherwise(f'cat "{kubectl.folder}/said" >&2; exit 3')
+    expected = (told or said.splitlines()[-1]) + "\n"
+    assert inspect() == (1, "", expected)
+
+
+class Prompted(io.StringIO):
+    """A stderr whose reader logs in when it is asked to."""
+
+    def __init__(self, login: Path) -> None:
+        super().__init__()
+        self.login = login
+
+    def write(self, text: str) -> int:
+        self.login.touch()
+        return super().write(text)
+
+
+def test_what_kubectl_asks_for_is_shown_while_it_waits(
+    cluster: FakeKubectl, inspect: Inspect, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    login = tmp_path / "login"
+    (tmp_path / "prompt").write_text(
+        f'echo "open the browser" >&2\nuntil [ -f "{login}" ]; do sleep 0.02; done\n'
+    )
+    cluster.before(f'. "{tmp_path}/prompt"; echo >"{tmp_path}/prompt"')
+    stderr = Prompted(login)
+    monkeypatch.setattr("sys.stderr", stderr)
+    code, out, _ = inspect("-o", "name")
+    assert (code, out) == (0, "node/a\nnode/b\n")
+    assert stderr.getvalue() == "open the browser\n"
+
+
+def test_no_kubectl_is_said(inspect: Inspect, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECTL", "/no/such/kubectl")
+    code, out, err = inspect()
+    assert (code, out) == (1, "")
+    assert err.startswith("error: cannot start /no/such/kubectl (No such file or directory)")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("nosuch", "gone"), 'error: node "nosuch" not found; node "gone" not found\n'),
+        (("UPPER",), "error: 'UPPER' is not the name of a node\n"),
+        (("a,metadata.name=b",), "error: 'a,metadata.name=b' is not the name of a node\n"),
+        (("a", "-l", "x"), "error: name cannot be provided when a selector is specified\n"),
+        (("--unit", "TiB"), "error: --unit: must be GiB, MiB or a number of MiB such as 256MiB\n"),
+        (("--resource", "gpu"), "error: 'gpu' is no extended resource (domain/name)\n"),
+        (
+            ("-o", "xml"),
+            "error: unable to match a printer suitable for the output format"
+            ' "xml", allowed formats are: json,name,wide,yaml\n',
+        ),
+    ],
+)
+def test_what_makes_no_sense_ends_with_1(
+    cluster: FakeKubectl, inspect: Inspect, words: tuple[str, ...], told: str
+) -> None:
+    assert inspect(*words) == (1, "", told)
+
+
+def test_a_wrong_flag_ends_as_kubectls(inspect: Inspect) -> None:
+    code, out, err = inspect("--nope")
+    assert (code, out) == (1, "")
+    assert err.splitlines() == [
+        "error: unrecognized arguments: --nope",
+        "See 'kubectl inspect gpushare --help' for usage.",
+    ]
+
+
+def test_garbage_from_kubectl_is_said(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    kubectl.otherwise("echo '<html>'")
+    assert inspect() == (1, "", "error: kubectl printed no JSON for /api/v1/nodes\n")
+
+
+@pytest.mark.parametrize("words", [(), ("-d",), ("-o", "name"), ("cpu-only",)])
+def test_a_cluster_without_gpus_is_said_and_no_error(
+    kubectl: FakeKubectl, inspect: Inspect, words: tuple[str, ...]
+) -> None:
+    kubectl.cluster([node("cpu-only", total=0)], [])
+    assert inspect(*words) == (0, "", f"No nodes with {MEM} found.\n")
+    code, out, err = inspect("-o", "json", *words[:0])
+    assert (code, json.loads(out)["nodes"], err) == (0, [], "")
+
+
+def test_a_broken_node_is_shown_with_a_note(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    kubectl.cluster(
+        [node("a", inventory='{"v":1,"unit":"GiB","devices":[{"mem":-1}]}'), node("b", 33, 2)],
+        [pod("p1", "a"), pod("odd", "b", "1.5"), pod("stray", "gone")],
+    )
+    code, out, err = inspect()
+    assert code == 0
+    assert err.splitlines() == [
+        "Warning: node a: the GPU inventory of the node cannot be read"
+        " (inventory.devices[0].mem: must be a whole number from 0 to 2147483647);"
+        " its memory counts as 0",
+        "Warning: node b: GPU Memory is not a whole multiple of the GPU count,"
+        " and no inventory says more",
+        "Warning: pod default/odd: aliyun.com/gpu-mem: '1.5' is not a whole number; it is left out",
+        "Warning: node gone shares no aliyun.com/gpu-mem, and 1 pods on it ask for it",
+    ]
+    assert [line.split() for line in out.splitlines()[1:3]] == [
+        ["a", "10.9.0.1", "0/0", "0/0", "4", "4/0"],
+        ["b", "10.9.0.1", "0/16", "0/16", "0/32"],
+    ]
+    assert len(json.loads(inspect("-o", "json")[1])["warnings"]) == 4
+
+
+def test_names_cannot_command_the_terminal(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    cards = inventory(16, model="\x1b]0;gotcha\x07\ud800")
+    kubectl.cluster([node("a", inventory=cards)], [pod("p\x1b[2J", "a", namespace="\u202e")])
+    for words in (("-o", "wide"), ("-d", "-o", "wide"), ("-o", "yaml"), ("-o", "json")):
+        _, out, _ = inspect(*words)
+        assert all(char.isprintable() or char == "\n" for char in out)
+    assert r"\x1b]0;gotcha\x07\ud800" in inspect("-o", "wide")[1]
+
+
+def test_another_resource_has_its_own_names(kubectl: FakeKubectl, inspect: Inspect) -> None:
+    card = node("a", total=0)
+    card["status"]["capacity"] = {"example.com/npu-mem": "64", "example.com/npu-count": "2"}
+    held = pod("p1", "a", idx=None, annotations={"EXAMPLE_COM_NPU_MEM_IDX": "1"})
+    held["spec"]["containers"][0]["resources"]["limits"] = {"example.com/npu-mem": "8"}
+    kubectl.cluster([card], [held])
+    head, row, *_ = inspect("--resource", "example.com/npu-mem")[1].splitlines()
+    assert head.split()[2:] == [
+        "NPU0(Allocated/Total)",
+        "NPU1(Allocated/Total)",
+        "NPU",
+        "Memory(GiB)",
+    ]
+    assert row.split()[2:] == ["0/32", "8/32", "8/64"]
+
+
+def test_it_is_a_verb_of_gpushare_too(
+    cluster: FakeKubectl, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert verbs.main(["inspect", "-o", "name"]) == 0
+    assert capsys.readouterr().out == "node/a\nnode/b\n"
+    with pytest.raises(SystemExit, match="0"):
+        verbs.main(["inspect", "--help"])
+    assert "usage: gpushare inspect" in capsys.readouterr().out
+
+
+def test_it_needs_the_standard_library_alone(cluster: FakeKubectl) -> None:
+    modules = "inspect completion documents facts feed follow kubectl options report tables"
+    imports = ", ".join(f"gpushare.cli.{name}" for name in modules.split())
+    code = f"import sys, {imports}; print([name for name in {HEAVY} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_a_reader_that_leaves_is_no_traceback(cluster: FakeKubectl) -> None:
+    code = "import sys; from gpushare.cli.inspect import main; sys.exit(main([]))"
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer) as stdout:
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            env={**os.environ, **cluster.environ},
+            stdout=stdout,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_both_programs_are_installed() -> None:
+    setup = ConfigParser()
+    setup.read(Path(__file__).parents[3] / "setup.cfg")
+    scripts = setup["options.entry_points"]["console_scripts"].split("\n")
+    assert "kubectl-inspect-gpushare = gpushare.cli.inspect:main" in scripts
+    assert "kubectl_complete-inspect-gpushare = gpushare.cli.inspect:complete" in scripts
