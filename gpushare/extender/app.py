@@ -14,6 +14,7 @@ from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.service import Service
 from gpushare.wire.extender import encode_bind, encode_filter
 
+_TOO_LARGE = "body: larger than --body-limit"
 _STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
 
 
@@ -112,9 +113,13 @@ def _body() -> bytes:
     if request.content_encoding not in (None, "identity"):
         raise MessageError("Content-Encoding: the body must not be compressed")
     try:
-        return request.get_data(cache=False)
+        body = request.get_data(cache=False)
     except RequestEntityTooLarge as error:
-        raise MessageError("body: larger than --body-limit") from error
+        raise MessageError(_TOO_LARGE) from error
+    # werkzeug cuts a body that does not say its length (chunked) at the limit without a word.
+    if request.content_length is None and len(body) == request.max_content_length:
+        raise MessageError(_TOO_LARGE)
+    return body
 
 
 def _json(body: bytes, status: int = 200) -> Response:

@@ -4,77 +4,16 @@ import json
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Reason, Request, State
 from gpushare.errors import ApiNotFound, MessageError, NotReady, UnknownNode
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Library
-from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
-from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library, node_json, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
-
-FREE = {"big": 16, "small": 8, "tiny": 2}
-
-
-class Desk:
-    """A service over three nodes with two devices each, and what it told of its calls."""
-
-    def __init__(self, best_only: bool = False, most_binds: int = 8) -> None:
-        self.library: Library = make_library(ALIYUN, NPU)
-        self.api = ScriptedApi()
-        self.why_not = ""
-        self.told: list[tuple[str, str]] = []
-        self.ledger = self.library.shelves[0].ledger
-        for name, units in FREE.items():
-            self.ledger.node_changed(make_node(name, units, units))
-        self.library.shelves[1].ledger.node_changed(make_node("npu", 4))
-        binder = Binder(self.api, self.library, lambda: float("inf"), self.api.clock)
-        self.service = Service(
-            self.library,
-            binder,
-            not_ready=lambda: self.why_not,
-            best_only=best_only,
-            most_binds=most_binds,
-            observe=self.observe,
-        )
-
-    def observe(self, verb: str, outcome: str, seconds: float) -> None:
-        assert seconds >= 0
-        self.told.append((verb, outcome))
-
-    def filter(self, pod: dict[str, Any], names: Sequence[str] = tuple(FREE)) -> dict[str, Any]:
-        answer: dict[str, Any] = json.loads(self.service.filter(request(pod, names)))
-        return answer
-
-    def prioritize(self, pod: dict[str, Any], names: Sequence[str]) -> dict[str, int]:
-        answer = json.loads(self.service.prioritize(request(pod, names)))
-        return {each["Host"]: each["Score"] for each in answer}
-
-    def bind(self, pod: dict[str, Any], node: str) -> str:
-        error: str = json.loads(self.service.bind(bind_request(pod, node)))["Error"]
-        return error
-
-
-def request(pod: dict[str, Any], names: Sequence[str]) -> bytes:
-    return json.dumps({"Pod": pod, "NodeNames": list(names)}).encode()
-
-
-def bind_request(pod: dict[str, Any], node: str) -> bytes:
-    metadata = pod["metadata"]
-    return json.dumps(
-        {
-            "PodName": metadata["name"],
-            "PodNamespace": metadata["namespace"],
-            "PodUID": metadata["uid"],
-            "Node": node,
-        }
-    ).encode()
+from tests.unit.extender.desk import FREE, Desk, bind_request, request
+from tests.unit.extender.kit import NPU, node_json, pod_json
 
 
 @pytest.fixture
