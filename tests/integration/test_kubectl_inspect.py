@@ -1,0 +1,172 @@
+"""`kubectl inspect gpushare` through a real kubectl, on the local API server."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.localcluster.api.faults import Fault, Refusal
+from gpushare.localcluster.api.resources import RESOURCES
+from tests.integration.cluster import NODES, PODS, Cluster
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH"),
+]
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "aliyun" / "one-node"
+NAMESPACES = next(row for row in RESOURCES if row.plural == "namespaces")
+PROGRAMS = {"kubectl-inspect-gpushare": "main", "kubectl_complete-inspect-gpushare": "complete"}
+
+
+class Kubectl:
+    """A kubectl with our plug-in on its PATH, and a home of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for program, function in PROGRAMS.items():
+            path = folder / program
+            path.write_text(
+                f"#!{sys.executable}\nimport sys\n"
+                f"from gpushare.cli.inspect import {function}\nsys.exit({function}())\n"
+            )
+            path.chmod(0o755)
+        self.env = {
+            "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "KUBECONFIG": str(folder / "config"),
+        }
+
+    def config(self, cluster: Cluster, name: str) -> Path:
+        """A kubeconfig file with one context of this name."""
+        path = self.folder / name
+        path.write_text(cluster.server.kubeconfig().replace("local", name))
+        return path
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """What it prints, on stderr if it fails; the first words are `inspect gpushare`."""
+        done = subprocess.run(
+            ["kubectl", *words],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stderr if code else done.stdout
+
+    def inspect(self, *words: str, code: int = 0) -> str:
+        return self("inspect", "gpushare", *words, code=code)
+
+
+@pytest.fixture
+def kubectl(cluster: Cluster, tmp_path: Path) -> Kubectl:
+    made = Kubectl(tmp_path)
+    made.config(cluster, "config")
+    cluster.create(NAMESPACES, "", {"metadata": {"name": "team-b"}})
+    for kind, resource in (("nodes", NODES), ("pods", PODS)):
+        for item in json.loads((GOLDEN / "cluster.json").read_text())[kind]["items"]:
+            for key in ("uid", "resourceVersion", "creationTimestamp"):
+                del item["metadata"][key]
+            cluster.create(resource, item["metadata"].get("namespace", ""), item)
+    return made
+
+
+def test_the_plug_in_prints_what_the_originals_prints(kubectl: Kubectl) -> None:
+    for words, file in (((), "summary"), (("-d",), "details"), (("gpu-node-a",), "node")):
+        assert kubectl.inspect(*words) == (GOLDEN / f"{file}.txt").read_text()
+    assert kubectl.inspect("-d", "gpu-node-a") == (GOLDEN / "node-details.txt").read_text()
+
+
+def test_documents_and_selectors_work(kubectl: Kubectl) -> None:
+    document = json.loads(kubectl.inspect("-o", "json"))
+    assert document["kind"] == "GPUShareReport"
+    assert (document["allocated"], document["total"]) == (12, 32)
+    kubectl("label", "node", "gpu-node-a", "pool=x")
+    assert kubectl.inspect("-l", "pool in (x, y)", "-o", "name") == "node/gpu-node-a\n"
+    assert kubectl.inspect("-l", "pool!=x") == ""
+    assert "beta" not in kubectl.inspect("-d", "-n", "default")
+
+
+def test_contexts_of_several_files_are_found(kubectl: Kubectl, cluster: Cluster) -> None:
+    other = Cluster()
+    try:
+        other.node(devices=4, total=64)
+        files = [kubectl.config(cluster, "one"), kubectl.config(other, "two")]
+        listed = os.pathsep.join([str(kubectl.folder / "missing"), *map(str, files)])
+        assert "12/32" in kubectl.inspect("--kubeconfig", listed)
+        assert "0/64" in kubectl.inspect("--kubeconfig", listed, "--context", "two")
+        assert "0/64" in kubectl.inspect("--kubeconfig", str(files[1]))
+    finally:
+        other.stop()
+
+
+def test_what_goes_wrong_is_one_line(kubectl: Kubectl, cluster: Cluster) -> None:
+    (kubectl.folder / "bad").write_text("clusters: [")
+    cases: list[tuple[tuple[str, ...], str]] = [
+        (("--context", "nope"), 'error: context "nope" does not exist'),
+        (("--kubeconfig", str(kubectl.folder / "bad")), "error loading config file"),
+        (("nosuch",), 'error: node "nosuch" not found'),
+        (("-l", "=="), "Error from server (BadRequest): unable to parse requirement"),
+        (
+            ("--server", "http://127.0.0.1:1"),
+            "The connection to the server 127.0.0.1:1 was refused",
+        ),
+    ]
+    for words, told in cases:
+        said = kubectl.inspect(*words, code=1)
+        assert told in said
+        assert said.count("\n") == 1
+    cluster.hook = lambda request: Fault(refuse=Refusal(403, "Forbidden"))
+    assert "Error from server (Forbidden)" in kubectl.inspect(code=1)
+
+
+def test_kubectl_completes_nodes_and_formats(kubectl: Kubectl) -> None:
+    assert kubectl("__complete", "inspect", "gpushare", "").splitlines() == ["gpu-node-a", ":4"]
+    assert kubectl("__complete", "inspect", "gpushare", "-o", "j").splitlines() == ["json", ":4"]
+
+
+def read_until(lines: Iterator[str], wanted: str) -> list[str]:
+    seen = []
+    for line in lines:
+        seen.append(line)
+        if wanted in line:
+            return seen
+    raise AssertionError("".join(seen))
+
+
+def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Kubectl, cluster: Cluster) -> None:
+    process = subprocess.Popen(
+        ["kubectl", "inspect", "gpushare", "-w"],
+        env=kubectl.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    overdue = threading.Timer(60, process.kill)
+    overdue.start()
+    try:
+        assert process.stdout is not None
+        assert "".join(read_until(process.stdout, "%)")) == (GOLDEN / "summary.txt").read_text()
+        cluster.delete(PODS, "default", "alpha")
+        seen = read_until(process.stdout, "%)")
+        assert seen[0] == "\n"
+        assert seen[-1] == "8/32 (25%)  \n"
+        cluster.create(NODES, "", {"metadata": {"name": "later"}})
+        cluster.delete(PODS, "team-b", "beta")
+        assert read_until(process.stdout, "%)")[-1] == "0/32 (0%)  \n"
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+        assert (process.returncode, said) == (130, "")
+    finally:
+        overdue.cancel()
+        process.kill()
+        process.communicate()
