@@ -101,6 +101,7 @@ def scheduler_config(port: int) -> dict[str, object]:
                 # Above the sum of all in-tree scores: the extender's order decides.
                 "weight": 150,
                 "bindVerb": "bind",
+                "preemptVerb": "preempt",
                 "nodeCacheCapable": True,
                 "ignorable": False,
                 "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],

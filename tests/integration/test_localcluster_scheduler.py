@@ -236,19 +236,42 @@ def test_an_assumed_pod_counts_while_its_bind_is_under_way(cluster: Cluster) -> 
 def test_deletion_frees_room_for_the_pod_that_waits_and_priority_goes_first(
     cluster: Cluster,
 ) -> None:
-    cluster.node("n1")
-    cluster.pod("first", units=16)
-    eventually(lambda: cluster.node_of("first"))
-    cluster.pod("low", units=16)
     high = {"metadata": {"name": "high"}, "value": 10}
     cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", high)
+    cluster.node("n1")
+    cluster.pod("first", units=16, priorityClassName="high")
+    eventually(lambda: cluster.node_of("first"))
+    cluster.pod("low", units=16)
     cluster.pod("high", units=16, priorityClassName="high")
     eventually(lambda: cluster.condition("low")[1] == "Unschedulable")
-    eventually(lambda: "Preemption is not offered" in cluster.condition("high")[2])
+    eventually(lambda: "No preemption victims found" in cluster.condition("high")[2])
     time.sleep(0.3)
     cluster.api.delete(f"{PODS}/first")
     eventually(lambda: cluster.node_of("high") == "n1")
     assert cluster.node_of("low") == ""
+
+
+def test_a_pod_of_higher_priority_evicts_one_and_takes_its_place(cluster: Cluster) -> None:
+    high = {"metadata": {"name": "high"}, "value": 10}
+    cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", high)
+    cluster.node("n1")
+    cluster.pod("low", units=16)
+    cluster.pod("small", units=0)
+    eventually(lambda: cluster.get("low")["status"].get("phase") == "Running")
+    cluster.pod("modest", units=16, priorityClassName="high", preemptionPolicy="Never")
+    never = "preemption: not eligible due to preemptionPolicy=Never."
+    eventually(lambda: cluster.condition("modest")[2].endswith(never))
+    assert cluster.node_of("low") == "n1"
+    cluster.api.delete(f"{PODS}/modest")
+    cluster.pod("high", units=16, priorityClassName="high")
+    eventually(lambda: cluster.node_of("high") == "n1")
+    with pytest.raises(ApiNotFound):
+        cluster.get("low")
+    assert cluster.node_of("small") == "n1"
+    assert cluster.get("high")["status"]["nominatedNodeName"] == "n1"
+    uid = cluster.get("high")["metadata"]["uid"]
+    told = ("Preempted", f"Preempted by pod {uid} on node n1", 1)
+    eventually(lambda: told in cluster.events("low"))
 
 
 def test_a_pod_deleted_while_it_waits_is_forgotten(cluster: Cluster) -> None:

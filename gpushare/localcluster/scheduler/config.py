@@ -14,7 +14,7 @@ from gpushare.wire.scheduler_config import ExtenderConfig, SchedulerConfig
 class SchedulerOptions:
     """Options of one scheduler. Backoffs in seconds; `seed` makes the breaking of ties repeatable.
 
-    `percentage` is percentageOfNodesToScore, 0 for adaptive.
+    `percentage` is percentageOfNodesToScore, 0 for adaptive. `empty_candidates`: see Preemption.
     """
 
     extenders: tuple[ExtenderConfig, ...] = ()
@@ -23,6 +23,7 @@ class SchedulerOptions:
     initial_backoff: float = 1.0
     max_backoff: float = 10.0
     seed: int | None = None
+    empty_candidates: bool = True
 
     @property
     def ignored_resources(self) -> frozenset[str]:
@@ -40,8 +41,6 @@ def options_from(config: SchedulerConfig, *, seed: int | None = None) -> Schedul
     for extender in config.extenders:
         if extender.enable_https or not extender.url_prefix.startswith("http://"):
             raise SettingsError(f"{extender.url_prefix}: extenders are called by plain http only")
-        if extender.preempt_verb:
-            raise SettingsError(f"{extender.url_prefix}: preemptVerb: preemption is not offered")
     return SchedulerOptions(
         extenders=config.extenders,
         scheduler_names=frozenset(config.scheduler_names),

@@ -69,6 +69,8 @@ class SchedulingCycle:
         """The best node. Raises FitError when none is left, CycleError when an extender failed."""
         if not snapshot.nodes:
             raise FitError(NO_NODES, frozenset())
+        if self._nominated_fits(pod, snapshot):
+            return Decision(pod, pod.nominated_node, 1, 1, {})
         statuses: dict[str, Status] = {}
         feasible = self._filter(pod, snapshot, statuses)
         feasible = self._extender_filter(pod, feasible, statuses)
@@ -81,6 +83,17 @@ class SchedulingCycle:
         top = max(scores.values())
         node = self._random.choice([name for name, score in scores.items() if score == top])
         return Decision(pod, node, evaluated, len(feasible), scores)
+
+    def _nominated_fits(self, pod: PodView, snapshot: Snapshot) -> bool:
+        """Whether the node that preemption cleared takes the pod; it is asked before all others."""
+        node = snapshot.get(pod.nominated_node)
+        if node is None or not self._framework.run_filters(pod, node).ok:
+            return False
+        try:
+            return bool(self._extender_filter(pod, [node], {}))
+        except CycleError as error:
+            log.info("nominated node not asked about pod=%s error=%s", pod.key, error)
+            return False
 
     def _filter(
         self, pod: PodView, snapshot: Snapshot, statuses: dict[str, Status]

@@ -39,6 +39,10 @@ class EventRecorder:
         """Say why the pod still waits."""
         self._submit(pod, "Warning", "FailedScheduling", message)
 
+    def preempted(self, victim: PodView, message: str) -> None:
+        """Say that the pod was evicted for another."""
+        self._submit(victim, "Normal", "Preempted", message)
+
     def close(self) -> None:
         """Write what is left, then end the thread."""
         self._worker.shutdown(wait=True, cancel_futures=True)
@@ -57,7 +61,7 @@ class EventRecorder:
 
     def _create_or_count(self, pod: PodView, kind: str, reason: str, message: str) -> None:
         path = f"/api/v1/namespaces/{pod.namespace}/events"
-        now = _now()
+        now = timestamp()
         key = (pod.uid, reason, message)
         if key in self._seen:
             name, count = self._seen[key]
@@ -82,7 +86,7 @@ def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> 
     if (old.get("status"), old.get("reason"), old.get("message")) == ("False", reason, message):
         return
     # The transition is from True (or nothing) to False: a new reason alone is none.
-    since = old["lastTransitionTime"] if old.get("status") == "False" else _now()
+    since = old["lastTransitionTime"] if old.get("status") == "False" else timestamp()
     condition = {
         "lastProbeTime": None,
         "lastTransitionTime": since,
@@ -124,5 +128,6 @@ def _event(pod: PodView, *, name: str, kind: str, reason: str, message: str, now
     }
 
 
-def _now() -> str:
+def timestamp() -> str:
+    """The time as events and conditions write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.localcluster.client import HttpClient
-from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.wire.scheduler_config import ExtenderConfig
@@ -106,20 +107,64 @@ class HttpExtender:
         error_text = answer.get("error")
         return Status(Code.ERROR, (str(error_text),)) if error_text else SUCCESS
 
+    def preempt(
+        self, pod: PodView, candidates: Sequence[Candidate], snapshot: Snapshot
+    ) -> list[Candidate]:
+        """The candidates the extender leaves, with its victims. Raises ExtenderError."""
+        whole: Json = {
+            candidate.node: {
+                "Pods": [_body(victim) for victim in candidate.pods],
+                "NumPDBViolations": candidate.violations,
+            }
+            for candidate in candidates
+        }
+        meta: Json = {
+            candidate.node: {
+                "Pods": [{"UID": victim.uid} for victim in candidate.pods],
+                "NumPDBViolations": candidate.violations,
+            }
+            for candidate in candidates
+        }
+        capable = self.config.node_cache_capable
+        args = {
+            "Pod": _body(pod),
+            "NodeNameToVictims": None if capable else whole,
+            "NodeNameToMetaVictims": meta if capable else None,
+        }
+        answer = self._answer(self.config.preempt_verb, args)
+        nodes = answer.get("nodenametometavictims") or {}
+        return [self._candidate(name, victims, snapshot) for name, victims in nodes.items()]
+
     def close(self) -> None:
         """Close the idle connections."""
         self._http.close()
 
     def _args(self, pod: PodView, nodes: Sequence[NodeInfo]) -> Json:
         """ExtenderArgs in the form that nodeCacheCapable asks for; the other form is null."""
-        # kube-scheduler's copies carry no kind and apiVersion.
-        body = {key: pod.raw[key] for key in ("metadata", "spec", "status") if key in pod.raw}
+        body = _body(pod)
         if self.config.node_cache_capable:
             return {"Pod": body, "Nodes": None, "NodeNames": [node.name for node in nodes]}
         items = [
             {key: node.node.raw[key] for key in ("metadata", "spec", "status")} for node in nodes
         ]
         return {"Pod": body, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
+
+    def _candidate(self, name: str, victims: Json | None, snapshot: Snapshot) -> Candidate:
+        node = snapshot.get(name)
+        if node is None:
+            raise ExtenderError(f'nodeinfo not found for node name "{name}"')
+        if victims is None or None in (victims.get("Pods") or ()):
+            raise ExtenderError(f"{self._url}: null for victims on {name}: kube-scheduler panics")
+        pods: list[PodView] = []
+        for item in victims.get("Pods") or ():
+            uid = str(item.get("UID", ""))
+            if uid not in node.pods:
+                raise ExtenderError(
+                    f"extender: {self.name} claims to preempt pod (UID: {uid}) on node: {name},"
+                    " but the pod is not found on that node"
+                )
+            pods.append(node.pods[uid])
+        return Candidate(name, tuple(pods), int(victims.get("NumPDBViolations") or 0))
 
     def _answer(self, verb: str, args: Json) -> Json:
         """The JSON object answered, keys in lower case; fields of Go structs match any case."""
@@ -167,6 +212,11 @@ def go_json(value: object) -> bytes:
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text.encode()
+
+
+def _body(pod: PodView) -> Json:
+    """The pod as it travels: kube-scheduler's copies carry no kind and apiVersion."""
+    return {key: pod.raw[key] for key in ("metadata", "spec", "status") if key in pod.raw}
 
 
 def _decode(body: bytes, url: str) -> object:

@@ -17,13 +17,17 @@ from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
-from gpushare.localcluster.scheduler.events import EventRecorder, write_condition
+from gpushare.localcluster.scheduler.events import EventRecorder, timestamp, write_condition
+from gpushare.localcluster.scheduler.eviction import Evictor
 from gpushare.localcluster.scheduler.extender import PLUGIN_NAME, HttpExtender
 from gpushare.localcluster.scheduler.feed import Feed
 from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Framework, Status
 from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.plugins.defaults import default_plugins
+from gpushare.localcluster.scheduler.plugins.defaults import default_filters, default_plugins
+from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
+from gpushare.localcluster.scheduler.preemption import Preemption
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
+from gpushare.wire.budgets import DisruptionBudget, read_budget
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +35,7 @@ Observer = Callable[[Decision], None]
 
 _BINDERS = 32
 # Pods that have not ended; the others hold nothing.
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
@@ -42,8 +47,10 @@ class Scheduler:
     ) -> None:
         self._api = ApiClient(api_url, user_agent="gpushare-local-scheduler")
         self._observer = observer
-        self._framework = Framework(default_plugins(self._api, options.ignored_resources))
+        self._events = EventRecorder(self._api)
+        self._budgets: dict[str, DisruptionBudget] = {}
         self._extenders = [HttpExtender(config) for config in options.extenders]
+        self._framework = self._default_framework(options)
         self._cycle = SchedulingCycle(
             self._framework, self._extenders, Random(options.seed), options.percentage
         )
@@ -54,7 +61,6 @@ class Scheduler:
             max_backoff=options.max_backoff,
         )
         self._feed = Feed(self._queue, self._cache, options.scheduler_names)
-        self._events = EventRecorder(self._api)
         self._changed = threading.Condition()
         self._stopping = False
         self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
@@ -62,6 +68,7 @@ class Scheduler:
         self._informers = [
             Informer(self._api, "/api/v1/nodes", self._on_node),
             Informer(self._api, "/api/v1/pods", self._on_pod, query=_POD_QUERY),
+            Informer(self._api, _BUDGETS, self._on_budget),
         ]
 
     def start(self) -> None:
@@ -86,7 +93,7 @@ class Scheduler:
         self._api.close()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Whether both first lists have arrived within `timeout` seconds each."""
+        """Whether all first lists have arrived within `timeout` seconds each."""
         return all(informer.wait_synced(timeout) for informer in self._informers)
 
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
@@ -105,6 +112,29 @@ class Scheduler:
                 log.warning("node not understood name=%s error=%s", _name(before, after), error)
             self._changed.notify_all()
 
+    def _on_budget(self, before: Json | None, after: Json | None) -> None:
+        uid = str(((after or before or {}).get("metadata") or {}).get("uid"))
+        with self._changed:
+            self._budgets.pop(uid, None)
+            if after is not None:
+                self._budgets[uid] = read_budget(after)
+
+    def _current_budgets(self) -> tuple[DisruptionBudget, ...]:
+        with self._changed:
+            return tuple(self._budgets.values())
+
+    def _default_framework(self, options: SchedulerOptions) -> Framework:
+        filters = default_filters(options.ignored_resources)
+        preemption = Preemption(
+            Framework(filters),
+            self._extenders,
+            self._current_budgets,
+            empty_candidates=options.empty_candidates,
+        )
+        evictor = Evictor(self._api, self._events.preempted, timestamp)
+        plugin = DefaultPreemption(preemption, evictor.carry_out)
+        return Framework(default_plugins(filters, plugin, self._api))
+
     def _run(self) -> None:
         if not self._wait_for_lists():
             return
@@ -118,7 +148,7 @@ class Scheduler:
                     self._queue.fail(entry, time.monotonic())
 
     def _wait_for_lists(self) -> bool:
-        """Whether both lists arrived; False when stopped before that."""
+        """Whether all lists arrived; False when stopped before that."""
         while not self.wait_synced(0.1):
             with self._changed:
                 if self._stopping:

@@ -22,8 +22,9 @@ from gpushare.localcluster.scheduler.plugins.node import (
     NodeUnschedulable,
     TaintToleration,
 )
-from gpushare.localcluster.scheduler.plugins.preemption import PreemptionDiagnosis
+from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
+from gpushare.localcluster.scheduler.preemption import Preemption
 
 GPU = "aliyun.com/gpu-mem"
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10", GPU: "16"}
@@ -209,7 +210,9 @@ def test_the_message_counts_reasons_and_sorts_them_as_text() -> None:
         "c": Status(Code.UNSCHEDULABLE, ("Insufficient cpu",)),
     }
     snapshot = Snapshot((node("a"), node("b"), node("c")))
-    ending = PreemptionDiagnosis().post_filter(pod(), snapshot, statuses).message
+    preemption = Preemption(Framework(()), (), lambda: ())
+    plugin = DefaultPreemption(preemption, lambda *_: pytest.fail("nobody is evicted"))
+    ending = plugin.post_filter(pod(), snapshot, statuses).message
     assert unschedulable_message(3, statuses, ending) == (
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable."
         " preemption: 0/3 nodes are available:"

@@ -4,7 +4,7 @@ The order matters to users: the first filter that objects to a node gives the re
 """
 
 from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.scheduler.framework import Plugin
+from gpushare.localcluster.scheduler.framework import FilterPlugin, Plugin
 from gpushare.localcluster.scheduler.plugins.binder import DefaultBinder
 from gpushare.localcluster.scheduler.plugins.node import (
     NodeAffinity,
@@ -12,18 +12,23 @@ from gpushare.localcluster.scheduler.plugins.node import (
     NodeUnschedulable,
     TaintToleration,
 )
-from gpushare.localcluster.scheduler.plugins.preemption import PreemptionDiagnosis
+from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 
 
-def default_plugins(api: ApiClient, ignored_resources: frozenset[str]) -> tuple[Plugin, ...]:
-    """The plugins in order. `ignored_resources` are counted by an extender alone."""
+def default_filters(ignored_resources: frozenset[str]) -> tuple[FilterPlugin, ...]:
+    """The filters in order. `ignored_resources` are counted by an extender alone."""
     return (
         NodeUnschedulable(),
         NodeName(),
         TaintToleration(),
         NodeAffinity(),
         NodeResourcesFit(ignored_resources),
-        PreemptionDiagnosis(),
-        DefaultBinder(api),
     )
+
+
+def default_plugins(
+    filters: tuple[FilterPlugin, ...], preemption: DefaultPreemption, api: ApiClient
+) -> tuple[Plugin, ...]:
+    """All plugins in order."""
+    return (*filters, preemption, DefaultBinder(api))

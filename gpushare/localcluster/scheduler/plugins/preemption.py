@@ -1,38 +1,44 @@
-"""The place of DefaultPreemption: says why evicting pods does not help. It evicts nobody yet.
+"""DefaultPreemption: when no node is left, room is made by evicting pods of lower priority.
 
-Texts are kube-scheduler's, so that a pending pod reads as in a real cluster.
+Its texts are kube-scheduler's, so that a pending pod reads as in a real cluster.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
+from gpushare.errors import ApiError
 from gpushare.localcluster.scheduler.cache import Snapshot
-from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
-from gpushare.localcluster.scheduler.framework import ANY_EVENT, ClusterEvent, Code, Status
+from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.framework import (
+    ANY_EVENT,
+    SUCCESS,
+    ClusterEvent,
+    Code,
+    Status,
+)
 from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
 
-_NOT_HELPFUL = "Preemption is not helpful for scheduling"
-_NO_VICTIMS = "No preemption victims found for incoming pod"
-_NOT_OFFERED = "Preemption is not offered by this scheduler"
+Evict = Callable[[PodView, Candidate], None]
 
 
-class PreemptionDiagnosis:
-    """Explains, node by node, why no pod is evicted."""
+class DefaultPreemption:
+    """Chooses victims by `preemption` and has `evict` end them."""
 
     name = "DefaultPreemption"
     events: frozenset[ClusterEvent] = ANY_EVENT
 
+    def __init__(self, preemption: Preemption, evict: Evict) -> None:
+        self._preemption = preemption
+        self._evict = evict
+
     def post_filter(
         self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
     ) -> Status:
-        """Unschedulable, with `preemption: 0/N nodes are available: ...`."""
-        texts: dict[str, Status] = {}
-        for node in snapshot.nodes:
-            if statuses.get(node.name, Status()).code is not Code.UNSCHEDULABLE:
-                reason = _NOT_HELPFUL
-            elif any(other.priority < pod.priority for other in node.pods.values()):
-                reason = _NOT_OFFERED
-            else:
-                reason = _NO_VICTIMS
-            texts[node.name] = Status(Code.UNSCHEDULABLE, (reason,))
-        message = unschedulable_message(len(snapshot.nodes), texts)
-        return Status(Code.UNSCHEDULABLE, (f"preemption: {message}",))
+        """Success when victims were evicted; else why not, after `preemption: `."""
+        try:
+            self._evict(pod, self._preemption.choose(pod, snapshot, statuses))
+        except NoPreemption as reason:
+            return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
+        except ApiError as error:
+            return Status(Code.ERROR, (f"preemption: {error}",))
+        return SUCCESS

@@ -1,0 +1,71 @@
+"""PodDisruptionBudgets and the label selectors they choose pods by (policy/v1, meta/v1).
+
+Plain dicts in; stdlib only. What cannot be read covers nothing: a budget is advice to preemption,
+and must not stop it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DisruptionBudget:
+    """How many of the pods it covers may go now, by its controller's last count.
+
+    disrupted: names of pods whose eviction is already counted in.
+    """
+
+    namespace: str
+    selector: object
+    allowed: int = 0
+    disrupted: frozenset[str] = frozenset()
+
+    def covers(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
+        """Whether the pod's going counts against this budget."""
+        return (
+            namespace == self.namespace
+            and name not in self.disrupted
+            and selects(self.selector, labels)
+        )
+
+
+def read_budget(raw: Mapping[str, Any]) -> DisruptionBudget:
+    """The budget a PodDisruptionBudget object states."""
+    status = _mapping(raw.get("status"))
+    allowed = status.get("disruptionsAllowed")
+    return DisruptionBudget(
+        namespace=str(_mapping(raw.get("metadata")).get("namespace") or ""),
+        selector=_mapping(raw.get("spec")).get("selector"),
+        allowed=allowed if type(allowed) is int else 0,
+        disrupted=frozenset(_mapping(status.get("disruptedPods"))),
+    )
+
+
+def selects(selector: object, labels: Mapping[str, str]) -> bool:
+    """Whether a LabelSelector object chooses these labels: none chooses nothing, {} everything."""
+    if not isinstance(selector, Mapping):
+        return False
+    wanted = _mapping(selector.get("matchLabels"))
+    listed = selector.get("matchExpressions")
+    expressions = listed if isinstance(listed, list) else []
+    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+        _holds(_mapping(expression), labels) for expression in expressions
+    )
+
+
+def _holds(expression: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
+    value = labels.get(str(expression.get("key")))
+    values = expression.get("values")
+    within = isinstance(values, list) and value in values
+    answers = {
+        "In": within,
+        "NotIn": not within,
+        "Exists": value is not None,
+        "DoesNotExist": value is None,
+    }
+    return answers.get(str(expression.get("operator")), False)
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
