@@ -1,0 +1,148 @@
+"""What Prometheus is told is what the books say."""
+
+import shutil
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpushare import __version__
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
+from gpushare.extender.books import Library
+from gpushare.extender.metrics import Metrics
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.kit import NPU, make_library
+
+GIB = 2**30
+GPU = ALIYUN.resource
+
+Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+@pytest.fixture
+def library() -> Iterator[Library]:
+    made = make_library(ALIYUN, NPU)
+    gpus = made.shelves[0].ledger
+    gpus.node_changed(make_node("a", 16, 8, unhealthy=[1]))
+    gpus.node_changed(make_node("b", 4, closed=Reason.UNEVEN))
+    gpus.node_changed(make_node("none"))
+    made.shelves[1].ledger.node_changed(make_node("n", 2))
+    gpus.assume(_ref("one"), Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
+    gpus.assume(_ref("two"), Request(3, 1), Allocation("a", (0,), (3,)), 0.0)
+    gpus.doubt("uid-two", 1.0)
+    gpus.pod_changed(ObservedPod(_ref("lost"), Request(2, 1), "a"))
+    gpus.pod_changed(ObservedPod(_ref("plain"), Request(cpu=100), "a"))
+    gpus.pod_changed(ObservedPod(_ref("later"), Request(1, 1)))
+    yield made
+    gpus.check()
+
+
+def _ref(name: str) -> PodRef:
+    return PodRef("team", name, f"uid-{name}")
+
+
+@pytest.fixture
+def metrics(library: Library) -> Metrics:
+    return Metrics(library, GIB, lambda: {"ready": True, "pods_age_seconds": 1.5})
+
+
+def samples(metrics: Metrics) -> Samples:
+    return {
+        (sample.name, frozenset(sample.labels.items())): float(sample.value)
+        for family in text_string_to_metric_families(metrics.text().decode())
+        for sample in family.samples
+    }
+
+
+def of(found: Samples, name: str, **labels: str) -> float | None:
+    return found.get((f"gpushare_{name}", frozenset(labels.items())))
+
+
+def test_devices_are_told_in_bytes_as_the_books_have_them(metrics: Metrics) -> None:
+    found = samples(metrics)
+    expected = {("a", "0"): (16, 9, 1), ("a", "1"): (8, 2, 0), ("b", "0"): (4, 0, 0)}
+    for (node, device), (capacity, used, healthy) in expected.items():
+        where = {"resource": GPU, "node": node, "device": device}
+        assert of(found, "device_memory_bytes", **where) == capacity * GIB
+        assert of(found, "device_memory_allocated_bytes", **where) == used * GIB
+        assert of(found, "device_healthy", **where) == healthy
+    npu = {"resource": NPU.resource, "node": "n", "device": "0"}
+    assert of(found, "device_memory_bytes", **npu) == 2 * GIB
+    devices = [labels for name, labels in found if name == "gpushare_device_memory_bytes"]
+    assert len(devices) == 4
+
+
+def test_pods_are_counted_by_state_and_never_named(metrics: Metrics, library: Library) -> None:
+    found = samples(metrics)
+    expected = {
+        "assumed": 2,
+        "in_doubt": 1,
+        "bound": 1,
+        "unplaced": 1,
+        "plain": 1,
+        "waiting": 1,
+    }
+    for state, count in expected.items():
+        assert of(found, "pods", resource=GPU, state=state) == count
+    for kind in ("placement_edited", "bound_by_another"):
+        assert of(found, "alarms", resource=GPU, kind=kind) == 0
+    assert of(found, "pods", resource=GPU, state="nodes") is None
+    assert "uid-" not in metrics.text().decode()
+    assert "team" not in metrics.text().decode()
+    known = set(expected) | {"nodes", "placement_edited", "bound_by_another"}
+    assert known <= set(library.shelves[0].ledger.counts())
+
+
+def test_the_state_of_the_process_is_read_at_each_scrape(library: Library) -> None:
+    state = {"ready": 0.0}
+    metrics = Metrics(library, GIB, lambda: state)
+    assert of(samples(metrics), "ready") == 0
+    state["ready"] = 1.0
+    assert of(samples(metrics), "ready") == 1
+    assert of(samples(metrics), "build_info", version=__version__) == 1
+
+
+def test_calls_are_counted_by_verb_and_outcome_and_timed(metrics: Metrics) -> None:
+    metrics.observe("filter", "fit", 0.002)
+    metrics.observe("filter", "fit", 0.3)
+    metrics.observe("bind", "bound", 9.0)
+    found = samples(metrics)
+    assert of(found, "requests_total", verb="filter", outcome="fit") == 2
+    assert of(found, "requests_total", verb="bind", outcome="bound") == 1
+    timed = "request_duration_seconds"
+    assert of(found, f"{timed}_count", verb="filter") == 2
+    assert of(found, f"{timed}_sum", verb="filter") == pytest.approx(0.302)
+    assert of(found, f"{timed}_bucket", verb="filter", le="0.0025") == 1
+    assert of(found, f"{timed}_bucket", verb="bind", le="5.0") == 0
+    assert of(found, f"{timed}_bucket", verb="bind", le="+Inf") == 1
+
+
+def test_two_processes_metrics_do_not_meet(library: Library) -> None:
+    first, second = (Metrics(library, GIB, dict) for _ in range(2))
+    first.observe("filter", "fit", 0.1)
+    assert of(samples(second), "requests_total", verb="filter", outcome="fit") is None
+
+
+def test_every_metric_says_what_it_is_and_belongs_to_us(metrics: Metrics) -> None:
+    metrics.observe("filter", "fit", 0.1)
+    families = list(text_string_to_metric_families(metrics.text().decode()))
+    assert families
+    for family in families:
+        assert family.name.startswith("gpushare_")
+        assert family.documentation
+        assert family.type in ("gauge", "counter", "histogram")
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool on PATH")
+def test_promtool_finds_nothing_to_say(metrics: Metrics) -> None:
+    metrics.observe("filter", "fit", 0.1)
+    ran = subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=metrics.text(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout + ran.stderr) == (0, b"")
