@@ -28,9 +28,10 @@ def rows(heading: str) -> list[list[str]]:
 
 def test_the_settings_table_has_every_setting_with_its_default_and_no_other() -> None:
     table = {cells[0]: cells[1] for cells in rows("Settings")[2:]}
-    shown = {False: "off", True: "on", "": "none"}
     wanted = {
-        "--" + setting.name.replace("_", "-"): shown.get(setting.default, str(setting.default))
+        "--" + setting.name.replace("_", "-"): (
+            "off" if setting.default is False else str(setting.metadata["shown"])
+        )
         for setting in fields(Settings)
     }
     wanted["--identity"] = "host name and a uuid"
