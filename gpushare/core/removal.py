@@ -6,8 +6,8 @@ a few pods.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from dataclasses import dataclass, replace
+from itertools import accumulate, combinations
 from math import comb, inf
 
 from gpushare.core.decide import paired_devices
@@ -16,8 +16,11 @@ from gpushare.core.model import Entry, NodeBooks, Request, Shares
 EXACT = 8
 """Up to this many pods that hold parts of the same devices the best set is found by trying all."""
 
-_MOST_TARGETS = 70
-"""Sets of devices looked at one by one: four of eight. Beyond, the node is looked at as a whole."""
+EXACT_IN_BUDGETS = 6
+"""The same where a budget is in the way: then no smaller set ends the search."""
+
+_MOST_TARGETS = 28
+"""Sets of devices looked at one by one: two of eight. Of more, those that are cheapest alone."""
 
 Pods = tuple[Entry, ...]
 
@@ -64,15 +67,17 @@ class Removal:
 
         As kube-scheduler compares nodes: fewest against a budget, then the lowest highest priority,
         then fewest, then the smallest sum of priorities, then started last. Exact where few pods
-        hold parts of the same devices (see EXACT). Where more do, all of them are given back one by
-        one, the most important first, while the rest still frees enough, as kube-scheduler does;
-        of the sets so found, one for each set of devices, the least.
+        hold parts of the same devices (see EXACT) and there are few sets of devices to choose from.
+        Where more pods do, they are given back one by one, the most important first, while the rest
+        still frees enough, as kube-scheduler does.
         """
         if self.fits(gone):
             return ()
         if not self.fits(gone + pool):
             return None
-        sets = [found for target in self._targets() for found in self._on(target, gone, pool)]
+        sets = [
+            found for target in self._targets(gone, pool) for found in self._on(target, gone, pool)
+        ]
         return min(sets, key=lambda chosen: self._loss(gone, chosen), default=None)
 
     def violations(self, gone: Iterable[Entry]) -> int:
@@ -93,26 +98,40 @@ class Removal:
                 allowed[index] -= 1
         return count
 
-    def _targets(self) -> Iterator[tuple[int, ...]]:
+    def _targets(self, gone: Pods, pool: Pods) -> Iterator[tuple[int, ...]]:
         """The sets of devices that the request may take; () for any of the node."""
         count = self._request.devices
-        if comb(len(self._devices), count) > _MOST_TARGETS:
-            yield ()
-        else:
+        if comb(len(self._devices), count) <= _MOST_TARGETS:
             yield from combinations(self._devices, count)
+            return
+        losses = self._alone(gone, pool)
+        yield tuple(sorted(sorted(losses, key=losses.__getitem__)[:count]))
+        yield ()  # where pairing takes other devices than the cheapest
+        yield ()
+
+    def _alone(self, gone: Pods, pool: Pods) -> dict[int, tuple[object, ...]]:
+        """What each device costs by itself, for those that can be freed."""
+        one = Removal(self._books, replace(self._request, devices=1), self._budgets)
+        costs: dict[int, tuple[object, ...]] = {}
+        for device in self._devices:
+            if one.fits(gone, (device,)):
+                costs[device] = ()
+            elif found := one._on((device,), gone, pool):
+                costs[device] = min(self._loss(gone, chosen) for chosen in found)
+        return costs
 
     def _on(self, target: tuple[int, ...], gone: Pods, pool: Pods) -> list[Pods]:
         """Sets of the pool that free the target, the least among them; [] where none does."""
         useful = tuple(entry for entry in pool if self._helps(entry, target))
         if not self.fits(gone + useful, target):
             return []
-        if len(useful) > EXACT:
-            return [self._given_back(target, gone, useful)]
         free_to_go = not self.violations(gone + useful)
+        if len(useful) > (EXACT if free_to_go else EXACT_IN_BUDGETS):
+            return [self._given_back(target, gone, useful)]
         if free_to_go:
             useful = self._lowest(target, gone, useful)
         found: list[Pods] = []
-        for size in range(1, len(useful) + 1):
+        for size in range(self._fewest(target, gone, useful), len(useful) + 1):
             found += [c for c in combinations(useful, size) if self.fits(gone + c, target)]
             if found and free_to_go:
                 # With no budget in the way, the highest priority settled: the fewest are the best.
@@ -126,6 +145,16 @@ class Removal:
             if self.fits(gone + low, target):
                 return low
         return useful
+
+    def _fewest(self, target: tuple[int, ...], gone: Pods, useful: Pods) -> int:
+        """No fewer pods than this can free the target."""
+        most = 1
+        for device in target:
+            freed = sorted((self._on_device(entry, device) for entry in useful), reverse=True)
+            room = self._left[device] + sum(self._on_device(entry, device) for entry in gone)
+            rooms = accumulate(freed, initial=room)
+            most = max(most, sum(1 for left in rooms if left < self._request.units))
+        return most
 
     def _given_back(self, target: tuple[int, ...], gone: Pods, useful: Pods) -> Pods:
         covered = frozenset[str]().union(*(b.covers for b in self._budgets if b.allowed <= 0))
@@ -167,6 +196,9 @@ class Removal:
 
     def _pins(self, entry: Entry) -> bool:
         return self._books.pairs and not entry.assigned and entry.placement is not None
+
+    def _on_device(self, entry: Entry, device: int) -> int:
+        return sum(units for held, units in self._shares(entry) if held == device)
 
     def _shares(self, entry: Entry) -> Shares:
         """What the entry is charged with: an unplaced one its whole request on every device."""

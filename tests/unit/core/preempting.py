@@ -1,0 +1,147 @@
+"""Small nodes for the tests of preemption: as books, and by brute force what `least` must find."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+from hypothesis import strategies as st
+
+from gpushare.core.decide import filter_nodes
+from gpushare.core.model import Entry, NodeBooks, NodeSpec, ObservedPod, PodRef, Request, State
+from gpushare.core.removal import Budget
+from gpushare.core.victims import Preemptor
+from gpushare.ledger import Ledger, Pairing
+from tests.unit.core.clusters import node
+
+NODE = "n1"
+HOST = {"cpu": 1000, "memory": 1000}
+
+
+def pod(uid: str, units: int, *devices: int, **more: object) -> ObservedPod:
+    """A pod on the node; without devices: unplaced. size, priority, started, terminating, cpu."""
+    count = max(len(devices), 1)
+    request = Request(units, count, cpu=int(str(more.pop("cpu", 0))))
+    placement = tuple((device, units) for device in devices) or None
+    seen = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
+    return replace(seen, **more)  # type: ignore[arg-type]  # fields of ObservedPod
+
+
+def filled(spec: NodeSpec, pods: Iterable[ObservedPod], pairing: Pairing = Pairing.OFF) -> Ledger:
+    ledger = Ledger(pairing)
+    ledger.node_changed(spec)
+    for each in pods:
+        ledger.pod_changed(each)
+    return ledger
+
+
+def books(
+    capacity: Sequence[int], *pods: ObservedPod, sick: Iterable[int] = (), pairing: bool = False
+) -> NodeBooks:
+    """The books of one node with these pods."""
+    spec = node(NODE, *capacity, unhealthy=sick, **HOST)
+    mode = Pairing.ON if pairing else Pairing.OFF
+    return filled(spec, pods, mode).dump(NODE)[0]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A node, its pods, and a pod that room is to be made for."""
+
+    spec: NodeSpec
+    pods: tuple[ObservedPod, ...]
+    preemptor: Preemptor
+    pairing: bool
+    budgets: tuple[Budget, ...] = ()
+
+    @property
+    def books(self) -> NodeBooks:
+        return self._ledger(()).dump(NODE)[0]
+
+    def fits_without(self, gone: Iterable[str]) -> bool:
+        """What filter says once the pods are gone."""
+        snapshot = self._ledger(gone).snapshot()
+        return filter_nodes(snapshot, [NODE], self.preemptor.request).fit == (NODE,)
+
+    def _ledger(self, gone: Iterable[str]) -> Ledger:
+        mode = Pairing.ON if self.pairing else Pairing.OFF
+        gone = set(gone)
+        return filled(self.spec, (p for p in self.pods if p.ref.uid not in gone), mode)
+
+    @property
+    def ending(self) -> set[str]:
+        return {p.ref.uid for p in self.pods if p.terminating}
+
+    @property
+    def lower(self) -> list[ObservedPod]:
+        """The pods that may be added: of lower priority, and not ending anyway."""
+        return [p for p in self.pods if p.priority < self.preemptor.priority and not p.terminating]
+
+    def least_loss(self) -> tuple[int, int, int, int] | None:
+        """The smallest loss of any set that frees enough, trying all; None where none does."""
+        losses = [
+            self.loss(chosen)
+            for size in range(1, len(self.lower) + 1)
+            for chosen in combinations(self.lower, size)
+            if self.fits_without({p.ref.uid for p in chosen} | self.ending)
+        ]
+        return min(losses, default=None)
+
+    def loss(self, chosen: Sequence[ObservedPod]) -> tuple[int, int, int, int]:
+        """Violations, highest priority, how many, sum of priorities."""
+        priorities = [p.priority for p in chosen]
+        return (
+            self.violations(chosen),
+            max(priorities),
+            len(chosen),
+            sum(priorities),
+        )
+
+    def violations(self, chosen: Sequence[ObservedPod]) -> int:
+        """The pods that go against a budget, counted the most important first."""
+        taken = [0] * len(self.budgets)
+        count = 0
+        for p in sorted(chosen, key=lambda p: (-p.priority, p.started or 1e99, p.ref.uid)):
+            mine = [i for i, budget in enumerate(self.budgets) if p.ref.uid in budget.covers]
+            count += any(taken[i] >= self.budgets[i].allowed for i in mine)
+            for i in mine:
+                taken[i] += 1
+        return count
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """Up to four devices and six pods, some unplaced, ending, not served, or of high priority."""
+    capacity = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
+    devices = st.lists(
+        st.integers(0, len(capacity) - 1), max_size=min(3, len(capacity)), unique=True
+    )
+    pods = tuple(
+        pod(
+            f"u{number}",
+            draw(st.integers(1, 6)),
+            *sorted(draw(devices)),
+            priority=draw(st.sampled_from([0, 0, 1, 2, 5, 9])),
+            started=float(draw(st.integers(0, 4))),
+            terminating=draw(st.integers(0, 5)) == 0,
+            assigned=draw(st.booleans()),
+        )
+        for number in range(draw(st.integers(0, 6)))
+    )
+    request = Request(draw(st.integers(1, 8)), draw(st.integers(1, min(3, len(capacity)))))
+    sick = draw(st.sets(st.integers(0, 3), max_size=1))
+    uids = [p.ref.uid for p in pods]
+    covers = st.frozensets(st.sampled_from(uids), min_size=1) if uids else st.just(frozenset())
+    budget = st.builds(Budget, st.integers(0, 2), covers)
+    budgets = draw(st.one_of(st.just([]), st.lists(budget, max_size=2)))
+    return Case(
+        node(NODE, *capacity, unhealthy=sick, **HOST),
+        pods,
+        Preemptor(request, draw(st.sampled_from([1, 5, 9]))),
+        draw(st.booleans()),
+        tuple(budgets),
+    )
+
+
+def entries_of(found: NodeBooks) -> dict[str, Entry]:
+    assert all(entry.state is State.BOUND for entry in found.entries)
+    return {entry.ref.uid: entry for entry in found.entries}
