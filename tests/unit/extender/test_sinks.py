@@ -154,7 +154,6 @@ def test_a_pod_that_cannot_be_read_keeps_what_it_holds(
     assert held(gpus) == {"web": ((0, 4),), "other": ((0, 4),)}
 
 
-@pytest.mark.xfail(reason="Ledger.replace_pods takes no notice of `keep`", strict=True)
 @pytest.mark.parametrize("odd", ODD_PODS)
 def test_a_pod_that_cannot_be_read_in_a_list_keeps_what_it_holds(
     pods: PodSink, gpus: Ledger, odd: dict[str, Any]

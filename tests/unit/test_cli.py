@@ -1,0 +1,113 @@
+"""The command `gpushare`: its verbs, its exit codes, and what it does not import."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpushare import __version__
+from gpushare.cli.main import main
+
+VERBS = ("demo", "inspect", "scheduler-config", "serve")
+HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
+
+
+def run(*argv: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "gpushare.cli.main", *argv],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"gpushare {__version__}\n"
+
+
+@pytest.mark.parametrize("word", ["--help", "-h", "help"])
+def test_help_names_every_verb(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([word]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("usage: gpushare VERB")
+    for verb in VERBS:
+        assert f"\n  {verb}" in told
+
+
+def test_a_word_that_is_no_verb_ends_with_2_and_the_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["fly", "--high"]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpushare: there is no verb 'fly'\n")
+    assert "usage: gpushare VERB" in told.err
+
+
+def test_no_word_at_all_ends_with_2_and_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert capsys.readouterr().err.startswith("usage: gpushare VERB")
+
+
+def test_the_command_ends_with_what_main_returns() -> None:
+    ran = run("fly")
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("gpushare: there is no verb 'fly'\n")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_tells_of_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([verb, "--help"])
+    except SystemExit as end:
+        code = 0 if end.code in (0, None) else 1
+    assert code == 0
+    assert f"gpushare {verb}" in capsys.readouterr().out
+
+
+def test_what_no_verb_was_called_for_is_not_imported() -> None:
+    program = (
+        "import sys; import gpushare.cli.main as cli; cli.main(['--version']);"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert ran.stdout == f"gpushare {__version__}\n[]\n"
+
+
+BAD_FILES = {
+    "missing": None,
+    "not-yaml": b"{listen: [",
+    "not-text": b"\xff\xfe\x00",
+    "a-list": b"- listen",
+    "unknown-key": b"lisen: 127.0.0.1:1",
+    "wrong-kind": b"threads: many",
+    "open-to-all": b"listen: 0.0.0.0:32766",
+    "no-policy": b"policy: luck",
+    "no-unit": b"unit: TiB",
+}
+
+
+@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
+def test_serve_refuses_a_bad_file_with_2_and_one_line(
+    content: bytes | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "settings.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    assert main(["serve", "--config", str(path)]) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpushare serve: ")
+    assert told.err.count("\n") == 1
+
+
+def test_serve_shows_no_traceback(tmp_path: Path) -> None:
+    ran = run("serve", "--config", str(tmp_path / "missing.yaml"))
+    assert (ran.returncode, ran.stdout) == (2, "")
+    assert ran.stderr.startswith("gpushare serve: ")
+    assert ran.stderr.count("\n") == 1

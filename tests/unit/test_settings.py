@@ -1,0 +1,232 @@
+"""Where each setting comes from, and what is refused in one line."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
+
+EVERYWHERE = "0.0.0.0"  # noqa: S104 -- what must be refused
+TLS = {"tls-cert": "c", "tls-key": "k", "tls-client-ca": "a"}
+
+
+def read(
+    *argv: str, environ: Mapping[str, str] | None = None, file: object = None, path: str = "f.yaml"
+) -> Settings:
+    """The settings from these; `file` is the document at `path`."""
+
+    def read_file(asked: str) -> object:
+        assert asked == path
+        return file
+
+    given = ["--config", path] if file is not None else []
+    return read_settings([*given, *argv], environ or {}, read_file, "gpushare serve")
+
+
+def refused(call: Callable[[], object]) -> str:
+    with pytest.raises(SettingsError) as error:
+        call()
+    text = str(error.value)
+    assert "\n" not in text
+    return text
+
+
+def test_without_anything_said_the_defaults_are_safe() -> None:
+    settings = read()
+    assert settings == Settings()
+    assert settings.listen == ""
+    assert is_loopback(address(settings.health_listen, "")[0])
+    assert settings.leadership == "lease"
+    assert not settings.insecure_listen
+
+
+def test_a_flag_wins_over_the_environment_that_over_the_file_that_over_the_default() -> None:
+    file, environ, flag = {"threads": 30}, {"GPUSHARE_THREADS": "40"}, ["--threads", "50"]
+    assert read().threads == 80
+    assert read(file=file).threads == 30
+    assert read(file=file, environ=environ).threads == 40
+    assert read(*flag, file=file, environ=environ).threads == 50
+    assert read(*flag).threads == 50
+    assert read(environ=environ).threads == 40
+
+
+def test_each_setting_has_its_own_precedence() -> None:
+    settings = read(
+        "--policy=spread",
+        environ={"GPUSHARE_POLICY": "x", "GPUSHARE_UNIT": "MiB"},
+        file={"policy": "y", "unit": "z", "namespace": "gpu"},
+    )
+    assert (settings.policy, settings.unit, settings.namespace) == ("spread", "MiB", "gpu")
+
+
+def test_the_file_may_be_named_by_the_environment_and_the_flag_wins() -> None:
+    document: dict[str, object] = {"policy": "spread"}
+
+    def read_file(path: str) -> object:
+        return document if path == "named" else {"policy": "other"}
+
+    environ = {"GPUSHARE_CONFIG": "named"}
+    assert read_settings([], environ, read_file, "").policy == "spread"
+    assert read_settings(["--config", "x"], environ, read_file, "").policy == "other"
+    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file, "").policy == "device-bestfit"
+
+
+@pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
+def test_every_setting_has_a_flag_a_variable_and_a_key(setting: Any) -> None:
+    value = {
+        bool: True,
+        int: 2000 if setting.name == "body_limit" else 99,
+    }.get(setting.type, "[::1]:9" if "listen" in setting.name else "kube")
+    value = setting.metadata["choices"][-1] if setting.metadata["choices"] else value
+    flag = "--" + setting.name.replace("_", "-")
+    rest: dict[str, Any] = dict.fromkeys(TLS, "x") if "tls" in setting.name else {}
+    rest.pop(flag[2:], None)
+    argv = [flag] if value is True else [flag, str(value)]
+    from_flag = read(*argv, file=rest)
+    variable = f"GPUSHARE_{setting.name.upper()}"
+    from_environ = read(environ={variable: str(value)}, file=rest)
+    from_file = read(file={**rest, flag[2:]: value})
+    assert from_flag == from_environ == from_file
+    assert getattr(from_flag, setting.name) == value
+
+
+def test_help_tells_of_every_setting_and_its_default(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        read("--help")
+    assert end.value.code == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for setting in fields(Settings):
+        assert f"--{setting.name.replace('_', '-')}" in text
+        assert setting.metadata["help"] in text
+        if setting.default:
+            assert f"(default: {setting.default})" in text
+    assert "gpushare serve" in text
+
+
+@pytest.mark.parametrize("text", ["true", "TRUE", "1"])
+def test_a_switch_may_be_said_in_several_ways(text: str) -> None:
+    assert read(environ={"GPUSHARE_INSECURE_LISTEN": text}).insecure_listen
+    assert not read(
+        "--no-insecure-listen", environ={"GPUSHARE_INSECURE_LISTEN": text}
+    ).insecure_listen
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "text"),
+    [
+        ("threads", "many", "'many' is not int"),
+        ("threads", "-3", "'-3' is not int"),
+        ("threads", "1_000", "'1_000' is not int"),
+        ("threads", "٣٠", "is not int"),
+        ("threads", 30.5, "30.5 is not int"),
+        ("threads", True, "True is not int"),
+        ("threads", None, "None is not int"),
+        ("insecure-listen", "yes", "'yes' is not bool"),
+        ("insecure-listen", 1, "1 is not bool"),
+        ("policy", 7, "7 is not str"),
+        ("policy", ["spread"], "['spread'] is not str"),
+        ("pairing", "maybe", "'maybe' is none of auto, on, off"),
+        ("pairing", True, "True is not str"),
+        ("filter-answer", "", "'' is none of all, best"),
+        ("leadership", "lease ", "is none of lease, scheduler, off"),
+        ("log-level", "trace", "'trace' is none of debug, info, warning, error"),
+    ],
+)
+def test_a_value_of_the_wrong_kind_is_refused_by_file_and_key(
+    key: str, value: object, text: str
+) -> None:
+    said = refused(lambda: read(file={key: value}))
+    assert said.startswith(f"f.yaml: {key}: ")
+    assert text in said
+    if isinstance(value, str):
+        variable = f"GPUSHARE_{key.replace('-', '_').upper()}"
+        said = refused(lambda: read(environ={variable: value}))
+        assert said.startswith(f"{variable}: ")
+        assert text in said
+
+
+@pytest.mark.parametrize("argv", [["--threads", "many"], ["--pairing", "maybe"], ["--nothing"]])
+def test_a_wrong_flag_ends_with_2_and_names_it(
+    argv: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        read(*argv)
+    assert end.value.code == 2
+    assert argv[0] in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("document", [[], "text", 7, True])
+def test_a_file_that_is_no_mapping_is_refused(document: object) -> None:
+    assert refused(lambda: read(file=document)) == "f.yaml: must be a mapping of settings"
+
+
+def test_an_empty_file_is_refused_too() -> None:
+    said = refused(lambda: read_settings(["--config", "f"], {}, lambda _path: None, ""))
+    assert said == "f: must be a mapping of settings"
+
+
+@pytest.mark.parametrize("key", ["thread", "body_limit", "config", 7, ""])
+def test_a_key_that_is_no_setting_is_refused_with_those_there_are(key: object) -> None:
+    said = refused(lambda: read(file={key: 1}))
+    assert said.startswith(f"f.yaml: {str(key)!r} is no setting; there are: ")
+    assert "body-limit" in said
+
+
+@pytest.mark.parametrize(
+    ("argv", "text"),
+    [
+        (["--threads", str(SPARE_THREADS)], "threads: "),
+        (["--threads", "0"], "threads: "),
+        (["--threads", "1001"], "threads: "),
+        (["--body-limit", "1023"], "body-limit: "),
+        (["--body-limit", str(2**24 + 1)], "body-limit: "),
+        (["--listen", "32766"], "listen: "),
+        (["--health-listen", "localhost"], "health-listen: "),
+        (["--tls-cert", "c"], "belong together"),
+        (["--tls-cert", "c", "--tls-key", "k"], "belong together"),
+        (["--tls-client-names", "kube-scheduler"], "tls-client-names needs"),
+    ],
+)
+def test_values_that_cannot_work_are_refused_by_name(argv: list[str], text: str) -> None:
+    assert text in refused(lambda: read(*argv))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [EVERYWHERE, "[::]", "10.0.0.1", "example.com", "::ffff:10.0.0.1", "127.0.0.1.example.com"],
+)
+def test_a_listener_others_can_reach_needs_mutual_tls_or_a_word(host: str) -> None:
+    listen = f"{host}:32766"
+    assert "--insecure-listen" in refused(lambda: read("--listen", listen))
+    assert "--insecure-listen" in refused(lambda: read(environ={"GPUSHARE_LISTEN": listen}))
+    assert "--insecure-listen" in refused(lambda: read(file={"listen": listen}))
+    assert read("--listen", listen, "--insecure-listen").listen == listen
+    assert read("--listen", listen, file=TLS).listen == listen
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
+def test_a_loopback_listener_needs_nothing(host: str) -> None:
+    assert read("--listen", f"{host}:0").listen == f"{host}:0"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("127.0.0.1:80", ("127.0.0.1", 80)),
+        ("[::1]:65535", ("::1", 65535)),
+        ("localhost:0", ("localhost", 0)),
+    ],
+)
+def test_addresses_are_host_and_port(text: str, expected: tuple[str, int]) -> None:
+    assert address(text, "listen") == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ":", ":80", "host", "host:", "host:x", "host:-1", "host:65536", "host:٨٠", "h:000080"],
+)
+def test_other_texts_are_no_addresses(text: str) -> None:
+    assert refused(lambda: address(text, "listen")) == f"listen: {text!r} is not HOST:PORT"
