@@ -21,7 +21,7 @@ from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import align, details, printable
 from gpushare.cli.yamltext import to_yaml
 from gpushare.wire.annotations import ALIYUN
-from tests.unit.cli.fake_kubectl import FakeKubectl, inventory, node, pod
+from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
 
 def report_of(nodes: list[Any], pods: list[Any], unit: str = "") -> Report:
@@ -71,6 +71,14 @@ def test_nodes_of_several_units_are_shown_in_the_one_that_is_exact_for_all() -> 
 def test_what_is_closed_gives_nothing_out() -> None:
     (line,) = report_of([node("a", 33, 2)], []).nodes
     assert [(device.total, device.free) for device in line.devices] == [(16, 0), (16, 0)]
+
+
+def test_devices_that_the_kubelet_offers_none_of_are_unhealthy() -> None:
+    away = node("a")
+    away["status"]["allocatable"] = {MEM: "0", "aliyun.com/gpu-count": "2"}
+    (line,) = report_of([away], [pod("p", "a")]).nodes
+    assert [(device.healthy, device.free) for device in line.devices] == [(False, 0)] * 2
+    assert (line.allocated, line.total) == (4, 32)
 
 
 def test_columns_are_as_wide_as_their_block() -> None:
