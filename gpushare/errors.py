@@ -18,6 +18,7 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  ├─ ApiNotFound         404
     │  ├─ ApiConflict         409
     │  ├─ ApiGone             410: the resourceVersion is too old, list again
+    │  ├─ ApiUnreachable      no connection: nothing was sent, so nothing can have happened
     │  └─ ApiUnavailable      no answer or 5xx: the outcome is UNKNOWN, never a refusal
     └─ InvariantError         our bug: the books contradict themselves; stop and rebuild
 
@@ -97,6 +98,10 @@ class ApiConflict(ApiError):
 
 class ApiGone(ApiError):
     """410: the resourceVersion asked for is no longer kept; list again."""
+
+
+class ApiUnreachable(ApiError):
+    """No connection to the API server: nothing was sent."""
 
 
 class ApiUnavailable(ApiError):

@@ -157,7 +157,7 @@ class Ledger:
                     self._observe(pod)
         with self._lock:
             for known in (self._entries, self._plain, self._waiting):
-                for uid in known.keys() - listed:
+                for uid in known.keys() - listed - set(keep):
                     if uid not in self._assumptions:
                         self._forget(uid)
             for assumption in self._assumptions.values():

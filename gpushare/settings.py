@@ -13,6 +13,9 @@ from typing import Any
 
 from gpushare.errors import SettingsError
 
+MAX_BODY = 16 * 1024 * 1024
+"""Bytes: what the worker collects of a body at most; 5,000 whole Node objects are less."""
+
 SPARE_THREADS = 16
 """Threads that binds leave to the other verbs: binds wait for the API server, the others do not."""
 
@@ -60,7 +63,7 @@ class Settings:
         "", "name of this process in the Lease (default: host name and a uuid)"
     )
     threads: int = _setting(80, "requests served at once; 16 of them are kept from binds")
-    body_limit: int = _setting(16 * 1024 * 1024, "largest request body in bytes")
+    body_limit: int = _setting(MAX_BODY, "largest request body in bytes")
     insecure_listen: bool = _setting(False, "allow --listen beyond loopback without mutual TLS")
     tls_cert: str = _setting("", "certificate file of --listen")
     tls_key: str = _setting("", "key file of --listen")
@@ -166,8 +169,10 @@ def _check(settings: Settings) -> None:
     address(settings.health_listen, "health-listen")
     if not SPARE_THREADS < settings.threads <= 1000:
         raise SettingsError(f"threads: {settings.threads} is not from {SPARE_THREADS + 1} to 1000")
-    if settings.body_limit < 1024:
-        raise SettingsError(f"body-limit: {settings.body_limit} is less than 1024 bytes")
+    if not 1024 <= settings.body_limit <= MAX_BODY:
+        raise SettingsError(
+            f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
+        )
     tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if any(tls) and not all(tls):
         raise SettingsError("tls-cert, tls-key and tls-client-ca belong together (mutual TLS)")

@@ -32,7 +32,7 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.books import Books, Library
-from gpushare.ledger import Ledger
+from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import encode
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod, pod_ref
@@ -226,10 +226,13 @@ class Bind:
         return self.phase is Phase.CONFLICT and not self.again
 
     def _still_unknown(self, now: float) -> None:
-        """Leave a charge that is in flight no more to those who settle what is in doubt."""
+        """Leave a charge that is in flight no more to those who settle what is in doubt.
+
+        What was refused cannot land late: the first read that shows the pod unbound settles it.
+        """
         if self._refused and self.asked:
             ledger = self.asked[0].ledger
-            ledger.doubt(self.ref.uid, now)
+            ledger.doubt(self.ref.uid, now - HOLD)
             self.token = ledger.token(self.ref.uid)
 
     def _unread(self, error: ApiError, now: float) -> Answer:
@@ -256,7 +259,9 @@ class Bind:
         Both carry the same devices, and the second to arrive is refused with 409.
         """
         entry = ledger.standing(self.ref.uid)
-        if entry is None or self.asked is None or entry.placement is None:
+        if entry is None:  # the read has settled it: nothing is charged, nothing can land
+            return self._send(now, leads_until)
+        if self.asked is None or entry.placement is None:
             return Answer(
                 f"pod {self.ref}: an earlier bind was just settled, try again", "in_flight"
             )

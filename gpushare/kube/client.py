@@ -29,9 +29,9 @@ from kubernetes import config as kube_config
 from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
 from urllib3.connection import HTTPConnection, HTTPSConnection
-from urllib3.exceptions import HTTPError, SSLError
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
-from gpushare.errors import ApiError, SettingsError
+from gpushare.errors import ApiError, ApiUnreachable, SettingsError
 from gpushare.kube.lines import LineSplitter
 from gpushare.kube.refusal import BODY_LIMIT, one_line, refusal, unanswered
 
@@ -196,8 +196,9 @@ class KubeClient:
         """Return the body of a 2xx answer; `timeout` is seconds for connection, answer and body.
 
         Sent once: nothing is repeated but a call refused with 401, once, with credentials read
-        again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnavailable for 5xx, no answer, a body
-        cut short, time over (the outcome is unknown); ApiError for any other refusal, 429 too.
+        again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable where there was no
+        connection; ApiUnavailable for 5xx, no answer, a body cut short, time over (the outcome is
+        unknown); ApiError for any other refusal, 429 too.
         Names in `path` must have been checked: a `..` would reach another object.
         """
         deadline = time.monotonic() + timeout
@@ -304,6 +305,8 @@ class KubeClient:
             if isinstance(error, SSLError):
                 # The CA or our certificate may have been rotated; the next call finds the new one.
                 self._reload(time.monotonic())
+            if isinstance(error, (NewConnectionError, ConnectTimeoutError)):
+                raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
             raise unanswered(call.where, error) from error
 
     def _reload(self, since: float) -> _Session:

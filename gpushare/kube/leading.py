@@ -82,7 +82,8 @@ class Leading:
         self._ended = False
         self._stopping = False
         self._due = NEVER
-        self._thread = threading.Thread(target=self.run, name=f"lease {name}", daemon=True)
+        self._name = f"lease {name}"
+        self._thread: threading.Thread | None = None
 
     def leads_until(self, now: float) -> float:
         """Return until when this process may bind (monotonic seconds); not later than `now` when it
@@ -98,6 +99,9 @@ class Leading:
 
     def start(self) -> None:
         """Run in a thread of its own."""
+        # Made here and not in the constructor: a thread object made before a fork counts as ended
+        # in the child, whatever it does there.
+        self._thread = threading.Thread(target=self.run, name=self._name, daemon=True)
         self._thread.start()
 
     def run(self) -> None:
@@ -121,14 +125,14 @@ class Leading:
         self._stopping = True
         self._ended = self._ended or not release
         self._wake.set()
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(timeout)
         self._ended = True
-        return not self._thread.is_alive()
+        return self._thread is None or not self._thread.is_alive()
 
     def alive(self, now: float) -> bool:
         """Return whether the thread runs and is not overdue in what it does."""
-        return self._thread.is_alive() and now <= self._due
+        return self._thread is not None and self._thread.is_alive() and now <= self._due
 
     def _do(self, action: Action) -> None:
         self._due = self._clock() + self._call_timeout + _SLACK_SECONDS

@@ -59,9 +59,7 @@ class Reflector(Generic[PageT, EventT]):
         self._relist = False
         self._lines: Lines | None = None
         self._due = NEVER
-        self._thread = threading.Thread(
-            target=self.run, name=f"reflector {machine.path}", daemon=True
-        )
+        self._thread: threading.Thread | None = None
 
     @property
     def status(self) -> ListWatch[PageT, EventT]:
@@ -70,6 +68,10 @@ class Reflector(Generic[PageT, EventT]):
 
     def start(self) -> None:
         """Run in a thread of its own."""
+        # Made here and not in the constructor: a thread object made before a fork counts as ended
+        # in the child, whatever it does there.
+        name = f"reflector {self._machine.path}"
+        self._thread = threading.Thread(target=self.run, name=name, daemon=True)
         self._thread.start()
 
     def run(self) -> None:
@@ -99,13 +101,16 @@ class Reflector(Generic[PageT, EventT]):
         """
         self._stopped = True
         self._interrupt()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+        thread = self._thread
+        if thread is None:
+            return True
+        if thread is not threading.current_thread():
+            thread.join(timeout)
+        return not thread.is_alive()
 
     def alive(self, now: float) -> bool:
         """Return whether the thread runs and is not overdue in what it does."""
-        return self._thread.is_alive() and now <= self._due
+        return self._thread is not None and self._thread.is_alive() and now <= self._due
 
     def _interrupt(self) -> None:
         self._wake.set()

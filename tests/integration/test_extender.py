@@ -255,7 +255,6 @@ def test_version_probes_and_metrics_are_answered(world: World) -> None:
     assert world.extender.probe("/nosuch").status == 404
 
 
-@pytest.mark.xfail(strict=True, reason="a Thread made before a fork counts as stopped after it")
 def test_a_running_extender_is_alive(world: World) -> None:
     assert world.extender.probe("/livez").body == b"ok\n"
     assert world.extender.probe("/healthz").status == 200

@@ -208,7 +208,6 @@ def test_an_object_that_makes_no_sense_blocks_no_other(wired: Wired, cluster: Cl
     cluster.delete_pod(odd)
 
 
-@pytest.mark.xfail(strict=True, reason="Ledger.replace_pods does not look at its `keep`")
 def test_a_list_with_an_odd_pod_keeps_what_it_holds(wired: Wired, cluster: Cluster) -> None:
     node = cluster.node()
     wired.knows(node)

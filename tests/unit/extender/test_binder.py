@@ -270,9 +270,25 @@ def test_a_doubt_that_has_lasted_longer_than_any_late_write_is_settled_by_the_re
     desk: Desk,
 ) -> None:
     desk.in_doubt().now += HOLD + 1
-    answer = desk.run(desk.bind(), [UNBOUND])
-    assert (answer.reason, desk.standing()) == ("in_flight", "free")
-    assert desk.run(desk.bind(), [OK]).reason == "bound"
+    assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
+    assert desk.standing() == "free"
+
+
+def test_a_refusal_that_could_not_be_understood_needs_no_waiting(desk: Desk) -> None:
+    """What was refused cannot land late."""
+    assert desk.run(desk.bind(), [CONFLICT, LOST]).reason == "refused"
+    assert desk.standing() == "doubt n:0"
+    assert desk.run(desk.bind(), [UNBOUND, CONFLICT, UNBOUND]).reason == "refused"
+    assert desk.standing() == "free"
+
+
+def test_a_pod_that_is_bound_while_it_is_read_is_not_bound_again(desk: Desk) -> None:
+    bind = desk.in_doubt().bind()
+    reading = desk.start(bind)
+    desk.ledger.pod_changed(observe_pod(seen(node="m"), ALIYUN))
+    answer = desk.reply(bind, reading, UNBOUND)
+    assert isinstance(answer, Answer)
+    assert (answer.reason, desk.standing()) == ("in_flight", "bound m:?")
 
 
 def test_what_was_read_before_a_list_came_does_not_settle(desk: Desk) -> None:

@@ -13,6 +13,7 @@ from gpushare.errors import (
     ApiGone,
     ApiNotFound,
     ApiUnavailable,
+    ApiUnreachable,
     SettingsError,
 )
 from gpushare.kube.client import KubeClient, connect
@@ -155,12 +156,12 @@ def test_a_stream_refused_with_401_is_opened_with_new_credentials(
     assert watch(client) == [b"a"]
 
 
-def test_no_server_is_an_unknown_outcome(tmp_path: Path) -> None:
+def test_without_a_connection_nothing_was_sent(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as unused:
         port = unused.getsockname()[1]
     path = write_kubeconfig(tmp_path / "config", f"http://127.0.0.1:{port}")
     client = connect(path, pool_size=1, user_agent="t")
-    with pytest.raises(ApiUnavailable, match="GET /api/v1/pods/p: ") as caught:
+    with pytest.raises(ApiUnreachable, match="GET /api/v1/pods/p: ") as caught:
         get(client)
     assert caught.value.status == 0
     client.close()
