@@ -27,6 +27,7 @@ from gpushare.extender.app import build_app
 from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
+from gpushare.extender.budgets import Budgets
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.metrics import Metrics
@@ -43,7 +44,7 @@ from gpushare.ledger import Ledger, Pairing
 from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
-from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scheduler_config import ExtenderConfig
 
 log = logging.getLogger("gpushare.serve")
@@ -63,7 +64,10 @@ class Extender:
         self._settings = settings
         self._library = _library(settings, entry)
         self._client = _connect(settings, settings.threads - SPARE_THREADS + 8)
-        self._gate = _gate(settings, self._client, self._library)
+        budgets = Budgets()
+        # They matter to preemption alone, and it takes a right of its own to list them.
+        followed = budgets if entry.preempt_verb else None
+        self._gate = _gate(settings, self._client, self._library, followed)
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._gate.state)
         service = Service(
@@ -73,6 +77,7 @@ class Extender:
             best_only=settings.filter_answer == "best",
             most_binds=settings.threads - SPARE_THREADS,
             observe=self._metrics.observe,
+            covering=budgets.covering,
         )
         names = frozenset(name for name in settings.tls_client_names.split(",") if name)
         self.app = build_app(service, routes_of(entry), settings.body_limit, names)
@@ -233,7 +238,9 @@ def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metric
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 
 
-def _gate(settings: Settings, client: KubeClient, library: Library) -> Gate:
+def _gate(
+    settings: Settings, client: KubeClient, library: Library, budgets: Budgets | None
+) -> Gate:
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(client, ListWatch("/api/v1/nodes", NODES), NodeSink(library, settings.unit))
     pods = Reflector(client, ListWatch("/api/v1/pods", PODS, _LIVE_PODS), PodSink(library))
@@ -243,6 +250,9 @@ def _gate(settings: Settings, client: KubeClient, library: Library) -> Gate:
         "pods": Source(pods),
         "configmaps": Source(unhealthy, optional=True),
     }
+    if budgets is not None:
+        watch = ListWatch("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
+        sources["poddisruptionbudgets"] = Source(Reflector(client, watch, budgets), optional=True)
     return Gate(sources, _leading(settings, client))
 
 

@@ -3,15 +3,26 @@
 Knows the ledger and the decision about one node (core/victims.py); nothing of JSON.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gpushare.core.model import Entry
+from gpushare.core.removal import Budget
 from gpushare.core.victims import Preemptor, Victims, trim_victims
 from gpushare.errors import UnknownNode
 from gpushare.ledger import Ledger
 
+Covering = Callable[[Sequence[Entry]], Sequence[Budget]]
+"""Gives the budgets that cover any of these pods, as far as they are known."""
+
+
+def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
+    """None: budgets are not followed."""
+    del entries
+    return ()
+
 
 def trim_candidates(
-    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims]
+    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], covering: Covering
 ) -> dict[str, Victims]:
     """The nodes whose devices have room once their victims are gone, and those victims."""
     left: dict[str, Victims] = {}
@@ -19,12 +30,13 @@ def trim_candidates(
         if _elsewhere(ledger, node, given.uids):
             continue
         try:
-            books = ledger.dump(node)
+            found = ledger.dump(node)
         except UnknownNode:
             continue
-        trimmed = trim_victims(books[0], preemptor, given) if books else None
-        if trimmed is not None:
-            left[node] = trimmed
+        for books in found:
+            trimmed = trim_victims(books, preemptor, given, covering(books.entries))
+            if trimmed is not None:
+                left[node] = trimmed
     return left
 
 

@@ -18,7 +18,7 @@ from gpushare.extender.binder import Answer as BindAnswer
 from gpushare.extender.binder import Asked
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
-from gpushare.extender.preempting import trim_candidates
+from gpushare.extender.preempting import Covering, no_budgets, trim_candidates
 from gpushare.wire.extender import (
     BindArgs,
     FilterArgs,
@@ -55,7 +55,7 @@ class Service:
 
     not_ready: the reason not to answer now, or "". best_only: filter answers its best node alone.
     most_binds: binds that may be under way at once; they wait for the API server, and would
-    otherwise hold every thread when it is slow.
+    otherwise hold every thread when it is slow. covering: what is known of disruption budgets.
     """
 
     def __init__(
@@ -67,6 +67,7 @@ class Service:
         best_only: bool,
         most_binds: int,
         observe: Observe,
+        covering: Covering = no_budgets,
     ) -> None:
         self._library = library
         self._binder = binder
@@ -74,6 +75,7 @@ class Service:
         self._best_only = best_only
         self._binds = threading.BoundedSemaphore(most_binds)
         self._observe = observe
+        self._covering = covering
         self._remembered: dict[str, Asked | None] = {}
 
     def filter(self, body: bytes) -> bytes:
@@ -195,7 +197,7 @@ class Service:
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
             preemptor = Preemptor(request, priority_of(args.pod), books.counted)
-            left = trim_candidates(books.ledger, preemptor, args.victims)
+            left = trim_candidates(books.ledger, preemptor, args.victims, self._covering)
         log.info(
             "preempt pod=%s units=%d devices=%d candidates=%d left=%d changed=%d",
             _name(args),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DisruptionBudget:
     """How many of the pods it covers may go now, by its controller's last count.
 
@@ -21,22 +21,22 @@ class DisruptionBudget:
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
 
+    def chooses(self, namespace: str, labels: Mapping[str, str]) -> bool:
+        """Whether it is about pods with these labels."""
+        return namespace == self.namespace and selects(self.selector, labels)
+
     def covers(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
         """Whether the pod's going counts against this budget."""
-        return (
-            namespace == self.namespace
-            and name not in self.disrupted
-            and selects(self.selector, labels)
-        )
+        return name not in self.disrupted and self.chooses(namespace, labels)
 
 
-def read_budget(raw: Mapping[str, Any]) -> DisruptionBudget:
-    """The budget a PodDisruptionBudget object states."""
-    status = _mapping(raw.get("status"))
+def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudget:
+    """The budget that the parts of a PodDisruptionBudget object state."""
+    status = _mapping(status)
     allowed = status.get("disruptionsAllowed")
     return DisruptionBudget(
-        namespace=str(_mapping(raw.get("metadata")).get("namespace") or ""),
-        selector=_mapping(raw.get("spec")).get("selector"),
+        namespace=namespace,
+        selector=_mapping(spec).get("selector"),
         allowed=allowed if type(allowed) is int else 0,
         disrupted=frozenset(_mapping(status.get("disruptedPods"))),
     )

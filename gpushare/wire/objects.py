@@ -1,9 +1,9 @@
 """Kubernetes objects as the API server writes them: narrow typed structs, lists, events, the
 Binding.
 
-Knows the JSON of Node, Pod, ConfigMap, List, WatchEvent and Binding, only the fields we read; every
-field may be missing or null, quantities may be numbers, unknown fields are skipped. Knows nothing
-of what the fields mean to us (see pods.py and nodes.py).
+Knows the JSON of Node, Pod, ConfigMap, PodDisruptionBudget, List, WatchEvent and Binding, only the
+fields we read; every field may be missing or null, quantities may be numbers, unknown fields are
+skipped. Knows nothing of what the fields mean to us (see pods.py and nodes.py).
 
 Typed decoding of a page of pods costs a twentieth of building dicts and, since the structs are not
 tracked by the cyclic garbage collector, does not stall the process. One odd object must not blind
@@ -13,7 +13,7 @@ odd ones named.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
@@ -99,6 +99,14 @@ class ConfigMap(Struct, gc=False):
 
     metadata: Metadata | None = None
     data: dict[str, str] | None = None
+
+
+class PodDisruptionBudget(Struct, gc=False):
+    """PodDisruptionBudget; what its parts say is read by budgets.py."""
+
+    metadata: Metadata | None = None
+    spec: dict[str, Any] | None = None
+    status: dict[str, Any] | None = None
 
 
 class _ListMeta(Struct, gc=False, rename="camel"):
@@ -272,3 +280,4 @@ _RAW_LIST: Decoder[_List[Raw]] = Decoder(_List[Raw])
 PODS: Codec[Pod] = Codec(Pod)
 NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
+BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)

@@ -113,11 +113,13 @@ class Scheduler:
             self._changed.notify_all()
 
     def _on_budget(self, before: Json | None, after: Json | None) -> None:
-        uid = str(((after or before or {}).get("metadata") or {}).get("uid"))
+        meta: Json = (after or before or {}).get("metadata") or {}
         with self._changed:
-            self._budgets.pop(uid, None)
+            self._budgets.pop(str(meta.get("uid")), None)
             if after is not None:
-                self._budgets[uid] = read_budget(after)
+                self._budgets[str(meta.get("uid"))] = read_budget(
+                    str(meta.get("namespace")), after.get("spec"), after.get("status")
+                )
 
     def _current_budgets(self) -> tuple[DisruptionBudget, ...]:
         with self._changed:
