@@ -22,7 +22,7 @@ from gpushare.wire.scheduler_dialects import (
     Legacy,
     Strict,
 )
-from gpushare.wire.scheduler_policy import check_priorities, policy_source
+from gpushare.wire.scheduler_policy import check_keys, check_priorities, policy_source
 
 GROUP = "kubescheduler.config.k8s.io"
 VERSIONS = ("v1alpha1", "v1alpha2", "v1beta1", "v1beta2", "v1beta3", "v1")
@@ -92,9 +92,9 @@ def decode_scheduler_config(document: object, policy: object = None) -> Schedule
 
 
 def _policy(top: Fields) -> SchedulerConfig:
+    policy = Legacy().fields(top, POLICY_KEYS, "")
+    warnings = check_keys(top) + check_priorities(policy)
     dialect = Legacy()
-    policy = dialect.fields(top, POLICY_KEYS, "")
-    warnings = check_priorities(policy)
     extenders = _extenders(dialect, policy, warnings)
     unknown = [_unknown(dialect.unknown, "Policy")] if dialect.unknown else []
     return SchedulerConfig("v1", extenders, warnings=(*unknown, *dialect.remarks, *warnings))

@@ -56,7 +56,7 @@ class Strict:
 
 
 class Legacy(Strict):
-    """How a Policy and v1alpha2's extenders are read: keys in any case, nanoseconds."""
+    """How the extenders of a Policy and of v1alpha2 are read: keys in any case, nanoseconds."""
 
     def fields(self, value: object, known: Iterable[str], where: str) -> Fields:
         """The same under the known keys' own spelling; of two spellings the last counts."""
@@ -121,7 +121,6 @@ POLICY_KEYS = frozenset(
     {
         "apiVersion",
         "kind",
-        "metadata",
         "predicates",
         "priorities",
         "extenders",

@@ -115,6 +115,7 @@ def _check(entry: ExtenderConfig, where: str) -> None:
         "filterVerb": entry.filter_verb,
         "prioritizeVerb": entry.prioritize_verb,
         "bindVerb": entry.bind_verb,
+        "preemptVerb": entry.preempt_verb,
     }
     for field, verb in verbs.items():
         if _PATH.fullmatch(f"/{verb}") is None:

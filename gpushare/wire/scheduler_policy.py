@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, items, number, text
+from gpushare.wire.scheduler_dialects import POLICY_KEYS
 
 POLICY_KEY = "policy.cfg"
 """The key of a Policy in a ConfigMap; kube-scheduler has it fixed."""
@@ -61,6 +62,20 @@ def policy_source(document: object) -> PolicySource | None:
     where = f"{where}.configMap"
     place = fields_of(policy["configMap"], where)
     return PolicyConfigMap(_name(place, "namespace", where), _name(place, "name", where))
+
+
+def check_keys(document: Fields) -> list[str]:
+    """A warning about keys at the top of a Policy that are not written as kube-scheduler does.
+
+    Releases differ: 1.22.17 refuses them there, though within `extenders` it takes any case and
+    passes over what it does not know.
+    """
+    strange = [key for key in document if key not in POLICY_KEYS]
+    if not strange:
+        return []
+    shown = ", ".join(key[:40] if key.isprintable() else repr(key[:40]) for key in strange[:8])
+    known = ", ".join(sorted(POLICY_KEYS))
+    return [f"{shown}: kube-scheduler 1.22 does not start with such keys; it knows {known}"]
 
 
 def check_priorities(policy: Fields) -> list[str]:

@@ -108,7 +108,9 @@ def test_a_policy_matches_keys_in_any_case_and_ignores_unknown_ones() -> None:
     document = {"Extenders": [loud], "kind": "Policy", "apiVersion": "v1", "Priorities": []}
     found = decode_scheduler_config(document)
     assert found.extenders == (EXPECTED,)
-    assert found.warnings == ("extenders[0].FUTURE: unknown, and not read",)
+    inside, top = found.warnings
+    assert inside == "extenders[0].FUTURE: unknown, and not read"
+    assert top.startswith("Extenders, Priorities: kube-scheduler 1.22 does not start")
 
 
 @pytest.mark.parametrize("spelling", ["enableHttps", "enableHTTPS"])

@@ -1,0 +1,95 @@
+"""`gpushare scheduler-config`: print the file that makes kube-scheduler call this extender.
+
+Knows the command line; what stands in the file, and why, is `gpushare.wire.scheduler_files`.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from gpushare.errors import SettingsError
+from gpushare.wire.scheduler_files import (
+    DEFAULT_URL,
+    FORMS,
+    ORDERS,
+    STYLES,
+    Wanted,
+    file_of,
+    ready_made,
+    wanted,
+)
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the file. 2: there is no such file, said in one line on stderr."""
+    parser = _parser()
+    found = parser.parse_args(argv)
+    try:
+        if found.all is not None:
+            _write_all(Path(found.all))
+            return 0
+        if found.kubernetes is None:
+            parser.error("--kubernetes is needed: the release of kube-scheduler, such as 1.27")
+        asked = _asked(found)
+        usual = "json" if asked.form == "policy" else "yaml"
+        print(file_of(asked, found.format or usual), end="")
+    except (SettingsError, OSError) as error:
+        print(f"gpushare scheduler-config: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _asked(found: argparse.Namespace) -> Wanted:
+    asked = replace(wanted(found.kubernetes, found.form, found.order), url=found.url)
+    return replace(asked, resources=tuple(found.resource)) if found.resource else asked
+
+
+def _write_all(folder: Path) -> None:
+    for name, text in ready_made().items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpushare scheduler-config",
+        description="Print the file that makes kube-scheduler call this extender; `gpushare serve"
+        " --scheduler-config` reads the same file.",
+        epilog="docs/scheduler.md explains the choices and how to hand the file over.",
+    )
+    parser.add_argument(
+        "--kubernetes", metavar="RELEASE", help="kube-scheduler's release, from 1.22 to 1.37"
+    )
+    parser.add_argument(
+        "--order",
+        choices=ORDERS,
+        default="ours",
+        help="ours: our order of the nodes decides; shared: it is one voice, and preferred affinity"
+        " outweighs it (default: ours)",
+    )
+    parser.add_argument(
+        "--url",
+        default=DEFAULT_URL,
+        help=f"where kube-scheduler finds the extender (default: {DEFAULT_URL})",
+    )
+    parser.add_argument(
+        "--resource",
+        action="extend",
+        nargs="+",
+        metavar="NAME",
+        help="extended resource that pods ask for, can be repeated (default: aliyun.com/gpu-mem)",
+    )
+    parser.add_argument(
+        "--form",
+        choices=FORMS,
+        default="",
+        help="for 1.22: policy, a legacy Policy (the default there), or config, v1beta2",
+    )
+    parser.add_argument(
+        "--format", choices=STYLES, help="yaml has comments (default: json for a Policy, else yaml)"
+    )
+    parser.add_argument(
+        "--all", metavar="FOLDER", help="write all ready-made files into a folder instead"
+    )
+    return parser

@@ -1,0 +1,83 @@
+"""`gpushare scheduler-config` prints what the ready-made files are, or one line."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.cli.scheduler_config import main
+from gpushare.wire.scheduler_files import READY_MADE
+
+SHIPPED = Path(__file__).parents[3] / "config" / "scheduler"
+
+
+def test_the_shipped_files_are_those_that_are_listed() -> None:
+    assert {file.name for file in SHIPPED.iterdir()} == set(READY_MADE)
+
+
+@pytest.mark.parametrize("name", READY_MADE)
+def test_a_shipped_file_is_what_the_command_prints(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    release, form, order = READY_MADE[name]
+    assert main(["--kubernetes", release, "--form", form, "--order", order]) == 0
+    told = capsys.readouterr()
+    again = "gpushare scheduler-config --all config/scheduler"
+    assert told.out == (SHIPPED / name).read_text(encoding="utf-8"), f"write it anew: {again}"
+    assert told.err == ""
+
+
+@pytest.mark.parametrize("release", ["1.25", "1.27", "1.34.4", "1.37"])
+def test_releases_with_one_version_of_the_api_share_one_file(
+    release: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--kubernetes", release]) == 0
+    assert capsys.readouterr().out == (SHIPPED / "kube-scheduler.yaml").read_text(encoding="utf-8")
+
+
+def test_all_writes_every_ready_made_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--all", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == ""
+    for name in READY_MADE:
+        assert (tmp_path / name).read_bytes() == (SHIPPED / name).read_bytes()
+
+
+def test_address_resources_and_format_are_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--kubernetes", "1.22", "--format", "yaml", "--url", "http://127.0.0.1:7/x"]
+    assert main([*words, "--resource", "a.io/b", "a.io/c", "--resource", "a.io/d"]) == 0
+    told = capsys.readouterr().out
+    assert told.startswith("# For kube-scheduler 1.22: --policy-config-file=FILE.")
+    (extender,) = yaml.safe_load(told)["extenders"]
+    assert extender["urlPrefix"] == "http://127.0.0.1:7/x"
+    assert [item["name"] for item in extender["managedResources"]] == ["a.io/b", "a.io/c", "a.io/d"]
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--kubernetes", "1.21"], "'1.21' is not from 1.22 to 1.37"),
+        (["--kubernetes", "1.38"], "try the file of 1.37"),
+        (["--kubernetes", "1.30", "--form", "policy"], "reads a Policy up to 1.22 only"),
+        (["--kubernetes", "1.30", "--url", "gpu"], "urlPrefix: 'gpu' is not http://"),
+        (["--kubernetes", "1.30", "--resource", "gpu"], "'gpu' is no extended resource"),
+        (["--all", "/dev/null/x"], "/dev/null/x"),
+    ],
+)
+def test_what_there_is_no_file_for_is_said_in_one_line(
+    words: list[str], part: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpushare scheduler-config: ")
+    assert part in told.err
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [[], ["--order", "theirs"], ["--kubernetes"]])
+def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
