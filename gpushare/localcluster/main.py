@@ -26,7 +26,7 @@ from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
-from gpushare.localcluster.demo.report import Report
+from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import Program, load_program, load_scenario
 from gpushare.localcluster.kubelet import Kubelet
@@ -84,7 +84,8 @@ def main(argv: Sequence[str]) -> int:
 
 def shipped() -> list[Path]:
     """The scenarios that come with the package, in order."""
-    return sorted(file for file in SHIPPED.iterdir() if file.suffix in (".yaml", ".py"))
+    files = (file for file in SHIPPED.iterdir() if file.suffix in (".yaml", ".py"))
+    return sorted(files, key=lambda file: natural(file.name))
 
 
 def scheduler_config(port: int) -> dict[str, object]:
@@ -235,10 +236,11 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
 
 def _keep(cluster: _Cluster) -> None:
     """Wait for Ctrl-C. Raises GpuShareError if the extender dies meanwhile."""
-    cluster.report.line("the cluster keeps running until Ctrl-C; in another terminal:")
-    cluster.report.line(f"export KUBECONFIG={cluster.kubeconfig}")
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
+        # Who has read these lines may end the demo at once.
+        cluster.report.line("the cluster keeps running until Ctrl-C; in another terminal:")
+        cluster.report.line(f"export KUBECONFIG={cluster.kubeconfig}")
         while not pause.wait(0.5):
             cluster.extender.check()
 

@@ -42,6 +42,7 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     assert (
         "pod late waits: 0/1 nodes are available: 1 Insufficient GPU Memory in one device." in shown
     )
+    assert "pod batch deleted, which frees 10 units of device 0 of node gpu-a" in shown
     assert re.search(r"mixed  2 +24/24 +#{16}  large \(20\), last \(4\)", shown)
     assert shown.rstrip().endswith("all expectations held")
     assert list(tmp_path.iterdir()) == []

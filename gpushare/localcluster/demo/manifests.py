@@ -6,7 +6,7 @@ device memory, the count of devices); a node of unequal devices also carries our
 
 from typing import Any
 
-from gpushare.localcluster.demo.plan import NodePlan, PodPlan
+from gpushare.localcluster.demo.plan import NodePlan, PodPlan, Protect
 from gpushare.localcluster.kubelet import RUN_SECONDS
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import Device, Inventory, encode_inventory
@@ -97,6 +97,17 @@ def priority_class_document(priority: int) -> Json:
         "kind": "PriorityClass",
         "metadata": {"name": _class_name(priority)},
         "value": priority,
+    }
+
+
+def budget_document(plan: Protect) -> Json:
+    """The PodDisruptionBudget, with the count that a controller would write into its status."""
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": plan.name, "namespace": NAMESPACE},
+        "spec": {"maxUnavailable": plan.allowed, "selector": {"matchLabels": dict(plan.labels)}},
+        "status": {"disruptionsAllowed": plan.allowed},
     }
 
 

@@ -74,6 +74,15 @@ class Cordon:
 
 
 @dataclass(frozen=True)
+class Protect:
+    """Make a PodDisruptionBudget: of the pods with these labels, `allowed` may be evicted."""
+
+    name: str
+    labels: Mapping[str, str]
+    allowed: int = 0
+
+
+@dataclass(frozen=True)
 class WaitFor:
     """Wait until all pods that match are in the state: bound, pending, settled, done or gone.
 
@@ -135,7 +144,7 @@ class Expect:
     words: str
 
 
-Step = Say | Apply | Delete | Cordon | WaitFor | Expect
+Step = Say | Apply | Delete | Cordon | Protect | WaitFor | Expect
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from gpushare.localcluster.demo.board import Board, PodState
 from gpushare.localcluster.demo.expectations import Facts, complaint
 from gpushare.localcluster.demo.manifests import (
     NAMESPACE,
+    budget_document,
     node_document,
     pod_document,
     priority_class_document,
@@ -27,6 +28,7 @@ from gpushare.localcluster.demo.plan import (
     Delete,
     Expect,
     PodPlan,
+    Protect,
     Say,
     Scenario,
     Step,
@@ -38,6 +40,7 @@ from gpushare.localcluster.demo.report import Report
 _PATIENCE = 10.0
 _POLL = 0.05
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
+_BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLEAN_TIMEOUT = 20.0
 
 _READY: dict[str, Callable[[PodState], bool]] = {
@@ -89,6 +92,8 @@ class Runner:
         for pod in self._board.pods().values():
             namespace = pod.raw["metadata"].get("namespace", NAMESPACE)
             self._delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}")
+        for budget in self._api.get(_BUDGETS)["items"]:
+            self._delete(_budget_path(budget["metadata"]))
         self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT)
         for node in self._api.get("/api/v1/nodes")["items"]:
             self._delete(f"/api/v1/nodes/{node['metadata']['name']}")
@@ -100,6 +105,10 @@ class Runner:
             return self._wait_for(step)
         if isinstance(step, Expect):
             return self._expect(step)
+        self._act(step)
+        return True
+
+    def _act(self, step: Say | Apply | Delete | Cordon | Protect) -> None:
         if isinstance(step, Say):
             self._report.say(step.text)
         elif isinstance(step, Apply):
@@ -108,15 +117,22 @@ class Runner:
         elif isinstance(step, Delete):
             for name in self._matching(step.patterns):
                 self._delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
+        elif isinstance(step, Protect):
+            self._protect(step)
         else:
             self._cordon(step)
-        return True
 
     def _apply(self, pod: PodPlan) -> None:
         if pod.priority:
             with contextlib.suppress(ApiConflict):
                 self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
         self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
+
+    def _protect(self, step: Protect) -> None:
+        document = budget_document(step)
+        self._api.create(_budget_path({**document["metadata"], "name": ""}), document)
+        labels = ", ".join(f"{key}={value}" for key, value in step.labels.items())
+        self._report.say(f"of the pods with {labels}, {step.allowed} may be evicted")
 
     def _cordon(self, step: Cordon) -> None:
         word = "closed" if step.closed else "opened"
@@ -166,6 +182,11 @@ class Runner:
             return
         except ApiError as error:
             raise ApiError(f"{path} cannot be deleted: {error}", error.status) from error
+
+
+def _budget_path(meta: Json) -> str:
+    path = f"/apis/policy/v1/namespaces/{meta['namespace']}/poddisruptionbudgets"
+    return f"{path}/{meta['name']}".rstrip("/")
 
 
 def _late(step: WaitFor, pods: dict[str, PodState]) -> list[str]:

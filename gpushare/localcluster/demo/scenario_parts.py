@@ -16,6 +16,7 @@ from gpushare.localcluster.demo.plan import (
     Delete,
     NodePlan,
     PodPlan,
+    Protect,
     Say,
     Scenario,
     Step,
@@ -133,6 +134,7 @@ class _Steps:
             "delete": lambda value: Delete(self._patterns(value)),
             "cordon": lambda value: Cordon(self._node_names(value), closed=True),
             "uncordon": lambda value: Cordon(self._node_names(value), closed=False),
+            "protect": _protect,
             "waitFor": self._wait_for,
             "expect": lambda value: read_expectation(value, self._nodes, self._pods),
         }
@@ -222,6 +224,14 @@ def _pods(item: Placed) -> list[PodPlan]:
         )
         for name in names
     ]
+
+
+def _protect(value: Placed) -> Step:
+    fields = value.fields("name", "labels", "allowed")
+    labels = fields.need("labels").labels()
+    if not labels:
+        raise fields.need("labels").error("must name at least one label")
+    return Protect(fields.need("name").name(), labels, fields.number("allowed", 0))
 
 
 def _containers(fields: Fields) -> tuple[int, ...]:

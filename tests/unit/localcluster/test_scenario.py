@@ -20,6 +20,7 @@ from gpushare.localcluster.demo.plan import (
     Packed,
     PodOn,
     PodPending,
+    Protect,
     Say,
     WaitFor,
 )
@@ -39,7 +40,8 @@ def written(folder: Path, text: str, name: str = "s.yaml") -> Path:
 
 def test_every_shipped_scenario_loads() -> None:
     files = shipped()
-    assert len(files) == 8
+    assert len(files) == 11
+    assert [int(file.stem.partition("-")[0]) for file in files] == list(range(1, 12))
     for file in files:
         if file.suffix == ".yaml":
             assert load_scenario(file).steps
@@ -65,6 +67,7 @@ steps:
 - cordon: [mixed]
 - uncordon: n-1
 - delete: many-*
+- protect: {name: few, labels: {app: m}, allowed: 1}
 - expect: {pod: one, node: mixed, devices: [0, 1]}
 - expect: {pod: one, pending: no room}
 - expect: {device: mixed/1, used: 8}
@@ -81,12 +84,13 @@ steps:
         {"key": "l", "effect": "NoExecute"},
     )
     assert (mixed.devices, mixed.mixed, plain.devices) == ((4, 8), True, ())
-    say, apply, wait, closed, opened, delete, *expects = scenario.steps
+    say, apply, wait, closed, opened, delete, protect, *expects = scenario.steps
     assert say == Say("hello")
     assert isinstance(apply, Apply)
     assert [pod.name for pod in apply.pods] == ["one", "many-1", "many-2"]
     assert apply.pods[1].containers == (1, 0)
     assert wait == WaitFor(("one", "many-*"), "settled", 3.0)
+    assert protect == Protect("few", {"app": "m"}, 1)
     assert closed == Cordon(("mixed",), closed=True)
     assert opened == Cordon(("n-1",), closed=False)
     assert delete == Delete(("many-*",))
