@@ -16,7 +16,6 @@ import threading
 from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
-from enum import Enum
 from itertools import count, islice
 
 from gpushare.core.model import (
@@ -30,7 +29,8 @@ from gpushare.core.model import (
     Shares,
     State,
 )
-from gpushare.core.snapshot import Pinned, Snapshot
+from gpushare.core.pairing import Pairing, Pins
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Charge, Tally, differences
 from gpushare.errors import (
     InsufficientMemory,
@@ -52,18 +52,6 @@ LANDED_GRACE = 10.0
 
 _CHUNK = 1000
 """Pods taken over under one hold of the lock while a list is read in (about 5 ms)."""
-
-
-class Pairing(Enum):
-    """On which nodes a bound pod holds back its equals until its device plug-in has served it.
-
-    The kubelet tells a device plug-in how much, not for which pod: with two equal pods waiting on
-    different devices the plug-in may swap them.
-    """
-
-    AUTO = "auto"  # where a plug-in is known to mark the pods it has served
-    ON = "on"
-    OFF = "off"
 
 
 @dataclass(slots=True)
@@ -90,7 +78,7 @@ class Ledger:
 
     def __init__(self, pairing: Pairing = Pairing.AUTO) -> None:
         self._lock = threading.Lock()
-        self._pairing = pairing
+        self._pins = Pins(pairing)
         self._tally = Tally()
         self._specs: dict[str, NodeSpec] = {}
         self._unhealthy: dict[str, frozenset[int]] = {}
@@ -100,8 +88,6 @@ class Ledger:
         self._plain: dict[str, tuple[str, int, int]] = {}
         self._waiting: dict[str, tuple[Request, float]] = {}
         self._on_node: dict[str, set[str]] = {}
-        self._pins: dict[str, dict[str, Pinned]] = {}
-        self._marking: set[str] = set()
         self._alarms = Counter(placement_edited=0, bound_by_another=0)
         self._view: Snapshot | None = None
 
@@ -271,7 +257,7 @@ class Ledger:
         """The books as arrays, never changed again."""
         with self._lock:
             if self._view is None or self._view.generation != self._tally.generation:
-                self._view = self._tally.snapshot(self._pinned())
+                self._view = self._tally.snapshot(self._pins.by_row(self._tally.row))
             return self._view
 
     def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
@@ -329,7 +315,7 @@ class Ledger:
 
     def _set_spec(self, spec: NodeSpec) -> None:
         if spec.marks_assigned:
-            self._marking.add(spec.name)
+            self._pins.marks(spec.name)
         if self._specs.get(spec.name) != spec:
             self._specs[spec.name] = spec
             self._recount(spec.name)
@@ -337,14 +323,14 @@ class Ledger:
     def _drop_node(self, name: str) -> None:
         if self._specs.pop(name, None) is not None:
             self._tally.remove_node(name)
-            self._marking.discard(name)
+            self._pins.drop_node(name)
 
     def _recount(self, node: str) -> None:
         uids = self._on_node.get(node, ())
         entries = [self._entries[uid] for uid in uids if uid in self._entries]
         plain = [self._plain[uid] for uid in uids if uid in self._plain]
         if any(entry.assigned for entry in entries):
-            self._marking.add(node)
+            self._pins.marks(node)
         charges = (*map(_charge, entries), *map(_plain_charge, plain))
         self._tally.set_node(self._shape(node), charges)
 
@@ -416,20 +402,14 @@ class Ledger:
         self._waiting.pop(uid, None)
         self._entries[uid] = entry
         self._on_node.setdefault(entry.node, set()).add(uid)
-        if entry.assigned:
-            self._marking.add(entry.node)
-        elif entry.placement is not None:
-            devices = tuple(device for device, _ in entry.placement)
-            self._pins.setdefault(entry.node, {})[uid] = (entry.request.sizes, devices)
+        self._pins.add(entry)
         self._tally.add(_charge(entry))
 
     def _take(self, uid: str) -> None:
         entry = self._entries.pop(uid)
         self._tally.subtract(_charge(entry))
         self._leave(entry.node, uid)
-        pins = self._pins.get(entry.node)
-        if pins is not None and pins.pop(uid, None) is not None and not pins:
-            del self._pins[entry.node]
+        self._pins.remove(entry)
 
     def _leave(self, node: str, uid: str) -> None:
         uids = self._on_node[node]
@@ -454,24 +434,8 @@ class Ledger:
                 raise InsufficientMemory(
                     f"node {node!r}: device {device} has no room for {units} units any more"
                 )
-        if self._pairs(node):
-            for sizes, devices in self._pins.get(node, {}).values():
-                if sizes & request.sizes and devices != allocation.devices:
-                    raise InsufficientMemory(
-                        f"node {node!r}: an equal pod waits for the device plug-in"
-                    )
-
-    def _pairs(self, node: str) -> bool:
-        return self._pairing is Pairing.ON or (
-            self._pairing is Pairing.AUTO and node in self._marking
-        )
-
-    def _pinned(self) -> dict[int, tuple[Pinned, ...]]:
-        if self._pairing is Pairing.OFF:
-            return {}
-        nodes = self._pins if self._pairing is Pairing.ON else self._pins.keys() & self._marking
-        rows = self._tally.row
-        return {rows[node]: tuple(self._pins[node].values()) for node in nodes if node in rows}
+        if self._pins.devices(node, request) not in (None, allocation.devices):
+            raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
 
     def _unplaced(self, entry: Entry) -> bool:
         spec = self._specs.get(entry.node)
@@ -487,7 +451,7 @@ class Ledger:
             self._shape(node),
             self._tally.used(node),
             tuple(entries),
-            self._pairs(node),
+            self._pins.active(node),
             cpu,
             memory,
         )

@@ -9,7 +9,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from gpushare.ledger import Ledger, Pairing
+from gpushare.core.pairing import Pairing
+from gpushare.ledger import Ledger
 
 # A busy machine is no failure; a failing example prints the line that replays it.
 settings.register_profile(

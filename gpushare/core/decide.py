@@ -4,16 +4,17 @@ Pure functions over a Snapshot. Filter, prioritize and bind use the same mask an
 so a node that passes filter can be bound while nothing changes, and bind ranks as prioritize did.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import compress, repeat
 
 import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
+from gpushare.core.pairing import paired_devices
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Pinned, Rows, Snapshot
+from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
@@ -72,20 +73,6 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
             keep[[device for device in allowed if device < len(keep)]] = True
             mask[place] &= keep
     return mask
-
-
-def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...] | None:
-    """The devices that pairing leaves on a node with these pins: None for all, () for none.
-
-    While a bound pod has not been served by the device plug-in, which tells pods apart by size
-    alone, another of an equal size on the node could be given its devices. On the same devices a
-    swap is no harm.
-    """
-    pins = {devices for sizes, devices in pinned if sizes & request.sizes}
-    if not pins:
-        return None
-    devices = pins.pop()
-    return devices if not pins and len(devices) == request.devices else ()
 
 
 def score_nodes(

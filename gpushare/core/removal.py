@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import comb, inf
 
-from gpushare.core.decide import paired_devices
 from gpushare.core.model import Entry, NodeBooks, Request, Shares
+from gpushare.core.pairing import paired_devices
 
 EXACT = 8
 """Up to this many pods that hold parts of the same devices the best set is found by trying all."""

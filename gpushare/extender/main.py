@@ -20,6 +20,7 @@ from typing import Any
 import yaml
 from gunicorn.app.base import BaseApplication
 
+from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiError, SettingsError
@@ -40,7 +41,7 @@ from gpushare.kube.follow import FollowScheduler
 from gpushare.kube.leading import Leading
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.ledger import Ledger, Pairing
+from gpushare.ledger import Ledger
 from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit

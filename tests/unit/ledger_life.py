@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from gpushare.core.decide import filter_nodes, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.errors import InsufficientMemory, RequestRefused
-from gpushare.ledger import Ledger, Pairing
+from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 from tests.unit.ledger_world import READ_TIMEOUT, Post, World
 

@@ -30,8 +30,9 @@ from gpushare.core.model import (
     Request,
     Shares,
 )
+from gpushare.core.pairing import Pairing
 from gpushare.errors import RequestRefused
-from gpushare.ledger import Ledger, Pairing
+from gpushare.ledger import Ledger
 
 
 def run(text: str) -> str:

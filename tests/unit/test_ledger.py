@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.pairing import Pairing
 from gpushare.core.tally import Charge
 from gpushare.errors import InvariantError
-from gpushare.ledger import Ledger, Pairing
+from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 from tests.unit.ledger_script import run
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from gpushare.core.model import Request
-from gpushare.ledger import Pairing
+from gpushare.core.pairing import Pairing
 from tests.unit.ledger_life import NODES, Life
 
 names = st.sampled_from(NODES)

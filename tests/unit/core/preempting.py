@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Entry, NodeBooks, NodeSpec, ObservedPod, PodRef, Request, State
+from gpushare.core.pairing import Pairing
 from gpushare.core.removal import Budget
 from gpushare.core.victims import Preemptor
-from gpushare.ledger import Ledger, Pairing
+from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 
 NODE = "n1"

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.core.model import Entry, NodeSpec, PodRef
+from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.binder import Answer, Bind, ReadPod, Step, WriteBinding
 from gpushare.extender.books import Books, Library
-from gpushare.ledger import HOLD, Ledger, Overdue, Pairing
+from gpushare.ledger import HOLD, Ledger, Overdue
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import Pod, binding
 from gpushare.wire.pods import observe_pod, request_of

@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request
+from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.extender.binder import BUDGET, Answer, Asked, Bind, ReadPod, Step, WriteBinding
 from gpushare.extender.books import Books, Library
-from gpushare.ledger import HOLD, LANDED_GRACE, Ledger, Pairing
+from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import observe_pod
