@@ -1,0 +1,80 @@
+"""Pairing: which devices are left to a pod while an equal one waits for its device plug-in.
+
+The kubelet tells a device plug-in how much, not for which pod: with two equal pods waiting on
+different devices of a node, the plug-in may swap them. So while a bound pod has not been served,
+another of an equal size takes the same devices, where a swap is no harm, or waits.
+"""
+
+from collections.abc import Iterable, Mapping
+from enum import Enum
+
+from gpushare.core.model import Entry, Request
+from gpushare.core.snapshot import Pinned
+
+
+class Pairing(Enum):
+    """On which nodes a bound pod holds back its equals until its device plug-in has served it."""
+
+    AUTO = "auto"  # where a plug-in is known to mark the pods it has served
+    ON = "on"
+    OFF = "off"
+
+
+def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...] | None:
+    """The devices that pairing leaves on a node with these pins: None for all, () for none."""
+    pins = {devices for sizes, devices in pinned if sizes & request.sizes}
+    if not pins:
+        return None
+    devices = pins.pop()
+    return devices if not pins and len(devices) == request.devices else ()
+
+
+class Pins:
+    """The pods that hold back their equals, by node. Counted by the Ledger, under its lock."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        self._pairing = pairing
+        self._pins: dict[str, dict[str, Pinned]] = {}
+        self._marking: set[str] = set()
+
+    def active(self, node: str) -> bool:
+        """Whether pairing counts on the node."""
+        return self._pairing is Pairing.ON or (
+            self._pairing is Pairing.AUTO and node in self._marking
+        )
+
+    def marks(self, node: str) -> None:
+        """A device plug-in of the node is known to mark the pods it has served."""
+        self._marking.add(node)
+
+    def drop_node(self, node: str) -> None:
+        """The node is gone: what is known of its plug-in is not true of its successor."""
+        self._marking.discard(node)
+
+    def add(self, entry: Entry) -> None:
+        """Take a charge into account."""
+        if entry.assigned:
+            self.marks(entry.node)
+        elif entry.placement is not None:
+            devices = tuple(device for device, _ in entry.placement)
+            pin = (entry.request.sizes, devices)
+            self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin
+
+    def remove(self, entry: Entry) -> None:
+        """Take a charge out of account."""
+        pins = self._pins.get(entry.node)
+        if pins is not None and pins.pop(entry.ref.uid, None) is not None and not pins:
+            del self._pins[entry.node]
+
+    def devices(self, node: str, request: Request) -> tuple[int, ...] | None:
+        """The devices left to the request: None for all, () for none."""
+        if not self.active(node):
+            return None
+        return paired_devices(self._pins.get(node, {}).values(), request)
+
+    def by_row(self, rows: Mapping[str, int]) -> dict[int, tuple[Pinned, ...]]:
+        """The pins that count, by the row of their node."""
+        if self._pairing is Pairing.OFF:
+            return {}
+        nodes = self._pins if self._pairing is Pairing.ON else self._pins.keys() & self._marking
+        return {rows[node]: tuple(self._pins[node].values()) for node in nodes if node in rows}
