@@ -1,0 +1,72 @@
+"""Which pods a PodDisruptionBudget covers: by Kubernetes' selectors; nonsense covers none."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.wire.budgets import read_budget, selects
+
+LABELS = {"app": "db", "tier": "a"}
+
+
+def expression(operator: str, *values: str, key: str = "app") -> dict[str, object]:
+    return {"matchExpressions": [{"key": key, "operator": operator, "values": list(values)}]}
+
+
+@pytest.mark.parametrize(
+    ("selector", "chosen"),
+    [
+        (None, False),
+        ({}, True),
+        ({"matchLabels": {"app": "db"}}, True),
+        ({"matchLabels": {"app": "db", "tier": "b"}}, False),
+        (expression("In", "web", "db"), True),
+        (expression("In", "web"), False),
+        (expression("NotIn", "web"), True),
+        (expression("NotIn", "db"), False),
+        (expression("NotIn", "x", key="absent"), True),
+        (expression("Exists"), True),
+        (expression("DoesNotExist"), False),
+        (expression("DoesNotExist", key="absent"), True),
+        (expression("Nonsense"), False),
+        ({"matchLabels": {"app": "db"}, **expression("In", "web")}, False),
+    ],
+)
+def test_selectors_choose_as_kubernetes_does(selector: object, chosen: bool) -> None:
+    assert selects(selector, LABELS) is chosen
+
+
+def test_a_budget_covers_its_namespace_but_not_what_it_has_counted_out() -> None:
+    spec = {"selector": {"matchLabels": {"app": "db"}}}
+    budget = read_budget("ns", spec, {"disruptionsAllowed": 2, "disruptedPods": {"gone": "t"}})
+    assert budget.allowed == 2
+    assert budget.covers("ns", "db-0", LABELS)
+    assert not budget.covers("other", "db-0", LABELS)
+    assert not budget.covers("ns", "gone", LABELS)
+
+
+@pytest.mark.parametrize("allowed", [None, "2", True, 1.5])
+def test_a_count_that_is_none_allows_nothing(allowed: object) -> None:
+    assert read_budget("ns", {}, {"disruptionsAllowed": allowed}).allowed == 0
+    assert read_budget("ns", None, None).allowed == 0
+
+
+_JSON = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=3)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.dictionaries(
+            st.sampled_from(
+                ["selector", "matchLabels", "matchExpressions", "key", "operator", "values"]
+            ),
+            inner,
+            max_size=4,
+        ),
+    ),
+)
+
+
+@given(_JSON, _JSON)
+def test_nonsense_is_no_error(spec: object, status: object) -> None:
+    read_budget("ns", spec, status).covers("ns", "p", LABELS)
+    selects(spec, LABELS)
