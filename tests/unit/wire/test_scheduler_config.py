@@ -263,3 +263,30 @@ def test_arbitrary_documents_never_raise_anything_else(one: Any, two: Any, diale
     for document in (one, dialect(one), dialect(profiles=two), dialect(ORIGINAL | {"weight": two})):
         with suppress(SettingsError):
             decode_scheduler_config(document)
+
+
+def test_a_lock_that_newer_releases_refuse_is_warned_about() -> None:
+    election = {"leaderElect": True, "resourceLock": "endpointsleases"}
+    (warning,) = decode_scheduler_config(component(leaderElection=election)).warnings
+    assert warning.startswith("leaderElection.resourceLock: 'endpointsleases'; kube-scheduler")
+    assert (
+        decode_scheduler_config(component(version="v1beta2", leaderElection=election)).warnings
+        == ()
+    )
+
+
+def test_v1alpha1_has_no_extenders_of_its_own() -> None:
+    found = decode_scheduler_config(component(ORIGINAL, version="v1alpha1"))
+    assert found.extenders == ()
+    assert found.warnings == ("extenders: unknown, and not read",)
+
+
+def test_many_unknown_keys_are_one_warning_of_bounded_length() -> None:
+    strange: dict[str, Any] = {f"key{n:02}": n for n in range(20)} | {"a\nb": 1, "x" * 500: 1}
+    (warning,) = decode_scheduler_config(component(**strange)).warnings
+    assert "key07 and 14 more" in warning
+    assert "\n" not in warning
+    assert len(warning) < 500
+    (warning,) = decode_scheduler_config(policy(**{"a\nb": 1, "x" * 500: 1})).warnings
+    assert "\n" not in warning
+    assert len(warning) < 500

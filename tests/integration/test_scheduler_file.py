@@ -1,0 +1,144 @@
+"""`gpushare serve` reads kube-scheduler's own file, and a Policy in a ConfigMap behind it."""
+
+import http.client
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.cli.main import main
+from gpushare.errors import SettingsError
+from gpushare.extender.scheduler_file import Reader, SchedulerFile, read_scheduler_file
+from gpushare.kube.client import KubeClient, connect
+from gpushare.localcluster.client import HttpClient
+from tests.integration.cluster import MAPS, Cluster
+from tests.integration.process import free_port
+from tests.integration.verbs import poll
+
+CONFIGS = Path(__file__).parents[1] / "data" / "scheduler_configs"
+OUTER = CONFIGS / "v1alpha1-policy-configmap.yaml"
+
+
+def read(cluster: Cluster, folder: Path) -> SchedulerFile:
+    def client() -> KubeClient:
+        return connect(cluster.kubeconfig(folder), pool_size=1, user_agent="test")
+
+    def load(path: str) -> object:
+        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+
+    reader = Reader(load, lambda text, _: yaml.safe_load(text), client)
+    return read_scheduler_file(str(OUTER), None, False, reader)
+
+
+def put(cluster: Cluster, data: dict[str, str]) -> None:
+    metadata = {"name": "scheduler-policy", "namespace": "kube-system"}
+    cluster.create(MAPS, "kube-system", {"metadata": metadata, "data": data})
+
+
+def test_a_policy_in_a_config_map_is_read_through_the_api_server(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    put(cluster, {"policy.cfg": (CONFIGS / "policy-full.json").read_text(encoding="utf-8")})
+    found = read(cluster, tmp_path)
+    assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
+    assert found.entry.prioritize_verb == "sort"
+
+
+@pytest.mark.parametrize(
+    ("data", "part"),
+    [
+        (None, "not found"),
+        ({}, "has no text under the key policy.cfg"),
+        ({"policy.json": "{}"}, "has no text under the key policy.cfg"),
+        ({"policy.cfg": ""}, "is empty"),
+        ({"policy.cfg": "{}"}, "kind: must be Policy"),
+    ],
+)
+def test_a_config_map_without_a_policy_is_named(
+    data: dict[str, str] | None, part: str, cluster: Cluster, tmp_path: Path
+) -> None:
+    if data is not None:
+        put(cluster, data)
+    with pytest.raises(SettingsError) as error:
+        read(cluster, tmp_path)
+    assert str(error.value).startswith(f"{OUTER}: policy ConfigMap kube-system/scheduler-policy: ")
+    assert part in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_without_listen_serve_listens_where_the_file_calls(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    port = free_port()
+    document = json.loads((CONFIGS / "policy-full.json").read_text(encoding="utf-8"))
+    document["extenders"][0]["urlPrefix"] = f"http://localhost:{port}/share"
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    command = [
+        *(sys.executable, "-m", "gpushare.cli.main", "serve", "--leadership", "off"),
+        *("--health-listen", f"127.0.0.1:{free_port()}", "--scheduler-config", str(file)),
+        *("--kubeconfig", cluster.kubeconfig(tmp_path)),
+    ]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
+    log = tmp_path / "log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
+    client = HttpClient(f"http://127.0.0.1:{port}")
+
+    def answers() -> bool:
+        assert process.poll() is None, log.read_text()
+        try:
+            return client.call("GET", "/share/inspect", timeout=5.0).status == 200
+        except (OSError, http.client.HTTPException):
+            return False
+
+    try:
+        poll(answers, log.read_text)
+    finally:
+        process.terminate()
+        process.wait(20)
+        client.close()
+    assert f"listen=127.0.0.1:{port} " in log.read_text()
+    assert "gpushare serve: " not in log.read_text()
+
+
+def candidates(document: Any) -> None:
+    first = document["extenders"][0]
+    document["extenders"] = [
+        first | {"urlPrefix": f"http://127.0.0.1:{port}/x", "bindVerb": "", "managedResources": []}
+        for port in (1, 2)
+    ]
+
+
+def broken(document: Any) -> None:
+    document["extenders"][0]["weight"] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        (candidates, "extenders[0] (http://127.0.0.1:1/x), extenders[1] (http://127.0.0.1:2/x)"),
+        (broken, "extenders[0].weight: must be positive"),
+    ],
+)
+def test_a_file_that_leaves_a_doubt_ends_serve_with_2_and_one_line(
+    change: Callable[[Any], None],
+    part: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    document = json.loads((CONFIGS / "policy-full.json").read_text(encoding="utf-8"))
+    change(document)
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    assert main(["serve", "--scheduler-config", str(file)]) == 2
+    told = capsys.readouterr()
+    assert part in told.err
+    assert told.err.startswith(f"gpushare serve: {file}: ")
+    assert told.err.count("\n") == 1

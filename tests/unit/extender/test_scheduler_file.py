@@ -1,0 +1,113 @@
+"""What `serve` takes from kube-scheduler's file: entry, address, routes, and what else to read."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.extender.app import Routes
+from gpushare.extender.scheduler_file import Reader, SchedulerFile, read_scheduler_file, routes_of
+from gpushare.kube.client import KubeClient
+from gpushare.wire.scheduler_config import ExtenderConfig
+
+FILE = "/etc/kubernetes/scheduler.yaml"
+ENTRY = {
+    "urlPrefix": "http://127.0.0.1:4000/gpus/",
+    "filterVerb": "fit",
+    "bindVerb": "bind",
+    "nodeCacheCapable": True,
+    "managedResources": [{"name": "aliyun.com/gpu-mem"}],
+}
+POLICY = {"kind": "Policy", "apiVersion": "v1", "priorities": [], "extenders": [ENTRY]}
+
+
+def component(version: str = "v1", **fields: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": f"kubescheduler.config.k8s.io/{version}",
+        "kind": "KubeSchedulerConfiguration",
+    } | fields
+
+
+def pointing(path: str) -> dict[str, Any]:
+    return component("v1alpha1", algorithmSource={"policy": {"file": {"path": path}}})
+
+
+def read(
+    documents: Mapping[str, object], listen: tuple[str, int] | None = None, tls: bool = False
+) -> SchedulerFile:
+    def client() -> KubeClient:
+        raise AssertionError("no ConfigMap was named")
+
+    def load(path: str) -> object:
+        if path not in documents:
+            raise SettingsError(f"{path} cannot be read")
+        return documents[path]
+
+    return read_scheduler_file(FILE, listen, tls, Reader(load, lambda text, _: text, client))
+
+
+def test_without_a_file_everything_is_as_documented() -> None:
+    def nothing(*_: str) -> KubeClient:
+        raise AssertionError("there is nothing to read")
+
+    found = read_scheduler_file("", None, False, Reader(nothing, nothing, nothing))
+    assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
+    assert routes_of(found.entry) == Routes()
+
+
+def test_address_and_routes_are_those_of_our_entry() -> None:
+    found = read({FILE: component(extenders=[ENTRY])})
+    assert (found.listen, found.warnings) == ("127.0.0.1:4000", ())
+    assert routes_of(found.entry) == Routes(prefix="/gpus", filter="fit", bind="bind")
+
+
+def test_an_address_elsewhere_is_not_listened_at_and_warned_about() -> None:
+    entry = ENTRY | {"urlPrefix": "http://gpu.example:4000/gpus"}
+    found = read({FILE: component(extenders=[entry])})
+    assert found.listen == "127.0.0.1:32766"
+    (warning,) = found.warnings
+    assert "gpu.example:4000" in warning
+
+
+def test_another_port_than_the_files_is_warned_about_once() -> None:
+    (warning,) = read({FILE: POLICY}, listen=("127.0.0.1", 5000)).warnings
+    assert "4000" in warning
+    assert "5000" in warning
+
+
+def test_warnings_of_the_file_are_handed_on() -> None:
+    original = {key: value for key, value in POLICY.items() if key != "priorities"}
+    (warning,) = read({FILE: original}).warnings
+    assert 'add "priorities": []' in warning
+
+
+@pytest.mark.parametrize(
+    ("named", "path"),
+    [("/srv/policy.json", "/srv/policy.json"), ("policy.json", "/etc/kubernetes/policy.json")],
+)
+def test_a_policy_file_is_followed_from_the_folder_of_the_file(named: str, path: str) -> None:
+    found = read({FILE: pointing(named), path: POLICY})
+    assert found.listen == "127.0.0.1:4000"
+    assert found.entry.filter_verb == "fit"
+
+
+def test_every_error_begins_with_the_file_and_names_the_policy() -> None:
+    for documents, part in (
+        ({FILE: component(extenders=[])}, "none has a filterVerb"),
+        ({FILE: component(extenders=[ENTRY | {"urlPrefix": "x"}])}, r"extenders\[0\]\.urlPrefix"),
+        ({FILE: pointing("p.json")}, "p.json cannot be read"),
+        (
+            {FILE: pointing("p.json"), "/etc/kubernetes/p.json": None},
+            "policy file p.json: is empty",
+        ),
+        ({FILE: pointing("p.json"), "/etc/kubernetes/p.json": 7}, "policy file p.json"),
+        ({FILE: None}, "apiVersion"),
+    ):
+        with pytest.raises(SettingsError, match=f"^{FILE}: .*{part}"):
+            read(documents)
+
+
+def test_verbs_that_the_file_leaves_out_keep_our_names() -> None:
+    entry = ExtenderConfig("http://127.0.0.1:1", preempt_verb="evict")
+    assert routes_of(entry) == Routes(prefix="", preempt="evict")
