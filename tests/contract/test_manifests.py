@@ -1,0 +1,345 @@
+"""The manifests are what Kubernetes takes, fit the program they start, and ask for no more than it
+needs.
+"""
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate  # type: ignore[import-untyped]  # it has no annotations
+import pytest
+import yaml
+
+from gpushare import __version__
+from gpushare.settings import address, is_loopback
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import request_of
+from gpushare.wire.scheduler_entry import endpoint, our_entry
+from tests.contract.manifests import (
+    EXTENDER,
+    FOLDERS,
+    ROOT,
+    STATIC_PODS,
+    container,
+    one,
+    rendered,
+    rights,
+    scheduler_file,
+    second_pod,
+    served,
+    static_pod,
+)
+
+Json = dict[str, Any]
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH to render with"),
+]
+
+SCHEDULER_FILE = EXTENDER / "second-scheduler" / "kube-scheduler.yaml"
+SHIPPED = ROOT / "config" / "scheduler" / "kube-scheduler.yaml"
+ACCOUNT = {"kind": "ServiceAccount", "name": "gpushare-extender", "namespace": "kube-system"}
+USER = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "gpushare-extender"}
+
+LEASES = "coordination.k8s.io"
+READS = {
+    ("", "", "nodes", "list", ""),
+    ("", "", "nodes", "watch", ""),
+    ("", "", "pods", "get", ""),
+    ("", "", "pods", "list", ""),
+    ("", "", "pods", "watch", ""),
+    ("", "policy", "poddisruptionbudgets", "list", ""),
+    ("", "policy", "poddisruptionbudgets", "watch", ""),
+    ("kube-system", "", "configmaps", "list", ""),
+    ("kube-system", "", "configmaps", "watch", ""),
+}
+WRITES = {
+    ("", "", "pods/binding", "create", ""),
+    ("", "events.k8s.io", "events", "create", ""),
+    ("", "events.k8s.io", "events", "patch", ""),
+}
+OWN_LEASE = {
+    ("kube-system", LEASES, "leases", "get", "gpushare-extender"),
+    ("kube-system", LEASES, "leases", "update", "gpushare-extender"),
+    ("kube-system", LEASES, "leases", "create", ""),
+}
+SCHEDULERS_LEASE = {("kube-system", LEASES, "leases", "get", "kube-scheduler")}
+SECOND_LEASE = {
+    ("kube-system", LEASES, "leases", "get", "gpushare-scheduler"),
+    ("kube-system", LEASES, "leases", "update", "gpushare-scheduler"),
+    ("kube-system", LEASES, "leases", "create", ""),
+}
+
+
+def check_schema(document: Json) -> None:
+    """Fail unless the API of Kubernetes 1.37 takes it; a key that does not exist fails too."""
+    kubernetes_validate.validate(document, "1.37", strict=True)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_rendered_document_fits_the_schema_of_kubernetes(folder: str) -> None:
+    documents = rendered(folder)
+    assert documents
+    for document in documents:
+        check_schema(document)
+    names = [(document["kind"], document["metadata"]["name"]) for document in documents]
+    assert len(set(names)) == len(names)
+
+
+def test_a_key_that_does_not_exist_does_not_pass() -> None:
+    account = one("base", "ServiceAccount", "gpushare-extender")
+    with pytest.raises(kubernetes_validate.ValidationError):
+        check_schema({**account, "automountToken": True})
+
+
+@pytest.mark.parametrize("file", sorted(STATIC_PODS.iterdir()), ids=lambda file: file.name)
+def test_every_static_pod_fits_the_schema_of_kubernetes(file: Path) -> None:
+    pod = yaml.safe_load(file.read_text())
+    check_schema(pod)
+    assert pod["kind"] == "Pod"
+    # The kubelet refuses a static pod that names other objects of the API.
+    assert "serviceAccountName" not in pod["spec"]
+    assert {next(iter(v.keys() - {"name"})) for v in pod["spec"]["volumes"]} <= {
+        "hostPath",
+        "emptyDir",
+    }
+
+
+# -- rights ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("folder", "account", "expected"),
+    [
+        ("base", ACCOUNT, READS | WRITES | OWN_LEASE),
+        ("second-scheduler", ACCOUNT, READS | WRITES | OWN_LEASE | SECOND_LEASE),
+        ("existing-scheduler", USER, READS | WRITES | SCHEDULERS_LEASE),
+    ],
+)
+def test_the_rights_are_these_and_no_other(folder: str, account: Json, expected: set[Any]) -> None:
+    assert set(rights(folder, account)) == expected
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_nothing_gives_a_right_to_change_pods_or_to_everything(folder: str) -> None:
+    for document in rendered(folder):
+        for rule in document.get("rules", ()):
+            words = {*rule["apiGroups"], *rule["resources"], *rule["verbs"]}
+            assert "*" not in words
+            assert "pods" not in rule["resources"] or set(rule["verbs"]) <= {"get", "list", "watch"}
+            assert not words & {"bindings", "pods/status", "escalate", "impersonate", "secrets"}
+
+
+def test_every_binding_is_of_a_role_that_is_there_and_of_one_account() -> None:
+    given = {
+        "system:kube-scheduler",
+        "system:volume-scheduler",
+        "extension-apiserver-authentication-reader",
+    }
+    for folder, account in (("second-scheduler", ACCOUNT), ("existing-scheduler", USER)):
+        roles = {d["metadata"]["name"] for d in rendered(folder) if "rules" in d}
+        bindings = [d for d in rendered(folder) if "subjects" in d]
+        assert {b["roleRef"]["name"] for b in bindings} - given == roles
+        assert all(b["subjects"] == [account] for b in bindings)
+    kinds = {document["kind"] for document in rendered("existing-scheduler")}
+    assert "ServiceAccount" not in kinds  # the user of the certificate is no account
+
+
+# -- pods -----------------------------------------------------------------------------------------
+
+
+def all_pods() -> list[tuple[str, Json]]:
+    names = ("gpushare-extender", "kube-scheduler")
+    return [("second", second_pod()), *((name, static_pod(name)) for name in names)]
+
+
+def test_our_pods_are_placed_while_no_extender_answers() -> None:
+    shipped = scheduler_file(SHIPPED)
+    managed = {resource.name for resource in our_entry(shipped, None).managed_resources}
+    assert managed
+    for name, pod in all_pods():
+        meta = {"name": "x", "namespace": "kube-system", "uid": "u", **pod.get("metadata", {})}
+        decoded = PODS.decode(json.dumps({**pod, "metadata": meta}).encode())
+        assert request_of(decoded, ALIYUN).units == 0, name
+        for part in (*pod["spec"]["containers"], *pod["spec"].get("initContainers", ())):
+            asked = part["resources"]
+            # kube-scheduler asks about the names alone, whatever the amount.
+            assert not managed & {*asked.get("requests", ()), *asked.get("limits", ())}, name
+        assert "schedulerName" not in pod["spec"], name
+
+
+def test_the_second_scheduler_is_one_and_never_two_at_once() -> None:
+    deployment = one("second-scheduler", "Deployment", "gpushare-scheduler")
+    spec = deployment["spec"]
+    assert (spec["replicas"], spec["strategy"]) == (1, {"type": "Recreate"})
+    labels = spec["template"]["metadata"]["labels"]
+    assert spec["selector"]["matchLabels"].items() <= labels.items()
+    kinds = {document["kind"] for folder in FOLDERS for document in rendered(folder)}
+    assert "PodDisruptionBudget" not in kinds  # it would hold up every drain of the node
+
+
+def restricted(pod: Json, name: str) -> None:
+    """Fail unless the container keeps the Pod Security Standard `restricted`."""
+    whole, own = pod["spec"]["securityContext"], container(pod, name)["securityContext"]
+    assert whole["runAsNonRoot"] is True
+    assert whole["runAsUser"] > 0
+    assert whole["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert own["allowPrivilegeEscalation"] is False
+    assert own["capabilities"] == {"drop": ["ALL"]}
+    assert own["readOnlyRootFilesystem"] is True  # this one beyond the standard
+    assert not {"privileged", "runAsNonRoot", "runAsUser", "seccompProfile"} & own.keys()
+
+
+def test_the_pods_keep_the_restricted_standard() -> None:
+    pod = second_pod()
+    for part in ("kube-scheduler", "gpushare"):
+        restricted(pod, part)
+    assert not {"hostNetwork", "hostPID", "hostIPC"} & pod["spec"].keys()
+    kinds = {next(iter(volume.keys() - {"name"})) for volume in pod["spec"]["volumes"]}
+    assert kinds == {"configMap", "emptyDir"}
+    # The static pod needs the host's network and a folder of it, and nothing else of what
+    # `restricted` forbids.
+    restricted(static_pod("gpushare-extender"), "gpushare")
+
+
+@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
+def test_the_extender_can_write_in_tmp_alone(pod: Any) -> None:
+    mounts = container(pod(), "gpushare")["volumeMounts"]
+    assert [m["mountPath"] for m in mounts if not m.get("readOnly")] == ["/tmp"]  # noqa: S108 -- a path in a pod
+
+
+def test_the_user_is_the_one_of_the_image() -> None:
+    user = re.search(r"^USER (\d+):(\d+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert user is not None
+    for pod in (second_pod(), static_pod("gpushare-extender")):
+        context = pod["spec"]["securityContext"]
+        assert (context["runAsUser"], context["runAsGroup"]) == (int(user[1]), int(user[2]))
+
+
+def test_every_image_is_pinned_and_ours_is_of_this_version() -> None:
+    for name, pod in all_pods():
+        for part in pod["spec"]["containers"]:
+            image, _, tag = part["image"].rpartition(":")
+            assert re.fullmatch(r"v?\d+\.\d+\.\d+", tag), name
+            assert image in ("gpushare", "registry.k8s.io/kube-scheduler")
+            assert image != "gpushare" or tag == __version__
+            assert part["imagePullPolicy"] == "IfNotPresent"
+
+
+# -- wiring ---------------------------------------------------------------------------------------
+
+
+def probed(pod: Json) -> dict[str, tuple[str, int]]:
+    """(path, port) of each probe of the extender."""
+    part = container(pod, "gpushare")
+    ports = {port["name"]: port["containerPort"] for port in part.get("ports", ())}
+    found = {}
+    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
+        http = part[kind]["httpGet"]
+        found[kind] = (http["path"], ports.get(http["port"], http["port"]))
+    return found
+
+
+@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
+def test_the_probes_ask_where_the_extender_answers(pod: Any) -> None:
+    host, port = address(served(pod()).health_listen, "health-listen")
+    assert probed(pod()) == {
+        "startupProbe": ("/livez", port),
+        "livenessProbe": ("/livez", port),
+        "readinessProbe": ("/readyz", port),
+    }
+    # On the host's network the probes say so; else the kubelet asks the pod's address.
+    on_host = pod()["spec"].get("hostNetwork", False)
+    get = container(pod(), "gpushare")["readinessProbe"]["httpGet"]
+    assert (host, get.get("host")) == (("127.0.0.1", "127.0.0.1") if on_host else ("0.0.0.0", None))  # noqa: S104
+
+
+def test_both_containers_of_the_second_scheduler_read_the_one_file() -> None:
+    pod = second_pod()
+    settings = served(pod)
+    scheduler, extender = container(pod, "kube-scheduler"), container(pod, "gpushare")
+    assert f"--config={settings.scheduler_config}" in scheduler["command"]
+    folder, _, key = settings.scheduler_config.rpartition("/")
+    for part in (scheduler, extender):
+        (mount,) = (m for m in part["volumeMounts"] if m["name"] == "config")
+        assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
+    (volume,) = (v for v in pod["spec"]["volumes"] if v["name"] == "config")
+    generated = one("second-scheduler", "ConfigMap", volume["configMap"]["name"])
+    # The hash makes a new pod of a new file.
+    assert volume["configMap"]["name"] != "gpushare-scheduler-config"
+    assert generated["data"] == {key: SCHEDULER_FILE.read_text()}
+    assert settings.leadership == "lease"
+
+
+def test_the_second_scheduler_calls_the_extender_of_its_own_pod() -> None:
+    config = scheduler_file(SCHEDULER_FILE)
+    assert config.warnings == ()
+    place = endpoint(our_entry(config, None))
+    assert place.loopback
+    settings = served(second_pod())
+    assert settings.listen == ""  # what the file says
+    health = address(settings.health_listen, "health-listen")[1]
+    ports = [p["containerPort"] for c in second_pod()["spec"]["containers"] for p in c["ports"]]
+    assert ports == [10259, health]
+    assert place.port not in ports  # nobody else has to reach it
+
+
+def test_the_second_schedulers_file_says_of_the_extender_what_the_shipped_one_says() -> None:
+    ours, shipped = (yaml.safe_load(file.read_text()) for file in (SCHEDULER_FILE, SHIPPED))
+    own = {"clientConnection", "leaderElection", "profiles"}
+    assert {k: v for k, v in ours.items() if k not in own} == {
+        k: v for k, v in shipped.items() if k not in own
+    }
+
+
+def test_the_second_scheduler_takes_nothing_from_the_first() -> None:
+    document = yaml.safe_load(SCHEDULER_FILE.read_text())
+    assert scheduler_file(SCHEDULER_FILE).scheduler_names == ("gpushare-scheduler",)
+    assert document["leaderElection"] == {
+        "leaderElect": True,
+        "resourceName": "gpushare-scheduler",
+        "resourceNamespace": "kube-system",
+    }
+    assert "clientConnection" not in document  # the account of the pod
+
+
+def test_the_static_extender_follows_the_kube_scheduler_beside_it() -> None:
+    extender, scheduler = static_pod("gpushare-extender"), static_pod("kube-scheduler")
+    settings = served(extender)
+    assert settings.leadership == "scheduler"
+    command = container(scheduler, "kube-scheduler")["command"]
+    assert f"--config={settings.scheduler_config}" in command
+    # Both on the host's network: 127.0.0.1 is one, and so is the name of the host.
+    assert extender["spec"]["hostNetwork"] is scheduler["spec"]["hostNetwork"] is True
+    assert is_loopback(address(settings.health_listen, "health-listen")[0])
+    assert endpoint(our_entry(scheduler_file(SHIPPED), None)).loopback
+    folder = settings.scheduler_config.rpartition("/")[0]
+    assert settings.kubeconfig.startswith(f"{folder}/")
+    for pod, part in ((extender, "gpushare"), (scheduler, "kube-scheduler")):
+        mounts = {m["mountPath"]: m for m in container(pod, part)["volumeMounts"]}
+        assert mounts[folder]["readOnly"] is True
+        paths = {v["name"]: v.get("hostPath", {}).get("path") for v in pod["spec"]["volumes"]}
+        assert paths[mounts[folder]["name"]] == folder
+
+
+def test_the_kubeadm_patch_adds_the_marked_lines_of_the_example() -> None:
+    text = (STATIC_PODS / "kube-scheduler.yaml").read_text()
+    ours = [line for line in text.splitlines() if line.endswith("# gpushare")]
+    assert len(ours) == 8
+    before = yaml.safe_load("\n".join(line for line in text.splitlines() if line not in ours))
+    check_schema(before)
+    patches = EXTENDER / "existing-scheduler" / "kubeadm-patches"
+    (file,) = patches.iterdir()
+    # kubeadm takes the target and the kind of patch from the name.
+    assert file.name == "kube-scheduler+json.yaml"
+    for step in yaml.safe_load(file.read_text()):
+        assert (step["op"], step["path"][-2:]) == ("add", "/-")
+        place: Any = before
+        for word in step["path"].split("/")[1:-1]:
+            place = place[int(word)] if isinstance(place, list) else place[word]
+        place.append(step["value"])
+    assert before == static_pod("kube-scheduler")
