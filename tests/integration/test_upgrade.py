@@ -1,0 +1,199 @@
+"""Moving from the original with pods running: the extender starts on the cluster state that the
+original left, adopts what its annotations say, changes nothing, and never gives that memory again.
+
+The state is the recorded one (tests/data/golden/aliyun): all its small clusters as one, each node
+and pod under its recorded name behind the cluster's.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.localcluster.api.resources import Resource
+from tests.integration.cluster import COUNT, MARK, MEM, NODES, PODS, Cluster
+from tests.integration.oracle import asked, expected_inspect, over_capacity
+from tests.integration.process import Extender
+from tests.integration.verbs import poll
+
+Json = dict[str, Any]
+
+GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
+CASES = sorted(folder.name for folder in GOLDEN.iterdir() if folder.is_dir())
+MIB = "no-address-mib"
+"""Its amounts are as large as MiB, and one is written 2k."""
+
+DIFFERENT: dict[str, tuple[list[int], int, list[str]]] = {
+    # used by device, sum, unplaced pods
+    "allocation-map": ([0, 4, 0, 4], 8, []),
+    "index-beyond": ([0, 1], 5, ["alpha"]),
+    "pending-and-done": ([0, 0, 4, 0], 7, ["no-annotation"]),
+}
+"""Where we show another use than the original did: it believes IDX where there is a map by
+containers, and forgets pods whose devices it cannot tell, which we charge to every device.
+"""
+
+
+def recorded(case: str, kind: str) -> list[Json]:
+    return list(json.loads((GOLDEN / case / "cluster.json").read_text())[kind]["items"])
+
+
+def moved(case: str, body: Json) -> Json:
+    """The object under a name that no other recorded cluster has."""
+    meta, spec = body["metadata"], dict(body["spec"])
+    if spec.get("nodeName"):
+        spec["nodeName"] = f"{case}-{spec['nodeName']}"
+    return {**body, "metadata": {**meta, "name": f"{case}-{meta['name']}"}, "spec": spec}
+
+
+def load(cluster: Cluster) -> None:
+    """Put all recorded objects into the API server, status and all."""
+    for case in CASES:
+        for resource, kind in ((NODES, "nodes"), (PODS, "pods")):
+            for body in recorded(case, kind):
+                store(cluster, resource, moved(case, body))
+
+
+def store(cluster: Cluster, resource: Resource, body: Json) -> None:
+    made = cluster.store.create(resource.table, body)
+    assert made.body["metadata"]["name"] == body["metadata"]["name"]
+
+
+def versions(cluster: Cluster) -> dict[str, str]:
+    """The version of every pod: another one after any write to it."""
+    return {
+        body["metadata"]["name"]: body["metadata"]["resourceVersion"] for body in cluster.all(PODS)
+    }
+
+
+def books(document: Json) -> dict[str, tuple[list[int], int, list[str]]]:
+    """By node: units used by device, in sum, and the names of unplaced pods."""
+    return {
+        node["name"]: (
+            [device["usedGPU"] for device in node["devs"]],
+            node["usedGPU"],
+            [pod["name"] for pod in node.get("unplaced", ())],
+        )
+        for node in document["nodes"]
+    }
+
+
+def expected_books() -> dict[str, tuple[list[int], int, list[str]]]:
+    """What the original said of each recorded cluster, but for the differences above."""
+    found = {}
+    for case in CASES:
+        # inspect/NODE, since it lists a node only once it was asked about.
+        shown = json.loads((GOLDEN / case / "inspect-node.json").read_text())
+        for name, said in books(shown).items():
+            used, total, unplaced = DIFFERENT.get(case, said)
+            found[f"{case}-{name}"] = (used, total, [f"{case}-{pod}" for pod in unplaced])
+    return found
+
+
+def audit(cluster: Cluster) -> None:
+    """Fail where a device holds more than it has, by the API server's objects alone."""
+    kept = {
+        kind: [b for b in cluster.all(kind) if not b["metadata"]["name"].startswith(MIB)]
+        for kind in (NODES, PODS)
+    }
+    assert over_capacity(expected_inspect(kept[NODES], kept[PODS], MEM)) == []
+
+
+@pytest.fixture(scope="module")
+def adopted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Cluster, Extender]]:
+    """The recorded state, and an extender that was started on it."""
+    folder = tmp_path_factory.mktemp("upgrade")
+    cluster = Cluster()
+    load(cluster)
+    extender = Extender(folder, cluster.kubeconfig(folder), "--leadership", "off")
+    try:
+        extender.wait_ready()
+        yield cluster, extender
+        assert "Traceback" not in extender.log, extender.log
+    finally:
+        extender.kill()
+        cluster.stop()
+
+
+Adopted = tuple[Cluster, Extender]
+
+
+def test_what_the_original_placed_is_adopted_and_nothing_is_written(adopted: Adopted) -> None:
+    cluster, extender = adopted
+    before = versions(cluster)
+    document = extender.inspect()
+    assert books(document) == expected_books()
+    assert over_capacity(document) == []
+    assert versions(cluster) == before
+    # Nothing but lists and watches until the first pod is bound.
+    assert {method for method, _ in cluster.server.requests} == {"GET"}
+
+
+def test_every_adopted_pod_keeps_its_device(adopted: Adopted) -> None:
+    _, extender = adopted
+    for case in set(CASES) - set(DIFFERENT):
+        said = json.loads((GOLDEN / case / "inspect-node.json").read_text())
+        for node in said["nodes"]:
+            shown = extender.inspect(f"{case}-{node['name']}")["nodes"][0]["devs"]
+            found = [[pod["name"] for pod in device["pods"]] for device in shown]
+            expected = [[pod["name"] for pod in device["pods"]] for device in node["devs"]]
+            assert found == [[f"{case}-{name}" for name in names] for names in expected], case
+
+
+def place(cluster: Cluster, extender: Extender, pod: Json, mark: Callable[[Json], None]) -> str:
+    """The node that one more pod was bound to, as kube-scheduler would; "" where none fits."""
+    # The node that counts in MiB would never be full.
+    names = [body["metadata"]["name"] for body in cluster.all(NODES)]
+    names = [name for name in names if not name.startswith(MIB)]
+    fit = extender.fit(pod, names)
+    if not fit:
+        return ""
+    scores = extender.prioritize(pod, fit)
+    best = max(fit, key=lambda name: scores[name])
+    assert extender.bind(pod, best) == ""
+    mark(pod)
+    return best
+
+
+def test_more_pods_are_placed_beside_the_adopted_ones_until_all_is_full(adopted: Adopted) -> None:
+    cluster, extender = adopted
+    before = versions(cluster)
+
+    def served(pod: Json) -> None:
+        # The device plug-in stays the original's: it marks each pod that it has served.
+        cluster.annotate_pod(pod, {f"{MARK}ASSIGNED": "true"})
+
+    # No device of these clusters has more left than this; the cluster in MiB would never be full.
+    cluster.annotate_node(f"{MIB}-gpu-node-m", "gpushare.io/devices", "closed: not an inventory")
+    poll(
+        lambda: f"{MIB}-gpu-node-m" not in extender.fit(cluster.pod(16), [f"{MIB}-gpu-node-m"]), ""
+    )
+    placed = []
+    for units in (16, 8, 5, 3, 1):
+        while True:
+            pod = cluster.pod(units)
+            node = place(cluster, extender, pod, served)
+            if not node:
+                break
+            placed.append((units, node))
+            audit(cluster)
+    # A pod whose device nobody knows keeps its 4 (and 3) units free on each device of its node.
+    assert sum(units for units, node in placed if node == "index-beyond-gpu-node-a") == 32 - 1 - 8
+    assert sum(units for units, node in placed if node == "pending-and-done-gpu-node-a") == 48
+    assert sum(units for units, node in placed if node == "empty-gpu-node-a") == 32
+    assert {name: at for name, at in versions(cluster).items() if name in before} == before
+    assert over_capacity(extender.inspect()) == []
+
+
+def test_the_end_of_an_adopted_pod_frees_its_device(adopted: Adopted) -> None:
+    cluster, extender = adopted
+    node = "plain-node-too-gpu-node-a"
+    (pod,) = (b for b in cluster.all(PODS) if b["metadata"]["name"] == "plain-node-too-alpha")
+    assert asked(pod, MEM) == 16
+    waiting = cluster.pod(16, annotations={COUNT: "1"})
+    before = extender.used(node)
+    cluster.delete_pod(pod)
+    poll(lambda: extender.used(node) == [before[0] - 16, *before[1:]], lambda: str(before))
+    assert extender.fit(waiting, [node]) == [node]
