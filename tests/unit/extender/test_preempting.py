@@ -1,94 +1,171 @@
-"""The preempt verb: of the victims proposed, those that really make room on a device."""
+"""Preempt over true books: what pods and budgets the watches have shown decides who goes."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 
-from gpushare.core.model import Allocation, Request
-from gpushare.errors import MessageError, NotReady
-from gpushare.extender.app import Routes, build_app
-from gpushare.wire.annotations import ALIYUN, encode
-from gpushare.wire.pods import observe_pod
-from tests.unit.extender.desk import Desk
-from tests.unit.extender.kit import pod_json, read_pod
+from gpushare.core.removal import Budget
+from gpushare.core.victims import Preemptor, Victims
+from gpushare.extender.budgets import Budgets
+from gpushare.extender.preempting import no_budgets, trim_candidates
+from gpushare.extender.sinks import PodSink
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import BUDGETS, PODS
+from gpushare.wire.pods import may_preempt, observe_pod, priority_of
+from tests.unit.core.clusters import node
+from tests.unit.core.preempting import filled, pod
+from tests.unit.extender.kit import make_library, pod_json, read_pod
+
+Json = dict[str, Any]
+OLD = "2026-01-01T00:00:00Z"
+
+
+def placed(name: str, units: int, device: int, **more: Any) -> Json:
+    """A pod on a device of node big; spec, metadata and status may be added to."""
+    notes = {ALIYUN.idx: str(device), ALIYUN.pod: str(units)}
+    made = pod_json(name, units, node="big", annotations=notes)
+    for part, fields in more.items():
+        made[part] |= fields
+    return made
+
+
+def budget(name: str, allowed: int, **labels: str) -> Json:
+    return {
+        "metadata": {"name": name, "namespace": "team"},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+def event(kind: str, item: Json) -> bytes:
+    return json.dumps({"type": kind, "object": item}).encode()
+
+
+def listed(*items: Json) -> bytes:
+    return json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
+
+
+def trimmed(
+    ledger: Ledger, given: Mapping[str, Sequence[str]], priority: int = 5
+) -> dict[str, tuple[str, ...]]:
+    preemptor = Preemptor(read_request(14), priority)
+    victims = {name: Victims(tuple(uids)) for name, uids in given.items()}
+    left = trim_candidates(ledger, preemptor, victims, no_budgets)
+    return {name: those.uids for name, those in left.items()}
+
+
+def read_request(units: int) -> Any:
+    return observe_pod(read_pod(pod_json("p", units)), ALIYUN).request
+
+
+def test_what_preemption_asks_of_a_pod_is_read() -> None:
+    seen = observe_pod(
+        read_pod(
+            placed(
+                "web",
+                4,
+                0,
+                metadata={"deletionTimestamp": OLD, "labels": {"b": "2", "a": "1"}},
+                spec={"priority": 7},
+                status={"startTime": "1970-01-01T00:01:00Z"},
+            )
+        ),
+        ALIYUN,
+    )
+    assert (seen.priority, seen.started, seen.terminating) == (7, 60.0, True)
+    assert seen.labels == (("a", "1"), ("b", "2"))
+    plain = observe_pod(read_pod(pod_json("plain")), ALIYUN)
+    assert (plain.priority, plain.started, plain.terminating, plain.labels) == (0, 0.0, False, ())
+
+
+def test_only_the_policy_never_forbids_preemption() -> None:
+    assert may_preempt(read_pod({"metadata": {}}))
+    assert may_preempt(read_pod({"spec": {"preemptionPolicy": "PreemptLowerPriority"}}))
+    assert not may_preempt(read_pod({"spec": {"preemptionPolicy": "Never"}}))
+    assert priority_of(read_pod({"spec": {"priority": None}})) == 0
+
+
+def test_the_books_follow_a_pod_that_starts_and_ends_without_counting_it_anew() -> None:
+    library = make_library()
+    ledger = library.shelves[0].ledger
+    ledger.node_changed(node("big", 16, 16))
+    sink = PodSink(library)
+    sink.apply(PODS.decode_event(event("ADDED", placed("web", 4, 0))))
+    before = ledger.snapshot().generation
+    starts = placed("web", 4, 0, status={"startTime": OLD})
+    sink.apply(PODS.decode_event(event("MODIFIED", starts)))
+    ends = placed("web", 4, 0, status={"startTime": OLD}, metadata={"deletionTimestamp": OLD})
+    sink.apply(PODS.decode_event(event("MODIFIED", ends)))
+    entry = ledger.dump("big")[0].entries[0]
+    assert (entry.started > 0, entry.terminating) == (True, True)
+    assert ledger.snapshot().generation == before
+    ledger.check()
+
+
+def test_nodes_the_books_do_not_have_or_that_share_nothing_are_no_candidates() -> None:
+    ledger = filled(node("n1", 16), [pod("a", 10, 0)])
+    ledger.node_changed(node("plain"))
+    assert trimmed(ledger, {"n1": ["a"], "unknown": ["x"], "plain": ["y"]}) == {"n1": ("a",)}
+
+
+def test_a_victim_charged_to_another_node_takes_the_node_out() -> None:
+    ledger = filled(node("n1", 16), [pod("a", 10, 0)])
+    ledger.node_changed(node("n2", 16))
+    assert trimmed(ledger, {"n2": ["a"]}) == {}
+    assert trimmed(ledger, {"n2": []}) == {"n2": ()}
+
+
+def test_each_node_is_judged_by_itself() -> None:
+    ledger = filled(node("n1", 16), [pod("a", 10, 0)])
+    ledger.node_changed(node("n2", 16))
+    ledger.pod_changed(pod("b", 10, 0, node="n2", priority=9))
+    assert trimmed(ledger, {"n1": [], "n2": []}) == {"n1": ("a",)}
+    assert trimmed(ledger, {"n1": [], "n2": []}, priority=10) == {"n1": ("a",), "n2": ("b",)}
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    """`small` has 8 units on each of two devices, 6 of them held on either."""
-    made = Desk()
-    for device in (0, 1):
-        asks = Request(6, 1, containers=((0, 6),))
-        held = encode(Allocation("small", (device,), (6,)), asks, 8, 1, ALIYUN)
-        pod = pod_json(f"held-{device}", 6, node="small", annotations=held)
-        made.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
-    yield made
-    made.ledger.check()
+def budgets() -> Budgets:
+    made = Budgets()
+    made.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db")))], 0.0)
+    return made
 
 
-def asking(pod: dict[str, Any], **victims: list[str]) -> bytes:
-    nodes = {
-        node: {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": 0}
-        for node, uids in victims.items()
-    }
-    return json.dumps({"Pod": pod, "NodeNameToMetaVictims": nodes}).encode()
+DB = pod("a", 1, 0, labels=(("app", "db"),))
 
 
-def preempt(desk: Desk, body: bytes) -> dict[str, list[str]]:
-    answer = json.loads(desk.service.preempt(body))["NodeNameToMetaVictims"]
-    return {node: [pod["UID"] for pod in found["Pods"]] for node, found in answer.items()}
+def covering(budgets: Budgets, *pods: Any) -> tuple[Budget, ...]:
+    in_team = [
+        pod(p.ref.uid, 1, 0, labels=p.labels, ref=type(p.ref)("team", p.ref.name, p.ref.uid))
+        for p in pods
+    ]
+    return budgets.covering(filled(node("n1", 16), in_team).dump("n1")[0].entries)
 
 
-IMPORTANT = pod_json("web", 5)
-IMPORTANT["spec"]["priority"] = 100
+def test_budgets_cover_the_pods_with_their_labels(budgets: Budgets) -> None:
+    web = pod("b", 1, 0, labels=(("app", "web"),))
+    assert covering(budgets, DB, web) == (Budget(1, frozenset("a")),)
+    assert covering(budgets, web) == ()
+    assert Budgets().covering(()) == ()
 
 
-def test_a_node_stays_with_the_victims_that_make_room(desk: Desk) -> None:
-    one = preempt(desk, asking(IMPORTANT, small=["uid-held-0"]))
-    assert one == {"small": ["uid-held-0"]}
-    assert desk.told == [("preempt", "victims")]
+def test_budgets_follow_their_events(budgets: Budgets) -> None:
+    budgets.apply(BUDGETS.decode_event(event("MODIFIED", budget("db", 0, app="db"))))
+    assert covering(budgets, DB) == (Budget(0, frozenset("a")),)
+    budgets.apply(BUDGETS.decode_event(event("ADDED", budget("all", 3))))
+    assert set(covering(budgets, DB)) == {Budget(0, frozenset("a")), Budget(3, frozenset("a"))}
+    budgets.apply(BUDGETS.decode_event(event("DELETED", budget("db", 0, app="db"))))
+    assert covering(budgets, DB) == (Budget(3, frozenset("a")),)
+    budgets.replace([BUDGETS.decode_list(listed())], 0.0)
+    assert covering(budgets, DB) == ()
 
 
-def test_nodes_where_nothing_helps_are_left_out(desk: Desk) -> None:
-    victims = {"tiny": ["uid-held-0"], "big": ["uid-held-0"], "nowhere": ["uid-other"]}
-    assert preempt(desk, asking(IMPORTANT, **victims)) == {}
-    assert desk.told == [("preempt", "no_victims")]
-
-
-def test_a_pod_that_never_preempts_is_given_no_victims(desk: Desk) -> None:
-    polite = pod_json("web", 5)
-    polite["spec"] |= {"priority": 100, "preemptionPolicy": "Never"}
-    assert preempt(desk, asking(polite, small=["uid-held-0"])) == {}
-
-
-def test_a_pod_that_asks_for_nothing_keeps_the_victims_it_came_with(desk: Desk) -> None:
-    assert preempt(desk, asking(pod_json("web"), x=["uid-other"])) == {"x": ["uid-other"]}
-    assert desk.told == [("preempt", "plain")]
-
-
-def test_preempt_changes_nothing_in_the_books(desk: Desk) -> None:
-    before = desk.ledger.snapshot().generation, desk.ledger.counts()
-    preempt(desk, asking(IMPORTANT, small=["uid-held-0", "uid-held-1"]))
-    assert (desk.ledger.snapshot().generation, desk.ledger.counts()) == before
-
-
-def test_what_cannot_be_read_or_judged_is_an_error(desk: Desk) -> None:
-    odd = pod_json("web", 7, annotations={ALIYUN.count: "2"})
-    for body in (b"{", b"{}", asking(odd, small=["uid-held-0"])):
-        with pytest.raises(MessageError):
-            desk.service.preempt(body)
-    desk.why_not = "pods are not listed yet"
-    with pytest.raises(NotReady):
-        desk.service.preempt(asking(IMPORTANT))
-
-
-def test_preempt_is_served_where_the_scheduler_calls_it(desk: Desk) -> None:
-    client = build_app(desk.service, Routes(), 10_000, frozenset()).test_client()
-    path, kind = "/gpushare-scheduler/preempt", "application/json"
-    good = client.post(path, data=asking(IMPORTANT, small=["uid-held-0"]), content_type=kind)
-    assert good.get_json()["NodeNameToMetaVictims"]["small"]["Pods"] == [{"UID": "uid-held-0"}]
-    assert client.post(path, data=b"{", content_type=kind).status_code == 400
-    desk.why_not = "pods are not listed yet"
-    assert client.post(path, data=asking(IMPORTANT), content_type=kind).status_code == 503
+def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(budgets: Budgets) -> None:
+    odd = {**budget("db", 1), "spec": "odd"}
+    budgets.apply(BUDGETS.decode_event(event("MODIFIED", odd)))
+    budgets.replace([BUDGETS.decode_list(listed(odd))], 0.0)
+    assert covering(budgets, DB) == (Budget(1, frozenset("a")),)
+    budgets.apply(BUDGETS.decode_event(event("DELETED", odd)))
+    assert covering(budgets, DB) == ()
