@@ -6,7 +6,8 @@ and pod under its recorded name behind the cluster's.
 """
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -142,47 +143,54 @@ def test_every_adopted_pod_keeps_its_device(adopted: Adopted) -> None:
             assert found == [[f"{case}-{name}" for name in names] for names in expected], case
 
 
-def place(cluster: Cluster, extender: Extender, pod: Json, mark: Callable[[Json], None]) -> str:
-    """The node that one more pod was bound to, as kube-scheduler would; "" where none fits."""
-    # The node that counts in MiB would never be full.
-    names = [body["metadata"]["name"] for body in cluster.all(NODES)]
-    names = [name for name in names if not name.startswith(MIB)]
-    fit = extender.fit(pod, names)
-    if not fit:
-        return ""
-    scores = extender.prioritize(pod, fit)
-    best = max(fit, key=lambda name: scores[name])
-    assert extender.bind(pod, best) == ""
-    mark(pod)
-    return best
+class Filler:
+    """Places pods one by one, as kube-scheduler and the original's device plug-in would."""
+
+    def __init__(self, cluster: Cluster, extender: Extender) -> None:
+        self._cluster = cluster
+        self._extender = extender
+        names = [body["metadata"]["name"] for body in cluster.all(NODES)]
+        # The node that counts in MiB would never be full.
+        self._nodes = [name for name in names if not name.startswith(MIB)]
+        self.units = dict.fromkeys(self._nodes, 0)
+
+    def place(self, pod: Json) -> bool:
+        """Whether the pod fits now, and is bound then."""
+        fit = self._extender.fit(pod, self._nodes)
+        if not fit:
+            return False
+        scores = self._extender.prioritize(pod, fit)
+        best = max(fit, key=lambda name: scores[name])
+        assert self._extender.bind(pod, best) == ""
+        # Until this is seen, equal pods may have to wait on that node.
+        self._cluster.annotate_pod(pod, {f"{MARK}ASSIGNED": "true"})
+        audit(self._cluster)
+        self.units[best] += asked(pod, MEM)
+        return True
 
 
 def test_more_pods_are_placed_beside_the_adopted_ones_until_all_is_full(adopted: Adopted) -> None:
     cluster, extender = adopted
     before = versions(cluster)
-
-    def served(pod: Json) -> None:
-        # The device plug-in stays the original's: it marks each pod that it has served.
-        cluster.annotate_pod(pod, {f"{MARK}ASSIGNED": "true"})
-
-    # No device of these clusters has more left than this; the cluster in MiB would never be full.
-    cluster.annotate_node(f"{MIB}-gpu-node-m", "gpushare.io/devices", "closed: not an inventory")
-    poll(
-        lambda: f"{MIB}-gpu-node-m" not in extender.fit(cluster.pod(16), [f"{MIB}-gpu-node-m"]), ""
-    )
-    placed = []
-    for units in (16, 8, 5, 3, 1):
-        while True:
-            pod = cluster.pod(units)
-            node = place(cluster, extender, pod, served)
-            if not node:
-                break
-            placed.append((units, node))
-            audit(cluster)
-    # A pod whose device nobody knows keeps its 4 (and 3) units free on each device of its node.
-    assert sum(units for units, node in placed if node == "index-beyond-gpu-node-a") == 32 - 1 - 8
-    assert sum(units for units, node in placed if node == "pending-and-done-gpu-node-a") == 48
-    assert sum(units for units, node in placed if node == "empty-gpu-node-a") == 32
+    free = {
+        # Pods whose device nobody knows keep their 4 and 3 units free on each device of the node.
+        "allocation-map-gpu-node-a": 64 - 8,
+        "empty-gpu-node-a": 32,
+        "index-beyond-gpu-node-a": 32 - 1 - 2 * 4,
+        "one-node-gpu-node-a": 32 - 12,
+        "pending-and-done-gpu-node-a": 64 - 4 - 4 * 3,
+        "plain-node-too-cpu-only": 0,
+        "plain-node-too-gpu-node-a": 16,
+        "two-containers-gpu-node-a": 32 - 7,
+    }
+    filler = Filler(cluster, extender)
+    for units in (16, 8, 5, 3):
+        while filler.place(cluster.pod(units)):
+            pass
+    while filler.units != free:
+        small = cluster.pod(1)
+        poll(partial(filler.place, small), lambda: f"room is used:\n{filler.units}")
+    assert extender.fit(cluster.pod(1), list(free)) == []
     assert {name: at for name, at in versions(cluster).items() if name in before} == before
     assert over_capacity(extender.inspect()) == []
 
