@@ -7,13 +7,13 @@ with 8 devices a filter costs 0.1 ms here and 2.2 ms over objects.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import Allocation, Reason, Shares
+from gpushare.core.model import Reason
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -75,28 +75,6 @@ class Snapshot:
         left.flags.writeable = False
         return left
 
-    def without(self, node: str, shares: Shares) -> "Snapshot":
-        """The same view with these shares of a node given back (what if these pods were gone?).
-
-        Not for a Ranking, which takes views of one generation for equal.
-        """
-        used = self.used.copy()
-        for device, units in shares:
-            used[self.row[node], device] -= units
-        used.flags.writeable = False
-        return replace(self, used=used)
-
     def changed_since(self, generation: int) -> Rows:
         """intp (K,): rows that have changed after that generation."""
         return np.flatnonzero(self.row_generation > generation)
-
-    def fits(self, allocation: Allocation) -> bool:
-        """Whether the allocation has room on the open devices of its node."""
-        row = self.row.get(allocation.node)
-        if row is None:
-            return False
-        count = self.capacity.shape[1]
-        return all(
-            device < count and self.open[row, device] and self.free[row, device] >= units
-            for device, units in allocation.shares
-        )

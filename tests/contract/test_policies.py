@@ -13,7 +13,7 @@ from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
-from tests.unit.core.clusters import Cluster, clusters, node, requests
+from tests.unit.core.clusters import Cluster, clusters, has_room, node, requests
 
 every_policy = pytest.mark.parametrize(
     "policy", [load_policy(name) for name in policy_names()], ids=policy_names()
@@ -113,4 +113,4 @@ def test_the_winner_of_prioritize_can_be_bound(
     ]
     assert len(winners) == bool(fit)
     for name in winners:
-        assert view.fits(place(view, name, request, policy))
+        assert has_room(view, place(view, name, request, policy))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
-from gpushare.core.model import NodeSpec, Reason, Request
+from gpushare.core.model import Allocation, NodeSpec, Reason, Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.snapshot import Pinned, Snapshot
 from gpushare.core.tally import Charge, Tally
@@ -136,3 +136,12 @@ def expected_reason(cluster: Cluster, name: str, request: Request) -> Reason | N
     if sum(units >= request.units for units in cluster.free(name)) >= request.devices:
         return Reason.WAITS_FOR_PLUGIN
     return Reason.INSUFFICIENT_MEMORY if request.devices == 1 else Reason.INSUFFICIENT_DEVICES
+
+
+def has_room(view: Snapshot, allocation: Allocation) -> bool:
+    """Whether the allocation has room on the open devices of its node."""
+    row = view.row[allocation.node]
+    return all(
+        view.open[row, device] and view.free[row, device] >= units
+        for device, units in allocation.shares
+    )

@@ -15,6 +15,7 @@ from tests.unit.core.clusters import (
     clusters,
     expected_devices,
     expected_reason,
+    has_room,
     node,
     requests,
 )
@@ -54,7 +55,7 @@ def test_bind_succeeds_exactly_where_filter_says_yes(
         assert list(allocation.devices) == sorted(set(allocation.devices))
         assert allocation.units == (request.units,) * request.devices
         assert set(allocation.devices) <= set(expected_devices(cluster, name, request))
-        assert view.fits(allocation)
+        assert has_room(view, allocation)
     for name, reason in verdict.failed.items():
         with pytest.raises(InsufficientMemory, match=reason.value):
             place(view, name, request, POLICIES[policy])

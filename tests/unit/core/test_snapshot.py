@@ -5,7 +5,7 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from gpushare.core.model import Allocation, Reason, Request
+from gpushare.core.model import Reason, Request
 from gpushare.core.tally import Charge
 from tests.unit.core.clusters import Cluster, node
 
@@ -25,21 +25,6 @@ def test_free_is_what_can_be_given_out_and_never_negative() -> None:
     assert view.open.tolist() == [[True, False, True], [False] * 3, [True, False, False]]
 
 
-def test_without_gives_shares_back_in_a_view_of_its_own() -> None:
-    view = CLUSTER.snapshot()
-    assert view.without("a", ((0, 2), (2, 8))).free[0].tolist() == [12, 0, 8]
-    assert view.free[0].tolist() == [10, 0, 0]
-
-
-def test_fits_asks_for_room_on_open_devices_of_a_known_node() -> None:
-    view = CLUSTER.snapshot()
-    assert view.fits(Allocation("a", (0,), (10,)))
-    assert not view.fits(Allocation("a", (0,), (11,)))
-    assert not view.fits(Allocation("a", (0, 1), (1, 1)))
-    assert not view.fits(Allocation("a", (9,), (1,)))
-    assert not view.fits(Allocation("nobody", (0,), (1,)))
-
-
 def test_changed_since_names_the_rows_that_changed_after() -> None:
     tally = CLUSTER.tally()
     before = tally.snapshot({})
@@ -55,7 +40,7 @@ def test_no_array_of_a_view_can_be_written() -> None:
     arrays = {field.name: getattr(view, field.name) for field in fields(view)}
     arrays = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
     assert len(arrays) == 12
-    for array in (*arrays.values(), view.open, view.free, view.without("a", ((0, 1),)).used):
+    for array in (*arrays.values(), view.open, view.free):
         with pytest.raises(ValueError, match="read-only"):
             array[...] = 1
 
