@@ -13,7 +13,7 @@ refused the binding, or a read made after every late write could have landed sho
 """
 
 import threading
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import count, islice
@@ -50,6 +50,9 @@ later; the rest is for the read, which was sent a little before it is settled.
 LANDED_GRACE = 10.0
 """Seconds the watch may take to show a binding that was answered with success before it is read."""
 
+_ALARMS_KEPT = 256
+"""Alarms kept for `take_alarms`; the oldest go first, and are counted all the same."""
+
 _CHUNK = 1000
 """Pods taken over under one hold of the lock while a list is read in (about 5 ms)."""
 
@@ -73,6 +76,24 @@ class Overdue:
     token: int
 
 
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that should not happen. kind: its name in `counts`; node: where the pod is now."""
+
+    kind: str
+    ref: PodRef
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A pod without a node. created: seconds since the epoch, 0 where unknown."""
+
+    uid: str
+    request: Request
+    created: float
+
+
 class Ledger:
     """The books of one managed resource. Every method may be called from any thread."""
 
@@ -89,6 +110,7 @@ class Ledger:
         self._waiting: dict[str, tuple[Request, float]] = {}
         self._on_node: dict[str, set[str]] = {}
         self._alarms = Counter(placement_edited=0, bound_by_another=0)
+        self._untold: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
         self._view: Snapshot | None = None
 
     # -- what the watches show ------------------------------------------------------------------
@@ -289,6 +311,35 @@ class Ledger:
                 **self._alarms,
             }
 
+    def take_alarms(self) -> tuple[Alarm, ...]:
+        """The alarms since the last call, oldest first."""
+        with self._lock:
+            alarms = tuple(self._untold)
+            self._untold.clear()
+        return alarms
+
+    def closed_devices(self) -> dict[str, frozenset[int]]:
+        """By node, the devices that are not healthy; nodes without such a device are left out."""
+        with self._lock:
+            specs, unhealthy = list(self._specs.values()), dict(self._unhealthy)
+        found = {
+            spec.name: frozenset(
+                device
+                for device, ok in enumerate(spec.healthy)
+                if not ok or device in unhealthy.get(spec.name, ())
+            )
+            for spec in specs
+            if spec.name in unhealthy or not all(spec.healthy)
+        }
+        return {node: devices for node, devices in found.items() if devices}
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """The pods without a node that ask for devices, oldest first."""
+        with self._lock:
+            held = list(self._waiting.items())
+        found = (Waiting(uid, *what) for uid, what in held if what[0].devices)
+        return tuple(sorted(found, key=lambda pod: (pod.created, pod.uid)))
+
     def check(self) -> None:
         """Compare the incremental arrays with arrays rebuilt from the entries.
 
@@ -377,7 +428,7 @@ class Ledger:
 
     def _observe_again(self, entry: Entry, pod: ObservedPod) -> None:
         if pod.placement != entry.placement:
-            self._alarms["placement_edited"] += 1
+            self._alarm("placement_edited", pod)
         assigned = entry.assigned or pod.assigned
         # CPU and memory of a running pod may be resized; extended resources cannot.
         request = replace(entry.request, cpu=pod.request.cpu, memory=pod.request.memory)
@@ -395,7 +446,11 @@ class Ledger:
         ours = pod.node == entry.node and (entry.landed or pod.placement == entry.placement)
         self._put(_entry(pod, entry.placement if ours else pod.placement, state))
         if not ours:
-            self._alarms["bound_by_another"] += 1
+            self._alarm("bound_by_another", pod)
+
+    def _alarm(self, kind: str, pod: ObservedPod) -> None:
+        self._alarms[kind] += 1
+        self._untold.append(Alarm(kind, pod.ref, pod.node))
 
     def _put(self, entry: Entry) -> None:
         uid = entry.ref.uid

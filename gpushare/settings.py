@@ -69,7 +69,9 @@ class Settings:
     tls_key: str = _setting("", "key file of --listen")
     tls_client_ca: str = _setting("", "CA file that the caller's certificate must be signed by")
     tls_client_names: str = _setting("", "comma-separated names a caller's certificate may have")
+    events: bool = _setting(True, "write events about pods and nodes", shown="on")
     log_level: str = _setting("info", "what is logged", ("debug", "info", "warning", "error"))
+    log_format: str = _setting("text", "how it is logged", ("text", "json"))
 
 
 def read_settings(

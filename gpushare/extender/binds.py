@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiError, ApiNotFound, WireError
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
 from gpushare.extender.binder import BUDGET, Answer, Asked, Bind, ReadPod, Step, WriteBinding
 from gpushare.extender.books import Books, Library
 from gpushare.kube.api import Api
@@ -50,6 +50,7 @@ class Binder:
         self._wall_ns = wall_ns
         self._stamp = 0
         self._next_in_round = 0
+        self._conflicts = 0
         self._stamping = threading.Lock()
 
     def bind(self, ref: PodRef, node: str, known: bool, asked: Asked | None) -> Answer:
@@ -69,6 +70,10 @@ class Binder:
                 bind.asked[0].ledger.doubt(ref.uid, self._clock())
             raise
         return step
+
+    def state(self) -> dict[str, float]:
+        """Counters for metrics: Bindings that the API server refused with 409."""
+        return {"bind_conflicts_total": self._conflicts}
 
     def settle_overdue(self) -> int:
         """How many charges in doubt were looked at: each one's pod is read and the ledger told."""
@@ -104,6 +109,9 @@ class Binder:
             # Judged by its status alone: the server answers a Status, not a Binding.
             self._api.request("POST", f"{_path(ref)}/binding", body=body, timeout=timeout)
         except ApiError as error:
+            if isinstance(error, ApiConflict):
+                with self._stamping:
+                    self._conflicts += 1
             return error
         return None
 

@@ -104,7 +104,7 @@ class Gate:
             self._sources["pods"].reflector.request_relist()
 
     def state(self) -> dict[str, float]:
-        """Gauges for metrics."""
+        """Values for metrics."""
         now = self._clock()
         state: dict[str, float] = {"ready": not self.not_ready()}
         state["leader"] = not self._leadership(now)
@@ -112,8 +112,8 @@ class Gate:
             status = source.reflector.status
             state[f"{name}_synced"] = status.synced
             state[f"{name}_age_seconds"] = now - max(status.last_contact, self._started)
-            state[f"{name}_relists"] = status.relists
-            state[f"{name}_decode_errors"] = status.decode_errors
+            state[f"{name}_relists_total"] = status.relists
+            state[f"{name}_decode_errors_total"] = status.decode_errors
         return state
 
     def _source(self, name: str, source: Source, now: float) -> str:

@@ -5,6 +5,7 @@ because threads do not survive one.
 """
 
 import logging
+import math
 import os
 import resource
 import socket
@@ -29,12 +30,16 @@ from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.budgets import Budgets
+from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
+from gpushare.extender.logs import configure, formatter
 from gpushare.extender.metrics import Metrics
+from gpushare.extender.notices import Notices
 from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.unheard import pending_without_call
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.follow import FollowScheduler
@@ -70,14 +75,20 @@ class Extender:
         followed = budgets if entry.preempt_verb else None
         self._gate = _gate(settings, self._client, self._library, followed)
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
-        self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._gate.state)
-        service = Service(
+        self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
+        self._events = Recorder(self._client, settings.identity or socket.gethostname())
+        records = self._events if settings.events else NoRecords()
+        self._notices = Notices(records, self._library, settings.unit)
+        self._ready_since = math.inf
+        self._service = service = Service(
             self._library,
             self._binder,
             not_ready=self._gate.not_ready,
             best_only=settings.filter_answer == "best",
             most_binds=settings.threads - SPARE_THREADS,
             observe=self._metrics.observe,
+            rejected=self._metrics.rejected,
+            notices=self._notices,
             covering=budgets.covering,
         )
         names = frozenset(name for name in settings.tls_client_names.split(",") if name)
@@ -92,6 +103,7 @@ class Extender:
         self._health.start()
         self._warm()
         self._gate.start()
+        self._events.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         log.info(
             "started listen=%s health=%s resources=%s policy=%s",
@@ -104,6 +116,7 @@ class Extender:
     def stop(self) -> None:
         """Stop following and leading; every request has been answered."""
         self._gate.stop()
+        self._events.stop()
 
     def _warm(self) -> None:
         """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
@@ -121,10 +134,27 @@ class Extender:
                     self._warm()
                 self._gate.tick()
                 self._binder.settle_overdue()
+                self._tick(not self._gate.not_ready())
             except Exception:
                 # The thread must go on: without it a charge in doubt would stay for ever.
                 log.exception("settling failed")
             time.sleep(_SETTLE_EVERY)
+
+    def _tick(self, ready: bool) -> None:
+        if not ready:
+            self._ready_since = math.inf
+        elif self._ready_since == math.inf:
+            self._ready_since = time.time()
+        self._notices.tick(ready)
+
+    def _state(self) -> dict[str, float]:
+        """What metrics say of this process."""
+        pending = 0.0
+        if self._ready_since < math.inf:
+            since, called = self._ready_since, self._service.called
+            pending = pending_without_call(self._library, called, since, time.time())
+        own = {"pending_without_call_seconds": pending}
+        return {**self._gate.state(), **self._binder.state(), **self._events.state(), **own}
 
     def _live(self) -> dict[str, str]:
         stuck = time.monotonic() - self._beat > 120
@@ -157,6 +187,7 @@ class _Gunicorn(BaseApplication):
             "max_requests": 0,
             "loglevel": "warning",
             "accesslog": None,
+            "on_starting": lambda _server: _format_server_log(settings.log_format),
             "post_worker_init": lambda _worker: self._extender.start(),
             "worker_exit": lambda _server, _worker: self._extender.stop(),
         }
@@ -180,7 +211,7 @@ def main(argv: Sequence[str]) -> int:
     try:
         settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
         settings, entry = _wired(settings)
-        _configure_logging(settings.log_level)
+        configure(settings.log_level, settings.log_format)
         extender = Extender(settings, entry)
     except SettingsError as error:
         print(f"gpushare serve: {error}", file=sys.stderr)
@@ -295,11 +326,7 @@ def _parse_yaml(text: str, where: str) -> object:
         raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
 
 
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        level=level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s %(message)s",
-        stream=sys.stderr,
-    )
-    for noisy in ("urllib3", "kubernetes"):  # their retries log whole URLs
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+def _format_server_log(form: str) -> None:
+    """gunicorn has handlers of its own; the worker inherits them."""
+    for handler in logging.getLogger("gunicorn.error").handlers:
+        handler.setFormatter(formatter(form))

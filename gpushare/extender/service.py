@@ -4,21 +4,26 @@ Knows no HTTP; every method may be called from many threads at once. Filter and 
 read a snapshot and change nothing. One log line for each decision.
 """
 
+import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 
-from gpushare.core.decide import best_node, filter_nodes, score_nodes
-from gpushare.core.model import Request
+from gpushare.core.decide import Verdict, best_node, filter_nodes, score_nodes
+from gpushare.core.model import Request, Shares
 from gpushare.core.victims import Preemptor, Victims
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.binder import Answer as BindAnswer
 from gpushare.extender.binder import Asked
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
+from gpushare.extender.logs import Line
+from gpushare.extender.notices import Notices
 from gpushare.extender.preempting import Covering, no_budgets, trim_candidates
+from gpushare.extender.remembered import Remembered
 from gpushare.wire.extender import (
     BindArgs,
     FilterArgs,
@@ -34,9 +39,12 @@ from gpushare.wire.preempt import PreemptArgs, decode_preempt, encode_preempt
 
 log = logging.getLogger("gpushare.decision")
 
-_REMEMBERED = 20_000
-"""Pods remembered from filter for their bind; the oldest go first and are then read from the API.
-"""
+UNKNOWN_NODE = "node not found"
+"""The reason where the books do not have a node, without its name."""
+
+_NOTHING: Mapping[str, object] = {}
+_QUIET = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
+"""Verbs and outcomes that decide nothing yet: logged for debugging alone."""
 
 Observe = Callable[[str, str, float], None]
 """Told of every call: verb, outcome (one word), seconds."""
@@ -44,10 +52,11 @@ Observe = Callable[[str, str, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The body of an answer, and one word for metrics."""
+    """The body of an answer, one word for metrics, and what the log line says besides."""
 
     body: bytes
     outcome: str
+    line: Mapping[str, object] = field(default_factory=dict)
 
 
 class Service:
@@ -55,7 +64,8 @@ class Service:
 
     not_ready: the reason not to answer now, or "". best_only: filter answers its best node alone.
     most_binds: binds that may be under way at once; they wait for the API server, and would
-    otherwise hold every thread when it is slow. covering: what is known of disruption budgets.
+    otherwise hold every thread when it is slow. rejected: told how many nodes filter refused, by
+    reason. notices: told what users should hear of. covering: what is known of disruption budgets.
     """
 
     def __init__(
@@ -67,6 +77,8 @@ class Service:
         best_only: bool,
         most_binds: int,
         observe: Observe,
+        rejected: Callable[[Mapping[str, int]], None] | None = None,
+        notices: Notices | None = None,
         covering: Covering = no_budgets,
     ) -> None:
         self._library = library
@@ -75,8 +87,10 @@ class Service:
         self._best_only = best_only
         self._binds = threading.BoundedSemaphore(most_binds)
         self._observe = observe
+        self._rejected = rejected
+        self._notices = notices
         self._covering = covering
-        self._remembered: dict[str, Asked | None] = {}
+        self._remembered = Remembered()
 
     def filter(self, body: bytes) -> bytes:
         """The answer to filter; whatever is wrong stands in its Error."""
@@ -106,21 +120,28 @@ class Service:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         return encode_inspect(books.ledger.dump(node))
 
+    def called(self, uid: str) -> bool:
+        """Whether filter was called for the pod and it has not been bound since."""
+        return uid in self._remembered
+
     def _timed(self, verb: str, work: Callable[[bytes], Answer], body: bytes) -> bytes:
         start = time.perf_counter()
-        outcome = "failed"
+        outcome, line = "failed", _NOTHING
         try:
             answer = work(body)
-            outcome = answer.outcome
+            outcome, line = answer.outcome, answer.line
             return answer.body
-        except MessageError:
-            outcome = "malformed"
+        except MessageError as error:
+            outcome, line = "malformed", {"error": error}
             raise
-        except NotReady:
-            outcome = "not_ready"
+        except NotReady as error:
+            outcome, line = "not_ready", {"error": error}
             raise
         finally:
-            self._observe(verb, outcome, time.perf_counter() - start)
+            seconds = time.perf_counter() - start
+            self._observe(verb, outcome, seconds)
+            level = logging.DEBUG if (verb, outcome) in _QUIET else logging.INFO
+            log.log(level, Line(verb, outcome=outcome, **line, ms=round(seconds * 1000, 1)))
 
     def _must_be_ready(self) -> None:
         reason = self._not_ready()
@@ -131,21 +152,24 @@ class Service:
         try:
             args = decode_filter(body)
         except MessageError as error:
-            return Answer(encode_filter(None, error=f"gpushare: {error}"), "malformed")
+            text = f"gpushare: {error}"
+            return Answer(encode_filter(None, error=text), "malformed", {"error": error})
+        name = _name(args)
         try:
             self._must_be_ready()
         except NotReady as error:
-            return Answer(encode_filter(args, error=str(error)), "not_ready")
+            line = {"pod": name, "error": error}
+            return Answer(encode_filter(args, error=str(error)), "not_ready", line)
         try:
             asked = self._library.judge(args.pod)
         except WireError as error:
             # No node will ever do; an Error would have the scheduler try again and again.
-            log.info("filter pod=%s refused: %s", _name(args), error)
             refused = dict.fromkeys(args.names, str(error))
-            return Answer(encode_filter(args, unresolvable=refused), "refused")
+            line = {"pod": name, "error": error}
+            return Answer(encode_filter(args, unresolvable=refused), "refused", line)
         self._remember(args, asked)
         if asked is None:
-            return Answer(encode_filter(args, fit=args.names), "plain")
+            return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
         return self._filter_by(args, *asked)
 
     def _filter_by(self, args: FilterArgs, books: Books, request: Request) -> Answer:
@@ -158,17 +182,28 @@ class Service:
         busy = {name: why.value for name, why in verdict.failed.items() if why.resolvable}
         never = {name: why.value for name, why in verdict.failed.items() if not why.resolvable}
         busy.update((name, f'node "{name}" not found') for name in verdict.unknown)
-        log.info(
-            "filter pod=%s units=%d devices=%d fit=%d busy=%d never=%d unknown=%d",
-            _name(args),
-            request.units,
-            request.devices,
-            len(verdict.fit),
-            len(busy) - len(verdict.unknown),
-            len(never),
-            len(verdict.unknown),
-        )
-        return Answer(encode_filter(args, fit, busy, never), "fit" if fit else "no_fit")
+        self._tell_rejected(args, verdict)
+        line = {
+            "pod": _name(args),
+            "units": request.units,
+            "devices": request.devices,
+            "fit": len(verdict.fit),
+            "busy": len(busy) - len(verdict.unknown),
+            "never": len(never),
+            "unknown": len(verdict.unknown),
+        }
+        return Answer(encode_filter(args, fit, busy, never), "fit" if fit else "no_fit", line)
+
+    def _tell_rejected(self, args: FilterArgs, verdict: Verdict) -> None:
+        """Tell how many nodes do not take the pod for which reason; users, when none does."""
+        reasons = Counter(why.value for why in verdict.failed.values())
+        if verdict.unknown:
+            reasons[UNKNOWN_NODE] = len(verdict.unknown)
+        if self._rejected is not None and reasons:
+            self._rejected(reasons)
+        if self._notices is not None and reasons and not verdict.fit:
+            with contextlib.suppress(WireError):  # a pod without name or uid
+                self._notices.no_fit(pod_ref(args.pod), reasons)
 
     def _prioritize(self, body: bytes) -> Answer:
         args = decode_filter(body)
@@ -178,11 +213,14 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if asked is None:
-            return Answer(encode_priorities((name, 0) for name in args.names), "plain")
+            zeros = encode_priorities((name, 0) for name in args.names)
+            return Answer(zeros, "plain", {"pod": _name(args)})
         books, request = asked
         snapshot = books.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, books.ranking(request))
-        return Answer(encode_priorities(scores), "scored")
+        best = max(scores, key=lambda score: score[1], default=("-", 0))[0]
+        line = {"pod": _name(args), "units": request.units, "nodes": len(scores), "best": best}
+        return Answer(encode_priorities(scores), "scored", line)
 
     def _preempt(self, body: bytes) -> Answer:
         args = decode_preempt(body)
@@ -192,75 +230,66 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if asked is None:
-            return Answer(encode_preempt(args.victims), "plain")
+            return Answer(encode_preempt(args.victims), "plain", {"pod": _name(args)})
         books, request = asked
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
             preemptor = Preemptor(request, priority_of(args.pod), books.counted)
             left = trim_candidates(books.ledger, preemptor, args.victims, self._covering)
-        log.info(
-            "preempt pod=%s units=%d devices=%d candidates=%d left=%d changed=%d",
-            _name(args),
-            request.units,
-            request.devices,
-            len(args.victims),
-            len(left),
-            sum(those != args.victims[node] for node, those in left.items()),
-        )
-        return Answer(encode_preempt(left), "victims" if left else "no_victims")
+        line = {
+            "pod": _name(args),
+            "units": request.units,
+            "devices": request.devices,
+            "candidates": len(args.victims),
+            "left": len(left),
+            "changed": sum(those != args.victims[node] for node, those in left.items()),
+        }
+        return Answer(encode_preempt(left), "victims" if left else "no_victims", line)
 
     def _bind(self, body: bytes) -> Answer:
         try:
             args = decode_bind(body)
-            self._must_be_ready()
         except MessageError as error:
-            return Answer(encode_bind(f"gpushare: {error}"), "malformed")
+            return Answer(encode_bind(f"gpushare: {error}"), "malformed", {"error": error})
+        line: dict[str, object] = {"pod": args.ref, "node": args.node}
+        try:
+            self._must_be_ready()
         except NotReady as error:
-            return Answer(encode_bind(str(error)), "not_ready")
+            return Answer(encode_bind(str(error)), "not_ready", line | {"error": error})
         if not self._binds.acquire(blocking=False):
-            return Answer(encode_bind("gpushare: too many binds are under way"), "busy")
+            return Answer(encode_bind("gpushare: too many binds are under way"), "busy", line)
         try:
             answer = self._run_bind(args)
         finally:
             self._binds.release()
-        return Answer(encode_bind(answer.error), answer.reason)
+        said = {"error": answer.error} if answer.error else {"devices": self._told_bound(args)}
+        return Answer(encode_bind(answer.error), answer.reason, line | said)
 
     def _run_bind(self, args: BindArgs) -> BindAnswer:
         uid = args.ref.uid
-        # One look: a filter of the same pod may take it out and put it in again meanwhile, and a
-        # pod taken for one that asks for nothing would be bound without a charge.
-        try:
-            known, asked = True, self._remembered[uid]
-        except KeyError:
-            known, asked = False, None
+        known, asked = self._remembered.look(uid)
         answer = self._binder.bind(args.ref, args.node, known, asked)
-        if answer.error:
-            log.info("bind pod=%s node=%s refused: %s", args.ref, args.node, answer.error)
-        else:
-            self._remembered.pop(uid, None)
-            log.info("bind pod=%s node=%s devices=%s", args.ref, args.node, self._devices(uid))
+        if not answer.error:
+            self._remembered.drop(uid)
+        elif self._notices is not None:
+            self._notices.bind_failed(args.ref, args.node, answer.error)
         return answer
 
-    def _devices(self, uid: str) -> str:
-        """What the pod was given, as "0:4,1:4" (device:units); "-" for a pod without GPU."""
+    def _told_bound(self, args: BindArgs) -> str:
+        """What the pod was given, as "0:4,1:4" (device:units), told; "-" for a pod without GPU."""
+        shares: Shares = ()
         for books in self._library:
-            entry = books.ledger.standing(uid)
+            entry = books.ledger.standing(args.ref.uid)
             if entry is not None and entry.placement is not None:
-                return ",".join(f"{device}:{units}" for device, units in entry.placement)
-        return "-"
+                shares = entry.placement
+        if self._notices is not None:
+            self._notices.bound(args.ref, args.node, shares)
+        return ",".join(f"{device}:{units}" for device, units in shares) or "-"
 
     def _remember(self, args: FilterArgs, asked: Asked | None) -> None:
-        """Keep what the pod asks for: its bind follows, and then needs no read of the pod."""
         uid = args.pod.metadata.uid if args.pod.metadata else None
-        if not uid:
-            return
-        self._remembered.pop(uid, None)
-        self._remembered[uid] = asked
-        while len(self._remembered) > _REMEMBERED:
-            try:
-                self._remembered.pop(next(iter(self._remembered)), None)
-            except (StopIteration, RuntimeError):  # another thread is doing the same
-                return
+        if uid:
+            self._remembered.keep(uid, asked)
 
 
 def _name(args: FilterArgs | PreemptArgs) -> str:

@@ -68,9 +68,13 @@ def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
 
 def test_every_metric_is_listed() -> None:
     library = Library((Books(ALIYUN, Ledger(), {}, ""),))
-    state = ("ready", "leader", *(f"nodes_{of}" for of in ("synced", "age_seconds", "relists")))
+    watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
+    own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
+    process = ("ready", "leader", "pending_without_call_seconds")
+    state = (*process, *own, *(f"nodes_{of}" for of in watch))
     metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0))
     metrics.observe("filter", "fit", 0.1)
+    metrics.rejected({"busy": 1})
     for name in re.findall(r"^# TYPE (\S+)", metrics.text().decode(), flags=re.MULTILINE):
         assert f"`{name}`" in PROTOCOL, name
 

@@ -192,13 +192,13 @@ def test_the_gauges_tell_what_the_checks_do() -> None:
     assert set(state) == {"ready", "leader"} | {
         f"{name}_{what}"
         for name in NAMES
-        for what in ("synced", "age_seconds", "relists", "decode_errors")
+        for what in ("synced", "age_seconds", "relists_total", "decode_errors_total")
     }
     win(world.elector, world.now)
     world.list(*NAMES)
     state = world.gate.state()
     assert (state["ready"], state["leader"], state["pods_synced"]) == (1, 1, 1)
-    assert (state["pods_relists"], state["pods_decode_errors"]) == (1, 0)
+    assert (state["pods_relists_total"], state["pods_decode_errors_total"]) == (1, 0)
     assert state["pods_age_seconds"] < 5.0
 
 

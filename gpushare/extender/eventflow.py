@@ -1,0 +1,144 @@
+"""What becomes of each thing worth an event: a new event, a count on an old one, or nothing.
+
+Pure: time is an argument (seconds of a monotonic clock), nothing is sent here. One thread at a
+time.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from gpushare.wire.events import About, event_name
+
+WINDOW = 600.0
+"""Seconds after its last repetition in which the same thing belongs to the same event."""
+
+SERIES_EVERY = 60.0
+"""Seconds between two writes of one event's count."""
+
+NO_FIT_EVERY = 300.0
+"""Seconds between two GPUShareNoFit of one pod: kube-scheduler says FailedScheduling already."""
+
+RATE = 5.0
+BURST = 20.0
+
+_SERIES_KEPT = 4096
+_PODS_KEPT = 4096
+
+Key = tuple[str, About, str, str, bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something worth an event. stamp: when, in ns since the epoch, no two alike."""
+
+    about: About
+    reason: str
+    action: str
+    note: str
+    warning: bool
+    stamp: int
+
+    @property
+    def key(self) -> Key:
+        """Equal for repetitions of the same thing."""
+        return (self.reason, self.about, self.action, self.note, self.warning)
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Write a new event."""
+
+    name: str
+    notice: Notice
+
+
+@dataclass(frozen=True, slots=True)
+class Patch:
+    """Write how often the event of that name has been seen."""
+
+    name: str
+    notice: Notice
+    count: int
+
+
+@dataclass(slots=True)
+class _Series:
+    name: str
+    last: float
+    written: float
+    count: int = 1
+
+
+class Flow:
+    """Finds repetitions: a thing that comes again within WINDOW counts up its event."""
+
+    def __init__(self) -> None:
+        self._series: OrderedDict[Key, _Series] = OrderedDict()
+
+    def take(self, notice: Notice, now: float) -> Post | Patch | None:
+        """What to write; None for a repetition that the next count includes."""
+        series = self._series.get(notice.key)
+        if series is None or now > series.last + WINDOW:
+            return self._begin(notice, now)
+        series.count, series.last = series.count + 1, now
+        self._series.move_to_end(notice.key)
+        if now < series.written + SERIES_EVERY:
+            return None
+        series.written = now
+        return Patch(series.name, notice, series.count)
+
+    def lost(self, notice: Notice) -> None:
+        """Its event is not there (never taken, or expired): a repetition begins anew."""
+        self._series.pop(notice.key, None)
+
+    def _begin(self, notice: Notice, now: float) -> Post:
+        name = event_name(notice.about, notice.stamp)
+        self._series[notice.key] = _Series(name, now, now)
+        self._series.move_to_end(notice.key)
+        while len(self._series) > _SERIES_KEPT:
+            self._series.popitem(last=False)
+        return Post(name, notice)
+
+
+class Bucket:
+    """A token bucket: BURST at once, RATE a second after that."""
+
+    def __init__(self, now: float, rate: float = RATE, burst: float = BURST) -> None:
+        self._rate = rate
+        self._burst = burst
+        self._tokens = burst
+        self._at = now
+
+    def wait(self, now: float) -> float:
+        """Seconds until there is a token."""
+        self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
+        self._at = now
+        return max(0.0, (1 - self._tokens) / self._rate)
+
+    def take(self) -> None:
+        """Use a token, after the last `wait` was 0."""
+        self._tokens -= 1
+
+
+class NoFits:
+    """Which refusals at filter are news: another set of reasons, not too soon after the last."""
+
+    def __init__(self, now: float) -> None:
+        self._told: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self._bucket = Bucket(now, rate=0.2, burst=10.0)
+
+    def is_news(self, uid: str, reasons: frozenset[str], now: float) -> bool:
+        """Whether to tell that no node takes the pod for these reasons; counts as told then."""
+        before, at = self._told.get(uid, (frozenset[str](), float("-inf")))
+        if reasons == before or now < at + NO_FIT_EVERY or self._bucket.wait(now) > 0:
+            return False
+        self._bucket.take()
+        self._told[uid] = (reasons, now)
+        self._told.move_to_end(uid)
+        while len(self._told) > _PODS_KEPT:
+            self._told.popitem(last=False)
+        return True
+
+    def forget(self, uid: str) -> None:
+        """The pod is bound."""
+        self._told.pop(uid, None)

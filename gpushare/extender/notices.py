@@ -1,0 +1,123 @@
+"""What is worth an event, and in which words: the users' view of our decisions.
+
+Knows the books and the recorder; no I/O. Reasons are names that people filter by: they never
+change. The end of a pod is told by none: nobody reads events of an object that is gone, and every
+pod would cost a second write.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from gpushare.core.model import PodRef, Shares
+from gpushare.extender.books import Library
+from gpushare.extender.eventflow import NoFits
+from gpushare.extender.events import Records
+from gpushare.wire.events import About
+
+ALLOCATED = "GPUShareAllocated"
+BIND_FAILED = "GPUShareBindFailed"
+NO_FIT = "GPUShareNoFit"
+UNHEALTHY = "GPUShareDeviceUnhealthy"
+HEALTHY = "GPUShareDeviceHealthy"
+MISMATCH = "GPUShareAllocationMismatch"
+
+_MISMATCHES = {
+    "placement_edited": "the annotations of the pod were changed after it was bound;"
+    " the devices it was given on node {node} stay charged",
+    "bound_by_another": "the pod was bound to node {node} past this extender while it was being"
+    " bound here; its memory is charged where it runs",
+}
+
+
+class Notices:
+    """Tells the recorder; every method may be called by any thread and is over at once.
+
+    unit: the memory unit of the cluster, for the texts.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        library: Library,
+        unit: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._records = records
+        self._library = library
+        self._unit = unit if unit in ("GiB", "MiB") else f"x {unit}"
+        self._clock = clock
+        self._no_fits = NoFits(clock())
+        self._lock = threading.Lock()
+        self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
+
+    def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
+        """A pod was bound to the node; shares None: it has no GPU, and nothing is told."""
+        with self._lock:
+            self._no_fits.forget(ref.uid)
+        if shares:
+            given = ", ".join(f"{units} {self._unit} on device {each}" for each, units in shares)
+            self._records.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
+
+    def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
+        """A bind was answered with an error."""
+        note = f"node {node}: {why}"
+        self._records.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
+
+    def no_fit(self, ref: PodRef, reasons: Mapping[str, int]) -> None:
+        """No node takes the pod. reasons: how many nodes for which."""
+        with self._lock:
+            if not self._no_fits.is_news(ref.uid, frozenset(reasons), self._clock()):
+                return
+        total = sum(reasons.values())
+        parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        note = f"0 of {total} nodes take the pod: {parts}"
+        self._records.record(_pod(ref), NO_FIT, "Scheduling", note, warning=True)
+
+    def tick(self, ready: bool) -> None:
+        """Tell what the books show since the last call; called about once a second, by one thread.
+
+        Not ready: the books are being filled, or another process leads and tells it.
+        """
+        for books in self._library:
+            for alarm in books.ledger.take_alarms():
+                if ready:
+                    note = _MISMATCHES[alarm.kind].format(node=alarm.node)
+                    self._records.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
+            resource = books.names.resource
+            closed = books.ledger.closed_devices()
+            before = self._closed.get(resource)
+            if ready and before is not None:
+                self._tell_devices(resource, before, closed)
+            if ready:
+                self._closed[resource] = closed
+            else:
+                self._closed.pop(resource, None)
+
+    def _tell_devices(
+        self,
+        resource: str,
+        before: Mapping[str, frozenset[int]],
+        now: Mapping[str, frozenset[int]],
+    ) -> None:
+        for node in before.keys() | now.keys():
+            was, is_now = before.get(node, frozenset()), now.get(node, frozenset())
+            if new := is_now - was:
+                note = f"{resource}: nothing new is placed on {_devices(new)}"
+                self._records.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
+            if gone := was - is_now:
+                note = f"{resource}: {_devices(gone)} may be used again"
+                self._records.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+def _devices(devices: frozenset[int]) -> str:
+    return f"device {', '.join(map(str, sorted(devices)))}"
+
+
+def _pod(ref: PodRef) -> About:
+    return About("Pod", ref.namespace, ref.name, ref.uid)
+
+
+def _node(name: str) -> About:
+    """A node as the kubelet's own events name it: by its name for uid, where kubectl looks."""
+    return About("Node", "", name, name)

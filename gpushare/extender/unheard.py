@@ -1,0 +1,44 @@
+"""How long pods have been waiting that nobody asks us about: the sign of a scheduler mis-wired.
+
+Pure: reads the books, time is an argument. kube-scheduler calls no extender for a pod that its own
+plug-ins find no node for, so a pod counts only while some node has room for it by our books.
+"""
+
+from collections.abc import Callable
+
+from gpushare.core.decide import filter_nodes
+from gpushare.extender.books import Books, Library
+from gpushare.ledger import Waiting
+
+_SIZES = 64
+"""Different requests tried at one scrape; a cluster asks for few."""
+
+
+def pending_without_call(
+    library: Library, called: Callable[[str], bool], since: float, now: float
+) -> float:
+    """Seconds (of the wall clock) the oldest such pod has waited; 0 where there is none.
+
+    called: whether filter was called for the pod of that uid. since: when we began to listen.
+    """
+    return max((_longest(books, called, since, now) for books in library), default=0.0)
+
+
+def _longest(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
+    fits: dict[tuple[int, int, frozenset[int]], bool] = {}
+    for pod in books.ledger.waiting():
+        if called(pod.uid):
+            continue
+        asked = (pod.request.units, pod.request.devices, pod.request.sizes)
+        if asked not in fits:
+            if len(fits) == _SIZES:
+                break
+            fits[asked] = _fits(books, pod)
+        if fits[asked]:
+            return max(0.0, now - max(pod.created, since))
+    return 0.0
+
+
+def _fits(books: Books, pod: Waiting) -> bool:
+    snapshot = books.ledger.snapshot()
+    return bool(filter_nodes(snapshot, tuple(snapshot.row), pod.request).fit)

@@ -1,0 +1,100 @@
+"""Events as events.k8s.io/v1 takes them: their path, a new one's body, the patch of a series.
+
+Knows the format and the API server's limits (k8s.io/kubernetes pkg/apis/core/validation/events.go:
+note 1024 bytes, action, reason and instance 128; an event lies in the namespace of what it regards,
+of cluster-wide objects in "default"); not what is worth an event. Standard library only.
+"""
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+CONTROLLER = "gpushare-extender"
+MERGE_PATCH = "application/merge-patch+json"
+
+_NOTE_LIMIT = 1024
+_SHORT_LIMIT = 128
+_NAME_LIMIT = 253
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What an event regards; namespace "" for a cluster-wide object."""
+
+    kind: str
+    namespace: str
+    name: str
+    uid: str
+
+    @property
+    def home(self) -> str:
+        """The namespace its events lie in."""
+        return self.namespace or "default"
+
+
+def events_path(about: About, name: str = "") -> str:
+    """The path of the events about an object, or of one of them."""
+    path = f"/apis/events.k8s.io/v1/namespaces/{about.home}/events"
+    return f"{path}/{name}" if name else path
+
+
+def event_name(about: About, stamp: int) -> str:
+    """A name no other event has: as client-go, the object's and the time (ns since the epoch)."""
+    end = f".{stamp:x}"
+    return about.name[: _NAME_LIMIT - len(end)].rstrip(".-") + end
+
+
+def encode_event(
+    name: str,
+    about: About,
+    *,
+    reason: str,
+    action: str,
+    note: str,
+    warning: bool,
+    stamp: int,
+    instance: str,
+) -> bytes:
+    """The body that creates an event. stamp: ns since the epoch. instance: which process of ours."""
+    return json.dumps(
+        {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"name": name, "namespace": about.home},
+            "eventTime": _micro_time(stamp),
+            "reportingController": CONTROLLER,
+            "reportingInstance": _cut(instance, _SHORT_LIMIT) or CONTROLLER,
+            "action": action,
+            "reason": reason,
+            "regarding": {
+                "apiVersion": "v1",
+                "kind": about.kind,
+                **({"namespace": about.namespace} if about.namespace else {}),
+                "name": about.name,
+                "uid": about.uid,
+            },
+            "note": _cut(note, _NOTE_LIMIT),
+            "type": "Warning" if warning else "Normal",
+        }
+    ).encode()
+
+
+def encode_series(count: int, stamp: int) -> bytes:
+    """The merge patch that says how often an event has been seen (2 or more), and when last."""
+    series = {"count": count, "lastObservedTime": _micro_time(stamp)}
+    return json.dumps({"series": series}).encode()
+
+
+def _micro_time(stamp: int) -> str:
+    """A MicroTime: always six digits, whole microseconds."""
+    seconds, rest = divmod(stamp, 10**9)
+    whole = datetime.fromtimestamp(seconds, UTC)
+    return f"{whole:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
+
+
+def _cut(text: str, limit: int) -> str:
+    """The text in at most so many bytes of UTF-8, the cut shown."""
+    data = text.encode("utf-8", "replace")
+    if len(data) <= limit:
+        return data.decode()
+    return data[: limit - 3].decode("utf-8", "ignore") + "..."
