@@ -83,12 +83,12 @@ def score_nodes(
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
     policy knows. The others share 0..9 by their values.
     """
-    places, values = _ranked(snapshot, names, request, ranking)
+    places, values, best = _valued(snapshot, names, request, ranking)
     scores = np.zeros(len(names), dtype=np.int64)
     if len(places):
-        low, high = float(values[-1]), float(values[0])
+        low, high = float(values.min()), float(values[best])
         scores[places] = (values - low) * ((BEST - 1) / (high - low)) if high > low else BEST - 1
-        scores[places[0]] = BEST
+        scores[places[best]] = BEST
     return list(zip(names, scores.tolist(), strict=True))
 
 
@@ -96,25 +96,28 @@ def best_node(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
 ) -> str | None:
     """The best of the named nodes, or None when none fits."""
-    places, _ = _ranked(snapshot, names, request, ranking)
-    return names[places[0]] if len(places) else None
+    places, _, best = _valued(snapshot, names, request, ranking)
+    return names[places[best]] if len(places) else None
 
 
-def _ranked(
+def _valued(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
-) -> tuple[Rows, Floats]:
-    """(positions in `names` of the nodes that fit, best first; their values). A total order."""
+) -> tuple[Rows, Floats, int]:
+    """(positions in `names` of the nodes that fit, their values, which of them is the best).
+
+    Of equal values the node that comes first by name is the best: the order is total.
+    """
     rows = _rows(snapshot, names)
     places = np.flatnonzero(rows >= 0)
     mask = feasible(snapshot, rows[places], request)
     enough = _enough(mask, request)
     places, mask = places[enough], mask[enough]
     if not len(places):
-        return places, np.empty(0)
+        return places, np.empty(0), 0
     rows = rows[places]
     values = np.where(mask, ranking.values(snapshot, request)[rows], -np.inf).max(axis=1)
-    best_first = np.lexsort((snapshot.order[rows], -values))
-    return places[best_first], values[best_first]
+    ties = np.flatnonzero(values == values.max())
+    return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 
 
 def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Allocation:

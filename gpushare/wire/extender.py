@@ -9,6 +9,7 @@ wrong with a body is a MessageError that names the field, never another exceptio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from string import whitespace
 from typing import TypeVar
 
 import msgspec
@@ -171,10 +172,11 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
 
 def _checked(names: list[str], where: str) -> Sequence[str]:
     """The names, each once. Raises MessageError on one that is empty or holds blanks."""
-    if " ".join(names).split() != names:
+    unique = set(names)
+    together = "".join(names)  # a search in one text is a hundred times faster than one a name
+    if "" in unique or any(blank in together for blank in whitespace):
         raise MessageError(f"{where}: an empty name, or one with blanks")
-    unique = dict.fromkeys(names)
-    return names if len(unique) == len(names) else list(unique)
+    return names if len(unique) == len(names) else list(dict.fromkeys(names))
 
 
 def _name_of(item: Raw, index: int) -> str:
