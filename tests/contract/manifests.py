@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import kubernetes_validate  # type: ignore[import-untyped]  # it has no annotations
 import yaml
 
 from gpushare.settings import Settings, read_settings
@@ -20,6 +21,11 @@ ROOT = Path(__file__).parents[2]
 EXTENDER = ROOT / "config" / "extender"
 FOLDERS = ("base", "second-scheduler", "admission", "existing-scheduler")
 STATIC_PODS = EXTENDER / "existing-scheduler" / "static-pods"
+
+
+def check_schema(document: Json) -> None:
+    """Fail unless the API of Kubernetes 1.37 takes it; a key that does not exist fails too."""
+    kubernetes_validate.validate(document, "1.37", strict=True)
 
 
 @functools.cache

@@ -1,5 +1,5 @@
-"""The manifests are what Kubernetes takes, fit the program they start, and ask for no more than it
-needs.
+"""The manifests are what Kubernetes takes, and ask for no more rights and privileges than needed:
+each is listed here.
 """
 
 import json
@@ -13,23 +13,21 @@ import pytest
 import yaml
 
 from gpushare import __version__
-from gpushare.settings import address, is_loopback
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
-from gpushare.wire.scheduler_entry import endpoint, our_entry
+from gpushare.wire.scheduler_entry import our_entry
 from tests.contract.manifests import (
-    EXTENDER,
     FOLDERS,
     ROOT,
     STATIC_PODS,
+    check_schema,
     container,
     one,
     rendered,
     rights,
     scheduler_file,
     second_pod,
-    served,
     static_pod,
 )
 
@@ -40,7 +38,6 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH to render with"),
 ]
 
-SCHEDULER_FILE = EXTENDER / "second-scheduler" / "kube-scheduler.yaml"
 SHIPPED = ROOT / "config" / "scheduler" / "kube-scheduler.yaml"
 ACCOUNT = {"kind": "ServiceAccount", "name": "gpushare-extender", "namespace": "kube-system"}
 USER = {"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "gpushare-extender"}
@@ -73,11 +70,6 @@ SECOND_LEASE = {
     ("kube-system", LEASES, "leases", "update", "gpushare-scheduler"),
     ("kube-system", LEASES, "leases", "create", ""),
 }
-
-
-def check_schema(document: Json) -> None:
-    """Fail unless the API of Kubernetes 1.37 takes it; a key that does not exist fails too."""
-    kubernetes_validate.validate(document, "1.37", strict=True)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -228,118 +220,3 @@ def test_every_image_is_pinned_and_ours_is_of_this_version() -> None:
             assert image in ("gpushare", "registry.k8s.io/kube-scheduler")
             assert image != "gpushare" or tag == __version__
             assert part["imagePullPolicy"] == "IfNotPresent"
-
-
-# -- wiring ---------------------------------------------------------------------------------------
-
-
-def probed(pod: Json) -> dict[str, tuple[str, int]]:
-    """(path, port) of each probe of the extender."""
-    part = container(pod, "gpushare")
-    ports = {port["name"]: port["containerPort"] for port in part.get("ports", ())}
-    found = {}
-    for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
-        http = part[kind]["httpGet"]
-        found[kind] = (http["path"], ports.get(http["port"], http["port"]))
-    return found
-
-
-@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
-def test_the_probes_ask_where_the_extender_answers(pod: Any) -> None:
-    host, port = address(served(pod()).health_listen, "health-listen")
-    assert probed(pod()) == {
-        "startupProbe": ("/livez", port),
-        "livenessProbe": ("/livez", port),
-        "readinessProbe": ("/readyz", port),
-    }
-    # On the host's network the probes say so; else the kubelet asks the pod's address.
-    on_host = pod()["spec"].get("hostNetwork", False)
-    get = container(pod(), "gpushare")["readinessProbe"]["httpGet"]
-    assert (host, get.get("host")) == (("127.0.0.1", "127.0.0.1") if on_host else ("0.0.0.0", None))  # noqa: S104
-
-
-def test_both_containers_of_the_second_scheduler_read_the_one_file() -> None:
-    pod = second_pod()
-    settings = served(pod)
-    scheduler, extender = container(pod, "kube-scheduler"), container(pod, "gpushare")
-    assert f"--config={settings.scheduler_config}" in scheduler["command"]
-    folder, _, key = settings.scheduler_config.rpartition("/")
-    for part in (scheduler, extender):
-        (mount,) = (m for m in part["volumeMounts"] if m["name"] == "config")
-        assert (mount["mountPath"], mount["readOnly"]) == (folder, True)
-    (volume,) = (v for v in pod["spec"]["volumes"] if v["name"] == "config")
-    generated = one("second-scheduler", "ConfigMap", volume["configMap"]["name"])
-    # The hash makes a new pod of a new file.
-    assert volume["configMap"]["name"] != "gpushare-scheduler-config"
-    assert generated["data"] == {key: SCHEDULER_FILE.read_text()}
-    assert settings.leadership == "lease"
-
-
-def test_the_second_scheduler_calls_the_extender_of_its_own_pod() -> None:
-    config = scheduler_file(SCHEDULER_FILE)
-    assert config.warnings == ()
-    place = endpoint(our_entry(config, None))
-    assert place.loopback
-    settings = served(second_pod())
-    assert settings.listen == ""  # what the file says
-    health = address(settings.health_listen, "health-listen")[1]
-    ports = [p["containerPort"] for c in second_pod()["spec"]["containers"] for p in c["ports"]]
-    assert ports == [10259, health]
-    assert place.port not in ports  # nobody else has to reach it
-
-
-def test_the_second_schedulers_file_says_of_the_extender_what_the_shipped_one_says() -> None:
-    ours, shipped = (yaml.safe_load(file.read_text()) for file in (SCHEDULER_FILE, SHIPPED))
-    own = {"clientConnection", "leaderElection", "profiles"}
-    assert {k: v for k, v in ours.items() if k not in own} == {
-        k: v for k, v in shipped.items() if k not in own
-    }
-
-
-def test_the_second_scheduler_takes_nothing_from_the_first() -> None:
-    document = yaml.safe_load(SCHEDULER_FILE.read_text())
-    assert scheduler_file(SCHEDULER_FILE).scheduler_names == ("gpushare-scheduler",)
-    assert document["leaderElection"] == {
-        "leaderElect": True,
-        "resourceName": "gpushare-scheduler",
-        "resourceNamespace": "kube-system",
-    }
-    assert "clientConnection" not in document  # the account of the pod
-
-
-def test_the_static_extender_follows_the_kube_scheduler_beside_it() -> None:
-    extender, scheduler = static_pod("gpushare-extender"), static_pod("kube-scheduler")
-    settings = served(extender)
-    assert settings.leadership == "scheduler"
-    command = container(scheduler, "kube-scheduler")["command"]
-    assert f"--config={settings.scheduler_config}" in command
-    # Both on the host's network: 127.0.0.1 is one, and so is the name of the host.
-    assert extender["spec"]["hostNetwork"] is scheduler["spec"]["hostNetwork"] is True
-    assert is_loopback(address(settings.health_listen, "health-listen")[0])
-    assert endpoint(our_entry(scheduler_file(SHIPPED), None)).loopback
-    folder = settings.scheduler_config.rpartition("/")[0]
-    assert settings.kubeconfig.startswith(f"{folder}/")
-    for pod, part in ((extender, "gpushare"), (scheduler, "kube-scheduler")):
-        mounts = {m["mountPath"]: m for m in container(pod, part)["volumeMounts"]}
-        assert mounts[folder]["readOnly"] is True
-        paths = {v["name"]: v.get("hostPath", {}).get("path") for v in pod["spec"]["volumes"]}
-        assert paths[mounts[folder]["name"]] == folder
-
-
-def test_the_kubeadm_patch_adds_the_marked_lines_of_the_example() -> None:
-    text = (STATIC_PODS / "kube-scheduler.yaml").read_text()
-    ours = [line for line in text.splitlines() if line.endswith("# gpushare")]
-    assert len(ours) == 8
-    before = yaml.safe_load("\n".join(line for line in text.splitlines() if line not in ours))
-    check_schema(before)
-    patches = EXTENDER / "existing-scheduler" / "kubeadm-patches"
-    (file,) = patches.iterdir()
-    # kubeadm takes the target and the kind of patch from the name.
-    assert file.name == "kube-scheduler+json.yaml"
-    for step in yaml.safe_load(file.read_text()):
-        assert (step["op"], step["path"][-2:]) == ("add", "/-")
-        place: Any = before
-        for word in step["path"].split("/")[1:-1]:
-            place = place[int(word)] if isinstance(place, list) else place[word]
-        place.append(step["value"])
-    assert before == static_pod("kube-scheduler")

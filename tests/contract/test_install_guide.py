@@ -1,0 +1,109 @@
+"""docs/install.md tells people to apply what is there, and what it shows does what it says."""
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.settings import read_settings
+from tests.contract.manifests import EXTENDER, ROOT, container, scheduler_file
+from tests.contract.test_admission_policy import rejected
+
+Json = dict[str, Any]
+
+pytestmark = [
+    pytest.mark.kubectl,
+    pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH to render with"),
+]
+
+GUIDE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
+BLOCKS = [
+    # Blocks within lists are indented.
+    "\n".join(line.removeprefix("   ") for line in block.splitlines())
+    for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
+]
+OVERLAY, REPLACED_FILE, POD = (yaml.safe_load(block) for block in BLOCKS)
+
+
+def rendered(folder: Path, overlay: Json) -> list[Json]:
+    """The documents of the guide's kustomization, in a folder somewhere else."""
+    clone = os.path.relpath(EXTENDER, folder)
+    resources = [
+        name.replace("../gpushare/config/extender", clone) for name in overlay["resources"]
+    ]
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump({**overlay, "resources": resources}))
+    done = subprocess.run(
+        ["kubectl", "kustomize", str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def of_kind(documents: list[Json], kind: str) -> Json:
+    (found,) = (document for document in documents if document["kind"] == kind)
+    return found
+
+
+def test_the_kustomization_sets_both_images(tmp_path: Path) -> None:
+    pod = of_kind(rendered(tmp_path, OVERLAY), "Deployment")["spec"]["template"]
+    wanted = {
+        image["name"]: f"{image.get('newName', image['name'])}:{image['newTag']}"
+        for image in OVERLAY["images"]
+    }
+    assert container(pod, "gpushare")["image"] == wanted["gpushare"]
+    assert container(pod, "kube-scheduler")["image"] == wanted["registry.k8s.io/kube-scheduler"]
+
+
+def test_an_older_kube_scheduler_gets_a_file_of_its_version(tmp_path: Path) -> None:
+    text = (EXTENDER / "second-scheduler" / "kube-scheduler.yaml").read_text()
+    older = re.sub("k8s.io/v1$", "k8s.io/v1beta3", text, flags=re.MULTILINE)
+    file = tmp_path / "kube-scheduler.yaml"
+    file.write_text(older)
+    assert scheduler_file(file).api_version.endswith("/v1beta3")
+    assert scheduler_file(file).warnings == ()
+    documents = rendered(tmp_path, {**OVERLAY, **REPLACED_FILE})
+    generated = of_kind(documents, "ConfigMap")
+    assert generated["data"] == {"kube-scheduler.yaml": older}
+    volumes = of_kind(documents, "Deployment")["spec"]["template"]["spec"]["volumes"]
+    assert {"name": generated["metadata"]["name"]} in [v.get("configMap") for v in volumes]
+
+
+def test_the_pod_to_try_passes_the_policy_and_the_sample_is_refused() -> None:
+    assert not rejected(POD["spec"])
+    sample = yaml.safe_load((ROOT / "config" / "samples" / "one-device.yaml").read_text())
+    assert rejected({"schedulerName": "default-scheduler", **sample["spec"]})
+
+
+def test_every_path_that_is_named_is_there() -> None:
+    named = set(re.findall(r"(?<![\w/.-])config/[\w./+-]*[\w]", GUIDE))
+    folders = ("second-scheduler", "admission", "existing-scheduler")
+    assert {f"config/extender/{folder}" for folder in folders} <= named
+    for path in named:
+        assert (ROOT / path).exists(), path
+
+
+def test_every_folder_that_is_applied_is_deleted_in_reverse() -> None:
+    applied = re.findall(r"kubectl apply -k ([\w/-]+)", GUIDE)
+    deleted = re.findall(r"kubectl delete -k ([\w/-]+)", GUIDE)
+    first = list(dict.fromkeys(applied))
+    wirings = [["my-gpushare", "config/extender/admission"], ["config/extender/existing-scheduler"]]
+    assert first == [folder for wiring in wirings for folder in wiring]
+    assert deleted == [folder for wiring in wirings for folder in reversed(wiring)]
+
+
+def test_the_flags_of_serve_exist() -> None:
+    (block,) = re.findall(r"^gpushare serve (.*?)```", GUIDE, re.DOTALL | re.MULTILINE)
+    settings = read_settings(block.replace("\\\n", "").split(), {}, lambda path: {}, "serve")
+    assert settings.tls_client_names == "kube-scheduler"
+    for flag in re.findall(r"(?<=`)--[a-z-]+(?==| [a-z]+`|`)", GUIDE):
+        known = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+        others = {"--config", "--patches", "--memory-unit", "--feature-gates"}
+        assert f"`{flag}`" in known or flag in others, flag
