@@ -11,6 +11,7 @@ _USAGE = """\
 usage: gpushare VERB [OPTIONS]
 
   demo     try it: an API server, a scheduler, kubelets and the extender on this machine
+  doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
   serve    run the scheduler extender
   scheduler-config
@@ -24,6 +25,12 @@ def _demo(argv: Sequence[str]) -> int:
     from gpushare.localcluster.main import main as demo
 
     return demo(argv)
+
+
+def _doctor(argv: Sequence[str]) -> int:
+    from gpushare.doctor.main import main as doctor
+
+    return doctor(argv)
 
 
 def _inspect(argv: Sequence[str]) -> int:
@@ -46,6 +53,7 @@ def _scheduler_config(argv: Sequence[str]) -> int:
 
 _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
+    "doctor": _doctor,
     "inspect": _inspect,
     "scheduler-config": _scheduler_config,
     "serve": _serve,

@@ -26,6 +26,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "extender": ("errors", "core", "wire", "ledger", "kube"),
     "device_plugin": ("errors", "core", "wire", "ledger", "kube"),
     "cli": ("errors", "core.model", "wire", "kube"),
+    # Its own area: it judges what the codecs say and what the API server shows, and must run where
+    # neither the extender's code nor the books can be trusted.
+    "doctor": ("errors", "core.model", "wire", "kube"),
     "sim": ("errors", "core", "ledger"),
     "localcluster": ("errors", "wire"),
 }
@@ -47,6 +50,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "yaml": (
         "localcluster.demo.scenario",
         "cli.main",
+        "doctor.main",
         "extender.main",
         "localcluster.main",
         "sim.main",
@@ -159,6 +163,11 @@ def test_every_import_keeps_to_the_layers_and_doors() -> None:
             "cli may import errors, core.model",
         ),
         ("extender.app", "from gpushare.sim import trace", "extender may import errors, core"),
+        (
+            "doctor.collect",
+            "from gpushare.extender.binder import BUDGET",
+            "doctor may import errors, core.model, wire, kube",
+        ),
         ("extender.app", "from gpushare.settings import Settings", "composition roots"),
         ("localcluster.demo.runner", "import gpushare.extender.service", "localcluster may import"),
         ("localcluster.demo.runner", "from gpushare.extender.main import main", "only cli/main.py"),

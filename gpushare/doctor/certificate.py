@@ -1,0 +1,57 @@
+"""When a certificate ends: as much of DER as it takes to find that in X.509.
+
+Pure; the standard library reads no certificate it has not verified, and a doctor needs no more of
+one than its end. Source of the layout: RFC 5280, section 4.1.
+"""
+
+import ssl
+from datetime import UTC, datetime
+
+_BEGIN, _END = "-----BEGIN CERTIFICATE-----", "-----END CERTIFICATE-----"
+_VERSION, _UTC_TIME = 0xA0, 0x17
+
+
+def ends_at(pem: str) -> float:
+    """Seconds since the epoch at which the text's first certificate ends. Raises ValueError."""
+    _, begun, rest = pem.partition(_BEGIN)
+    body, ended, _ = rest.partition(_END)
+    if not begun or not ended:
+        raise ValueError("no PEM certificate in it")
+    try:
+        return _not_after(ssl.PEM_cert_to_DER_cert(f"{_BEGIN}{body}{_END}"))
+    except (ValueError, IndexError) as error:
+        raise ValueError("its certificate cannot be read") from error
+
+
+def _not_after(der: bytes) -> float:
+    certificate = _element(der, 0)[1]
+    fields = _elements(_element(certificate, 0)[1])
+    # serialNumber, signature, issuer, validity: the version before them may be left out.
+    validity = [content for tag, content in fields if tag != _VERSION][3]
+    tag, text = _elements(validity)[1]
+    stamp = text.decode("ascii")
+    if tag == _UTC_TIME:  # of two digits a year below 50 is in this century
+        stamp = ("20" if int(stamp[:2]) < 50 else "19") + stamp
+    return datetime.strptime(stamp, "%Y%m%d%H%M%SZ").replace(tzinfo=UTC).timestamp()
+
+
+def _elements(content: bytes) -> list[tuple[int, bytes]]:
+    found = []
+    at = 0
+    while at < len(content):
+        tag, inner, at = _element(content, at)
+        found.append((tag, inner))
+    return found
+
+
+def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
+    """(tag, content, where the next one begins)."""
+    tag, length = data[at], data[at + 1]
+    at += 2
+    if length & 0x80:
+        size = length & 0x7F
+        length = int.from_bytes(data[at : at + size], "big")
+        at += size
+    if at + length > len(data):
+        raise ValueError("cut short")
+    return tag, data[at : at + length], at + length

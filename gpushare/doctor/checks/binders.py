@@ -1,0 +1,114 @@
+"""Who else binds GPU pods, and who leads: two binders give one device out twice.
+
+Pure judgement over facts.
+"""
+
+from collections.abc import Iterator
+
+from gpushare.doctor.checks.extender import total
+from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
+from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+
+_NAME = "two-binders"
+_GRACE = 15.0
+"""Seconds after a change of leader in which the last one's binds may still land."""
+_SLACK = 5.0
+"""Seconds that the clocks of a leader and the API server may differ."""
+
+
+def check_binders(facts: Facts) -> Iterator[Finding]:
+    """Findings about other binders and about leadership."""
+    yield _rivals(facts)
+    yield _leadership(facts)
+
+
+def _rivals(facts: Facts) -> Finding:
+    pods = facts.pods if isinstance(facts.pods, PodsSeen) else PodsSeen()
+    if pods.originals:
+        return fail(
+            _NAME,
+            f"the original extender runs too: {some(pods.originals)}",
+            "scale its Deployment to 0; the pods it has bound are taken over as they are",
+        )
+    leading = [lease for lease in _leases(facts) if _fresh(lease, facts)]
+    if len(leading) > 1:
+        return fail(
+            _NAME,
+            f"extenders lead in {some(lease.namespace for lease in leading)} at once, each with"
+            " books of its own",
+            "leave one of them",
+        )
+    foreign = _foreign(pods, leading[0]) if leading else []
+    if foreign:
+        return fail(
+            _NAME,
+            f"{some(foreign)}: given devices by somebody else while our extender leads",
+            "look which other extender or scheduler binds GPU pods, and stop it",
+        )
+    return _alarms(facts)
+
+
+def _alarms(facts: Facts) -> Finding:
+    if isinstance(facts.extender, ExtenderSeen):
+        seen = total(facts.extender.samples, "gpushare_alarms", kind="bound_by_another")
+        if seen:
+            return warn(
+                _NAME,
+                f"the extender has seen {seen:.0f} pods bound by another while it bound them",
+                "look which other extender or scheduler binds GPU pods, and stop it",
+            )
+    if isinstance(facts.pods, Unread):
+        return skip(_NAME, "pods were not read")
+    return ok(_NAME, "no sign of another extender")
+
+
+def _foreign(pods: PodsSeen, lease: LeaseSeen) -> list[str]:
+    """Pods assumed in our leader's term whose annotations ours does not write so.
+
+    Both write nanoseconds; only ours always writes the map of containers beside them.
+    """
+    if not lease.acquired:
+        return []
+    since = lease.acquired + _GRACE
+    return [
+        pod.name
+        for pod in pods.gpu
+        if pod.node and pod.assumed and not pod.mapped and _later(pod.assumed, since)
+    ]
+
+
+def _later(assumed: str, since: float) -> bool:
+    digits = assumed.isascii() and assumed.isdigit() and len(assumed) <= 20
+    return digits and int(assumed) / 1e9 > since
+
+
+def _leases(facts: Facts) -> tuple[LeaseSeen, ...]:
+    return () if isinstance(facts.leases, Unread) else facts.leases
+
+
+def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
+    """By the API server's clock: holders' clocks are checked elsewhere, ours may be off."""
+    ahead = facts.api.ahead if isinstance(facts.api, ApiServer) else None
+    now = facts.now + (ahead or 0.0)
+    return bool(lease.holder) and now < lease.renewed + lease.duration + _SLACK
+
+
+def _leadership(facts: Facts) -> Finding:
+    name = "leadership"
+    if isinstance(facts.leases, Unread):
+        return Finding(name, facts.leases.level, facts.leases.why, facts.leases.todo)
+    ours = [lease for lease in facts.leases if lease.namespace == facts.namespace]
+    if not ours:
+        return skip(
+            name,
+            f"no Lease in {facts.namespace}: never started there, or --leadership is another",
+            "give --namespace that of the extender",
+        )
+    if _fresh(ours[0], facts):
+        return ok(name, f"{ours[0].holder} leads")
+    return fail(
+        name,
+        "nobody leads: the Lease is "
+        + (f"no longer renewed by {ours[0].holder}" if ours[0].holder else "free"),
+        "start the extender, or look into its log",
+    )

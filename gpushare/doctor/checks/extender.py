@@ -1,0 +1,106 @@
+"""The extender: does it answer, is it ready, and does kube-scheduler call it.
+
+Pure judgement over facts.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+
+from gpushare import __version__
+from gpushare.doctor.facts import ExtenderSeen, Facts, PodsSeen, Unread
+from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
+
+_PATIENCE = 60.0
+"""Seconds a GPU pod may wait without a filter call."""
+_OK = 200
+
+
+def total(samples: Mapping[str, float], family: str, **labels: str) -> float | None:
+    """The sum of a family's samples that have these labels; None where there is none."""
+    wanted = {f'{key}="{value}"' for key, value in labels.items()}
+    found = [
+        value
+        for sample, value in samples.items()
+        if sample.partition("{")[0] == family and wanted <= set(_LABEL.findall(sample))
+    ]
+    return sum(found) if found else None
+
+
+def check_extender(facts: Facts) -> Iterator[Finding]:
+    """Findings about the process at --extender."""
+    seen = facts.extender
+    if seen is None:
+        yield skip(
+            "extender",
+            "not asked, so whether kube-scheduler calls it is not known",
+            "give --extender http://HOST:PORT, its health listener (kubectl port-forward helps)",
+        )
+        return
+    if isinstance(seen, Unread):
+        yield Finding("extender", seen.level, seen.why, seen.todo)
+        return
+    yield _alive(seen)
+    yield _version(seen)
+    yield _calls(seen, facts)
+
+
+def _alive(seen: ExtenderSeen) -> Finding:
+    if seen.live != _OK:
+        return fail("extender", f"/livez says {seen.live}", "restart it, and keep its log")
+    if seen.ready != _OK:
+        lines = [line[3:] for line in seen.ready_text.splitlines() if line.startswith("[-]")]
+        said = "; ".join(lines) or f"/readyz says {seen.ready}"
+        return fail(
+            "extender",
+            f"is not ready: {said}",
+            "look into its log; missing rights and another leader are the usual reasons",
+        )
+    return ok("extender", "alive and ready")
+
+
+def _version(seen: ExtenderSeen) -> Finding:
+    for sample in seen.samples:
+        match = re.fullmatch(r'gpushare_build_info\{version="([^"]{1,64})"\}', sample)
+        if match and match[1] != __version__:
+            return warn(
+                "extender-version",
+                f"it is {match[1]}, this command is {__version__}",
+                "use the command of the same version, or update the extender",
+            )
+        if match:
+            return ok("extender-version", match[1])
+    return warn(
+        "extender-version",
+        "its metrics name no version: is it another program?",
+        "give --extender the address of its --health-listen",
+    )
+
+
+def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
+    name = "filter-calls"
+    waiting = total(seen.samples, "gpushare_pending_without_call_seconds") or 0.0
+    todo = (
+        "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"
+        " and manages the resource"
+    )
+    if waiting > _PATIENCE:
+        return fail(
+            name, f"GPU pods have been waiting for {waiting:.0f} s without a filter call", todo
+        )
+    calls = total(seen.samples, "gpushare_requests_total", verb="filter") or 0.0
+    if calls:
+        return ok(name, f"{count(int(calls), 'filter call')} since the extender started")
+    pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
+    pending = [pod for pod in pods if not pod.node and not pod.gated]
+    if any(pod.age > _PATIENCE for pod in pending):
+        return fail(
+            name, f"none since the extender started, and {len(pending)} GPU pods wait", todo
+        )
+    return warn(
+        name,
+        "none since the extender started; no GPU pod has been waiting for one",
+        "create a GPU pod and run this again",
+    )
+
+
+_LABEL = re.compile(r'[a-z_]+="[^"]*"')

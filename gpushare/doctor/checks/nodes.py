@@ -1,0 +1,179 @@
+"""The nodes: does one share devices, and can what they say be counted.
+
+Pure judgement over facts. What closes a node is decided by the codec that the books use too.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gpushare.core.model import Reason
+from gpushare.doctor.facts import Facts, NodeSeen, Unread
+from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
+
+_MIB_FROM = 1024
+"""Units on one device from which GiB are hard to believe: no card has a TiB."""
+_LONG_IDS, _SHORT_IDS = 68_941, 195_700
+"""Devices that fit into the kubelet's limit of 4 MiB for a device plug-in's list (kubernetes
+#127049), with the original's ids of 60 bytes each and with ours of 20: measured.
+"""
+
+
+def check_nodes(facts: Facts) -> Iterator[Finding]:
+    """Findings about the nodes."""
+    nodes = facts.nodes
+    if isinstance(nodes, Unread):
+        yield Finding("gpu-nodes", nodes.level, nodes.why, nodes.todo)
+        return
+    sharing = [node for node in nodes if node.shares]
+    if not sharing:
+        yield fail(
+            "gpu-nodes",
+            f"no node offers {facts.names.resource}",
+            "start the device plug-in on the GPU nodes (the original's wants the label"
+            " gpushare=true), or give --resource the right name",
+        )
+        yield _label(nodes, facts.names.resource)
+        return
+    yield ok("gpu-nodes", f"{count(len(sharing), 'node')} offer {facts.names.resource}")
+    yield _label(nodes, facts.names.resource)
+    yield _capacity(sharing, facts)
+    yield _inventory(sharing)
+    yield _unit(sharing, facts.unit)
+    yield _allocatable(sharing)
+    yield _list_size(sharing)
+
+
+def _closed(nodes: Sequence[NodeSeen], *reasons: Reason) -> list[str]:
+    return [node.name for node in nodes if node.spec.closed in reasons]
+
+
+def _capacity(nodes: Sequence[NodeSeen], facts: Facts) -> Finding:
+    uneven = _closed(nodes, Reason.UNEVEN)
+    if uneven:
+        return fail(
+            "node-capacity",
+            f"{some(uneven)}: {facts.names.resource} is no multiple of {facts.names.count}, so what"
+            " each device has cannot be told",
+            f"write the inventory annotation {facts.names.inventory}, one entry a device",
+        )
+    broken = _closed(nodes, Reason.BROKEN_CAPACITY)
+    if broken:
+        return fail(
+            "node-capacity",
+            f"{some(broken)}: capacity cannot be read",
+            "look at what the device plug-in advertises",
+        )
+    return ok("node-capacity", "every total is a whole multiple of its count")
+
+
+def _inventory(nodes: Sequence[NodeSeen]) -> Finding:
+    name = "node-inventory"
+    broken = {node.name: node.broken for node in nodes if node.broken}
+    if broken:
+        first = min(broken)
+        return fail(
+            name,
+            f"{some(broken)}: cannot be read ({broken[first]}), and no pod is placed there",
+            "let our device plug-in write it again, or correct or remove the annotation",
+        )
+    differing = [node.name for node in nodes if _differs(node)]
+    if differing:
+        return warn(
+            name,
+            f"{some(differing)}: the inventory's memory is not what the node advertises; the"
+            " inventory counts, and the kubelet admits by the other",
+            "restart the device plug-in there, or correct the annotation",
+        )
+    bare = [node for node in nodes if node.inventory is None]
+    if bare:
+        return ok(name, f"{count(len(bare), 'node')} without one: devices there count as equal")
+    return ok(name, "whole on every node")
+
+
+def _differs(node: NodeSeen) -> bool:
+    if node.inventory is None or not node.total:
+        return False
+    return sum(device.mem for device in node.inventory.devices) != node.total
+
+
+def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
+    other = _closed(nodes, Reason.OTHER_UNIT)
+    if other:
+        units = {node.inventory.unit for node in nodes if node.inventory is not None}
+        return fail(
+            "node-unit",
+            f"{some(other)}: counted in {some(units - {unit})}, the cluster in {unit}, and no pod"
+            " is placed there",
+            "give the device plug-in and the extender the same --unit",
+        )
+    large = [node.name for node in nodes if max(node.spec.capacity, default=0) > _MIB_FROM]
+    if large and unit == "GiB":
+        return warn(
+            "node-unit",
+            f"{some(large)}: more than {_MIB_FROM} GiB on one device; is it counted in MiB?",
+            "give the extender, and this command, --unit MiB",
+        )
+    return ok("node-unit", f"{unit}, as far as nodes say")
+
+
+def _label(nodes: Sequence[NodeSeen], resource: str) -> Finding:
+    silent = [node.name for node in nodes if node.labelled and not node.shares]
+    if silent:
+        return fail(
+            "node-label",
+            f"{some(silent)}: labelled gpushare=true, but {resource} is not offered",
+            "look at the device plug-in's log there; with units of MiB its list may be larger than"
+            " the kubelet's limit of 4 MiB: use larger units",
+        )
+    return ok("node-label", "every node labelled gpushare=true offers devices")
+
+
+def _allocatable(nodes: Sequence[NodeSeen]) -> Finding:
+    def lacking(test: Callable[[int, int], bool]) -> list[str]:
+        return [
+            node.name
+            for node in nodes
+            if node.total and node.allocatable is not None and test(node.allocatable, node.total)
+        ]
+
+    away = lacking(lambda usable, _: usable == 0)
+    if away:
+        return fail(
+            "node-allocatable",
+            f"{some(away)}: nothing is allocatable, so the device plug-in is away or every device"
+            " is unhealthy",
+            "look at the device plug-in there",
+        )
+    less = lacking(lambda usable, total: usable < total)
+    if less:
+        return warn(
+            "node-allocatable",
+            f"{some(less)}: less allocatable than there is, so devices are unhealthy",
+            "look at the device plug-in's log there",
+        )
+    return ok("node-allocatable", "all of the capacity")
+
+
+def _list_size(nodes: Sequence[NodeSeen]) -> Finding:
+    name = "device-list"
+    sizes = {node.name: _units(node) for node in nodes}
+    too_long = [node for node, units in sizes.items() if units > _SHORT_IDS]
+    todo = "count in larger units, such as 256MiB, in the device plug-in and the extender"
+    if too_long:
+        return fail(
+            name,
+            f"{some(too_long)}: more than {_SHORT_IDS} units, a list beyond the kubelet's 4 MiB",
+            todo,
+        )
+    long = [node for node, units in sizes.items() if units > _LONG_IDS]
+    if long:
+        return warn(
+            name,
+            f"{some(long)}: more than {_LONG_IDS} units, too many for the original's plug-in",
+            f"{todo}; ours fits up to {_SHORT_IDS}",
+        )
+    return ok(name, f"{max(sizes.values(), default=0)} units at most fit the kubelet's 4 MiB")
+
+
+def _units(node: NodeSeen) -> int:
+    listed = sum(device.mem for device in node.inventory.devices) if node.inventory else 0
+    return max(listed, node.total or 0)

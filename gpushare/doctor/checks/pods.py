@@ -1,0 +1,119 @@
+"""The pods: does somebody look at those that wait, and is it known where the others are.
+
+Pure judgement over facts. Instead of events, which end after an hour and need a right of their own,
+the condition PodScheduled is read: kube-scheduler writes the same text there.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from gpushare.core.model import Reason
+from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
+from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+
+_PATIENCE = 30.0
+"""Seconds within which some scheduler looks at a pod."""
+_SHOWN = 200
+
+
+def check_pods(facts: Facts) -> Iterator[Finding]:
+    """Findings about pods that ask for the resource."""
+    pods = facts.pods
+    if isinstance(pods, Unread):
+        yield Finding("pods", pods.level, pods.why, pods.todo)
+        return
+    yield _amounts(pods)
+    yield _pending([pod for pod in pods.gpu if not pod.node and not pod.gated])
+    yield _schedulers(facts, pods)
+    yield _unplaced(pods, facts.nodes)
+
+
+def _amounts(pods: PodsSeen) -> Finding:
+    broken = {pod.name: pod.broken for pod in pods.gpu if pod.broken}
+    if broken:
+        return fail(
+            "pods",
+            f"{some(broken)}: what is asked for cannot be read ({broken[min(broken)]})",
+            "correct and create them again",
+        )
+    return ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
+
+
+def _pending(pending: Sequence[PodSeen]) -> Finding:
+    name = "pending-pods"
+    if not pending:
+        return ok(name, "none")
+    untried = [pod for pod in pending if pod.reason is None and pod.age > _PATIENCE]
+    if untried:
+        asked = some({pod.scheduler for pod in untried})
+        return fail(
+            name,
+            f"{some(pod.name for pod in untried)}: no scheduler has looked at them",
+            f"look whether a scheduler named {asked} runs",
+        )
+    failing = [pod for pod in pending if pod.reason == "SchedulerError"]
+    if failing:
+        return fail(
+            name,
+            f"{some(pod.name for pod in failing)}: scheduling fails: {_line(failing[0].message)}",
+            "a text about the extender means that urlPrefix is wrong or that it does not answer",
+        )
+    elsewhere = [pod for pod in pending if pod.message and not _ours(pod.message)]
+    if elsewhere:
+        return warn(
+            name,
+            f"{some(pod.name for pod in elsewhere)}: refused without a word of the extender:"
+            f" {_line(elsewhere[0].message)}",
+            "either kube-scheduler's own filters leave no node, or it does not call the extender",
+        )
+    young = sum(pod.reason is None for pod in pending)
+    if young:
+        return ok(name, f"{len(pending)} wait, {young} of them since a moment ago")
+    return ok(name, f"{len(pending)} wait, and the extender has said why")
+
+
+def _ours(message: str) -> bool:
+    return any(reason.value in message for reason in Reason)
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())[:_SHOWN]
+
+
+def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:
+    name = "scheduler-names"
+    if not isinstance(facts.scheduler, SchedulerFile):
+        return skip(name, "which names kube-scheduler goes by is in its file (--scheduler-config)")
+    known = facts.scheduler.config.scheduler_names
+    astray = [
+        pod
+        for pod in pods.gpu
+        if pod.scheduler not in known and not (pod.node and pod.placement is not None)
+    ]
+    if astray:
+        return fail(
+            name,
+            f"{some(pod.name for pod in astray)}: schedulerName"
+            f" {some({pod.scheduler for pod in astray})}, so they never come to the extender",
+            f"write schedulerName: {known[0]} into them",
+        )
+    return ok(name, f"GPU pods go by {', '.join(known)}")
+
+
+def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
+    devices = {} if isinstance(nodes, Unread) else {n.name: len(n.spec.capacity) for n in nodes}
+    unplaced = [pod.name for pod in pods.gpu if pod.node and not _placed(pod, devices)]
+    if unplaced:
+        return warn(
+            "unplaced-pods",
+            f"{some(unplaced)}: run on devices nobody knows, so they count on every device of their"
+            " node",
+            "delete them, so that they are bound through the extender when created again",
+        )
+    return ok("unplaced-pods", "none: every running GPU pod is on known devices")
+
+
+def _placed(pod: PodSeen, devices: dict[str, int]) -> bool:
+    if pod.placement is None:
+        return False
+    there = devices.get(pod.node)
+    return not there or all(index < there for index, _ in pod.placement)

@@ -1,0 +1,96 @@
+"""What the extender must be allowed to do, and what it should not be.
+
+Pure judgement over facts; the list is that of docs/protocol.md, "Rights".
+"""
+
+from collections.abc import Iterator, Sequence
+
+from gpushare.doctor.facts import LEASE, Facts, Right, Unread
+from gpushare.doctor.finding import Finding, fail, ok, some, warn
+
+_LEASES = ("leases", "coordination.k8s.io")
+
+
+def needed(namespace: str) -> Sequence[Right]:
+    """Without these the extender does not work."""
+    return (
+        *(Right(verb, "nodes") for verb in ("list", "watch")),
+        *(Right(verb, "pods") for verb in ("get", "list", "watch")),
+        Right("create", "pods/binding"),
+        # A create carries no name in its path, so RBAC cannot tell it by one.
+        Right("create", *_LEASES, namespace),
+        *(Right(verb, *_LEASES, namespace, LEASE) for verb in ("get", "update")),
+    )
+
+
+def useful(namespace: str) -> dict[Right, str]:
+    """Without these it does less: the right, and what is missed without it."""
+    maps = "no ConfigMap closes devices"
+    budgets = "preemption does not spare pods under a PodDisruptionBudget"
+    return {
+        **{Right(v, "configmaps", "", namespace): maps for v in ("list", "watch")},
+        **{Right(v, "poddisruptionbudgets", "policy"): budgets for v in ("list", "watch")},
+        Right("create", "events", "events.k8s.io"): "no events tell about decisions",
+        Right("get", *_LEASES, "kube-system", "kube-scheduler"): (
+            "--leadership scheduler cannot be used"
+        ),
+    }
+
+
+def to_spare() -> Sequence[Right]:
+    """What the extender never does."""
+    return tuple(Right(verb, "pods") for verb in ("patch", "update"))
+
+
+def asked(namespace: str) -> Sequence[Right]:
+    """All rights to be asked about."""
+    return (*needed(namespace), *useful(namespace), *to_spare())
+
+
+def check_rights(facts: Facts) -> Iterator[Finding]:
+    """Findings about the account that was used."""
+    rights = facts.rights
+    if isinstance(rights, Unread):
+        yield Finding("rights", rights.level, rights.why, rights.todo)
+        return
+    lacking = [right for right in needed(facts.namespace) if not rights.get(right)]
+    if lacking and facts.own_account:
+        yield fail(
+            "rights",
+            f"the extender's account may not {some(map(str, lacking))}",
+            "apply the ClusterRole and Role of docs/protocol.md, Rights",
+        )
+    elif lacking:
+        yield warn(
+            "rights",
+            f"the account used here may not {some(map(str, lacking))}; whether the extender's may"
+            " is not known",
+            "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
+        )
+    elif facts.own_account:
+        yield ok("rights", "the extender's account may do all that is needed")
+    else:
+        yield ok("rights", "the account used here may do all the extender needs (not its own)")
+    yield from _extras(facts, rights)
+
+
+def _extras(facts: Facts, rights: dict[Right, bool] | object) -> Iterator[Finding]:
+    if not facts.own_account or not isinstance(rights, dict):
+        return
+    missed = {right: why for right, why in useful(facts.namespace).items() if not rights.get(right)}
+    if missed:
+        whys = "; ".join(sorted(set(missed.values())))
+        yield warn(
+            "rights-useful",
+            f"the extender's account may not {some(map(str, missed))}: {whys}",
+            "grant them if that is wanted",
+        )
+    spare = [right for right in to_spare() if rights.get(right)]
+    if spare:
+        yield warn(
+            "rights-to-spare",
+            f"the extender's account may {some(map(str, spare))}, which it never does",
+            "take the right away; the annotations travel with the Binding",
+        )
+    else:
+        yield ok("rights-to-spare", "the extender's account may not change pods")

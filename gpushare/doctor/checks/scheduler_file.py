@@ -1,0 +1,183 @@
+"""kube-scheduler's file: does it lead to us, and do its flags leave no pod without its devices.
+
+Pure judgement over facts. What kube-scheduler would refuse is refused by the codec already.
+"""
+
+from collections.abc import Iterator
+
+from gpushare.doctor.facts import Facts, NodeSeen, SchedulerFile, Unread
+from gpushare.doctor.finding import Finding, fail, ok, skip, warn
+from gpushare.errors import SettingsError
+from gpushare.wire.scheduler_config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler_entry import our_entry
+
+BIND_BUDGET = 4.0
+"""Seconds that one bind may take the extender."""
+
+_SAMPLED_FROM = 100
+"""Nodes below which kube-scheduler looks at all of them whatever the percentage is."""
+_OURS = 140
+"""All in-tree scores together are 1400 at most; a point of ours is 10 x weight."""
+
+
+def entry_of(facts: Facts) -> ExtenderConfig | None:
+    """Our entry, None where there is no file or no such entry in it."""
+    if not isinstance(facts.scheduler, SchedulerFile):
+        return None
+    try:
+        return our_entry(facts.scheduler.config, None)
+    except SettingsError:
+        return None
+
+
+def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
+    """Findings about the file and the entry in it."""
+    found = facts.scheduler
+    if found is None:
+        yield skip(
+            "scheduler-file",
+            "not given, so what kube-scheduler is told was not looked at",
+            "give --scheduler-config FILE, the file of its flag --config (or --policy-config-file)",
+        )
+        return
+    if isinstance(found, Unread):
+        yield Finding("scheduler-file", found.level, found.why, found.todo)
+        return
+    yield _file(found)
+    try:
+        entry = our_entry(found.config, None)
+    except SettingsError as error:
+        yield fail("extender-entry", str(error), "see `gpushare scheduler-config --help`")
+        return
+    yield _entry(entry)
+    yield _managed(entry, facts.names.resource)
+    yield _weight(entry)
+    yield _timeout(entry)
+    yield _node_cache(entry)
+    yield _ignorable(entry)
+    yield _sample(found.config, facts.nodes)
+
+
+def _file(found: SchedulerFile) -> Finding:
+    """What has a check of its own is left out of the warnings."""
+    own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
+    said = [text for text in found.config.warnings if not any(key in text for key in own)]
+    if said:
+        return warn("scheduler-file", f"{found.path}: {'; '.join(said)}", "correct the file")
+    return ok("scheduler-file", f"{found.path} is valid ({found.config.api_version})")
+
+
+def _entry(entry: ExtenderConfig) -> Finding:
+    name = "extender-entry"
+    if not entry.filter_verb:
+        return fail(
+            name,
+            "has no filterVerb, so nodes without room on one device are not ruled out",
+            "add filterVerb: filter",
+        )
+    if not entry.bind_verb:
+        return fail(
+            name,
+            "has no bindVerb, so pods are bound without devices",
+            "add bindVerb: bind (of all extenders one alone may have it)",
+        )
+    if not entry.prioritize_verb:
+        return warn(
+            name,
+            "has no prioritizeVerb, so the fullest node that fits is not preferred",
+            "add prioritizeVerb: prioritize and a weight",
+        )
+    if not entry.preempt_verb:
+        return warn(
+            name,
+            "has no preemptVerb, so pods may be evicted whose going frees no device",
+            "add preemptVerb: preempt",
+        )
+    verbs = (entry.filter_verb, entry.prioritize_verb, entry.bind_verb, entry.preempt_verb)
+    return ok(name, f"{entry.url_prefix} is asked to {', '.join(verbs)}")
+
+
+def _managed(entry: ExtenderConfig, resource: str) -> Finding:
+    name = "managed-resources"
+    managed = {item.name: item.ignored_by_scheduler for item in entry.managed_resources}
+    if not managed:
+        return warn(
+            name,
+            "empty, so every pod of the cluster waits for the extender, the extender's own too",
+            f"name {resource} in managedResources",
+        )
+    if resource not in managed:
+        return fail(
+            name,
+            f"{resource} is not among {', '.join(managed)}, so its pods never come to the extender",
+            f"add name: {resource} to managedResources, or give --resource the one that is meant",
+        )
+    if managed[resource]:
+        return warn(
+            name,
+            f"{resource} has ignoredByScheduler: true, so kube-scheduler does not count it; the"
+            " extender alone does, and up to 1.31 a new node wakes no pod that waits for it",
+            "say ignoredByScheduler: false unless the nodes do not advertise it",
+        )
+    return ok(name, f"{', '.join(managed)} come to the extender and are counted by kube-scheduler")
+
+
+def _weight(entry: ExtenderConfig) -> Finding:
+    if not entry.prioritize_verb:
+        return skip("weight", "of no effect without a prioritizeVerb")
+    if entry.weight > _OURS:
+        return ok("weight", f"{entry.weight}: our order of the nodes decides")
+    return ok(
+        "weight",
+        f"{entry.weight}: our order is one voice among others (from {_OURS + 1} on it decides)",
+    )
+
+
+def _timeout(entry: ExtenderConfig) -> Finding:
+    if entry.http_timeout <= BIND_BUDGET:
+        return fail(
+            "http-timeout",
+            f"{entry.http_timeout:g} s is not more than the {BIND_BUDGET:g} s a bind may take, so"
+            " kube-scheduler gives up binds that succeed",
+            "set httpTimeout to 10 s",
+        )
+    return ok("http-timeout", f"{entry.http_timeout:g} s for a bind of {BIND_BUDGET:g} s at most")
+
+
+def _node_cache(entry: ExtenderConfig) -> Finding:
+    if entry.node_cache_capable:
+        return ok("node-cache", "nodeCacheCapable: only the names of nodes travel")
+    return warn(
+        "node-cache",
+        "nodeCacheCapable is false: whole nodes travel with every call, megabytes in a large"
+        " cluster",
+        "say nodeCacheCapable: true; the extender follows the nodes itself",
+    )
+
+
+def _ignorable(entry: ExtenderConfig) -> Finding:
+    if not entry.ignorable:
+        return ok("ignorable", "false: without the extender GPU pods wait")
+    return fail(
+        "ignorable",
+        "true: while the extender does not answer, GPU pods are bound without devices",
+        "say ignorable: false",
+    )
+
+
+def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
+    name = "node-sample"
+    if config.api_version == "v1":
+        return skip(name, "a Policy does not say it (--percentage-of-nodes-to-score does)")
+    percentage = config.percentage_of_nodes_to_score
+    shown = f"percentageOfNodesToScore is {percentage or 'not set'}"
+    if percentage == 100:
+        return ok(name, "percentageOfNodesToScore is 100: all nodes are looked at")
+    if not isinstance(nodes, Unread) and len(nodes) >= _SAMPLED_FROM:
+        return warn(
+            name,
+            f"{shown} with {len(nodes)} nodes: the extender is shown a sample, and where that"
+            " has no room the pod waits although another node has some",
+            "set percentageOfNodesToScore: 100",
+        )
+    return ok(name, f"{shown}: of less than {_SAMPLED_FROM} nodes all are looked at")

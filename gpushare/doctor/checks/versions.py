@@ -1,0 +1,75 @@
+"""Does the form of the file fit the releases of kube-scheduler that run.
+
+Pure judgement over facts. The releases come from the images of the schedulers that run as pods; on
+a cluster that shows none, kube-scheduler is taken to be as old as the API server.
+"""
+
+import re
+from collections.abc import Iterator
+
+from gpushare.doctor.facts import ApiServer, Facts, PodsSeen, SchedulerFile
+from gpushare.doctor.finding import Finding, fail, ok, skip, warn
+
+_FORMS = {
+    "v1": (0, 22),
+    "kubescheduler.config.k8s.io/v1alpha1": (0, 18),
+    "kubescheduler.config.k8s.io/v1alpha2": (18, 18),
+    "kubescheduler.config.k8s.io/v1beta1": (19, 22),
+    "kubescheduler.config.k8s.io/v1beta2": (22, 27),
+    "kubescheduler.config.k8s.io/v1beta3": (23, 28),
+    "kubescheduler.config.k8s.io/v1": (25, 999),
+}
+"""apiVersion -> the first and the last minor release of kube-scheduler that reads it (v1 alone is
+the legacy Policy, removed by kubernetes #105424)."""
+
+
+def minor_of(version: str) -> int:
+    """The minor release in "v1.27.3" and the like; 0 where there is none."""
+    match = re.match(r"v?1\.([0-9]{1,3})(?![0-9])", version, re.ASCII)
+    return int(match[1]) if match else 0
+
+
+def check_versions(facts: Facts) -> Iterator[Finding]:
+    """Whether the schedulers that run can read the file."""
+    name = "scheduler-version"
+    if not isinstance(facts.scheduler, SchedulerFile):
+        return
+    minors = _minors(facts)
+    if not minors:
+        yield skip(name, "which release kube-scheduler has is not known")
+        return
+    form = facts.scheduler.config.api_version
+    oldest, newest = _FORMS.get(form, (0, 999))
+    shown = "a Policy" if form == "v1" else form
+    refusing = [minor for minor in minors if not oldest <= minor <= newest]
+    running = ", ".join(f"1.{minor}" for minor in minors)
+    todo = f"take the file of `gpushare scheduler-config --kubernetes 1.{(refusing or minors)[0]}`"
+    if len(refusing) == len(minors):
+        yield fail(
+            name, f"{shown} is read by {_window(oldest, newest)}, and {running} runs here", todo
+        )
+    elif refusing:
+        yield warn(
+            name,
+            f"of the kube-schedulers {running} those of 1.{refusing[0]} do not read {shown}",
+            todo,
+        )
+    else:
+        yield ok(name, f"{shown} is read by kube-scheduler {running}")
+
+
+def _minors(facts: Facts) -> list[int]:
+    found = set()
+    if isinstance(facts.pods, PodsSeen):
+        found = {minor_of(tag) for tag in facts.pods.schedulers} - {0}
+    if not found and isinstance(facts.api, ApiServer):
+        found = {facts.api.minor} - {0}
+    return sorted(found)
+
+
+def _window(oldest: int, newest: int) -> str:
+    if newest == 999:
+        return f"kube-scheduler from 1.{oldest} on"
+    if oldest in (0, newest):
+        return f"kube-scheduler up to 1.{newest}" if not oldest else f"kube-scheduler 1.{newest}"
+    return f"kube-scheduler 1.{oldest} to 1.{newest}"

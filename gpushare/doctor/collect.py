@@ -1,0 +1,238 @@
+"""Reading what the checks judge: the API server's objects, our rights there, and the extender.
+
+The only part of doctor that calls anybody. It lists and gets; its one POST is a
+SelfSubjectAccessReview, which stores nothing. Whatever goes wrong becomes an `Unread`.
+"""
+
+import http.client
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+
+from gpushare.doctor.checks.rights import asked
+from gpushare.doctor.checks.versions import minor_of
+from gpushare.doctor.facts import (
+    LEASE,
+    ApiServer,
+    ExtenderSeen,
+    LeaseSeen,
+    NodeSeen,
+    PodsSeen,
+    Right,
+    Unread,
+)
+from gpushare.doctor.objects import Fields, read_lease, read_node, read_pods
+from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
+from gpushare.kube.dated import DatedClient
+from gpushare.wire.annotations import Names
+from gpushare.wire.scheduler_config import ExtenderConfig
+from gpushare.wire.scheduler_entry import endpoint
+
+_T = TypeVar("_T")
+_TIMEOUT = 10.0
+_PAGE = "500"
+_FORBIDDEN = 403
+_LARGEST = 16 * 1024 * 1024
+_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+_LEASES = "/apis/coordination.k8s.io/v1"
+
+
+class Collector:
+    """Reads one cluster, by one account."""
+
+    def __init__(self, client: DatedClient, names: Names, unit: str, namespace: str) -> None:
+        self._client = client
+        self._names = names
+        self._unit = unit
+        self._namespace = namespace
+
+    def server(self) -> ApiServer | Unread:
+        """The API server's version and clock."""
+
+        def read() -> ApiServer:
+            said = self._get("/version")
+            git, minor = str(said.get("gitVersion")), str(said.get("minor")).rstrip("+")
+            number = int(minor) if minor.isascii() and minor.isdigit() else minor_of(git)
+            date = self._client.date
+            ahead = None if date is None else date - time.time()
+            return ApiServer(git[:80], number, ahead)
+
+        return _tried(read, "the API server", "look at --kubeconfig, --context and the network")
+
+    def nodes(self) -> tuple[NodeSeen, ...] | Unread:
+        """All nodes."""
+
+        def read() -> tuple[NodeSeen, ...]:
+            items = self._items("/api/v1/nodes")
+            return tuple(read_node(item, self._names, self._unit) for item in items)
+
+        return _tried(read, "nodes", "let this account list nodes")
+
+    def pods(self, now: float) -> PodsSeen | Unread:
+        """The pods that have not ended."""
+        query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+        return _tried(
+            lambda: read_pods(self._items("/api/v1/pods", query), self._names, now),
+            "pods",
+            "let this account list pods",
+        )
+
+    def leases(self) -> tuple[LeaseSeen, ...] | Unread:
+        """The extenders' Leases: of all namespaces if that may be listed, else of the one."""
+
+        def read() -> tuple[LeaseSeen, ...]:
+            try:
+                query = {"fieldSelector": f"metadata.name={LEASE}"}
+                return tuple(map(read_lease, self._items(f"{_LEASES}/leases", query)))
+            except ApiError as error:
+                if error.status != _FORBIDDEN:
+                    raise
+            try:
+                path = f"{_LEASES}/namespaces/{self._namespace}/leases/{LEASE}"
+                return (read_lease(self._get(path)),)
+            except ApiNotFound:
+                return ()
+
+        return _tried(read, "Leases", f"let this account get Leases in {self._namespace}", "warn")
+
+    def rights(self) -> Mapping[Right, bool] | Unread:
+        """Which of the rights that are asked about this account has."""
+        return _tried(
+            lambda: {right: self._allowed(right) for right in asked(self._namespace)},
+            "rights",
+            "let this account create selfsubjectaccessreviews, as every account may by default",
+        )
+
+    def _allowed(self, right: Right) -> bool:
+        resource, _, below = right.resource.partition("/")
+        attributes = {
+            "verb": right.verb,
+            "group": right.group,
+            "resource": resource,
+            "subresource": below,
+            "namespace": right.namespace,
+            "name": right.name,
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": {k: v for k, v in attributes.items() if v}},
+        }
+        body = json.dumps(review).encode()
+        answer = self._client.request("POST", _REVIEWS, body=body, timeout=_TIMEOUT)
+        status = _document(answer).get("status")
+        return isinstance(status, dict) and status.get("allowed") is True
+
+    def config_map(self, namespace: str, name: str) -> Fields:
+        """A ConfigMap's data. Raises ApiError, MessageError."""
+        data = self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}").get("data")
+        return data if isinstance(data, dict) else {}
+
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> Fields:
+        return _document(self._client.request("GET", path, query=query, timeout=_TIMEOUT))
+
+    def _items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Fields]:
+        """The objects of a list, page by page."""
+        more = ""
+        while True:
+            token = {"continue": more} if more else {}
+            page = self._get(path, {**(query or {}), "limit": _PAGE, **token})
+            items = page.get("items")
+            yield from (item for item in items or () if isinstance(item, dict))
+            metadata = page.get("metadata")
+            more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""
+            if not more:
+                return
+
+
+def _document(body: bytes) -> Fields:
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise MessageError("the answer is no JSON") from error
+    if not isinstance(found, dict):
+        raise MessageError("the answer is no JSON object")
+    return found
+
+
+def _tried(read: Callable[[], _T], what: str, todo: str, level: Any = "fail") -> _T | Unread:  # noqa: ANN401 -- Level, which a default cannot narrow to
+    try:
+        return read()
+    except (ApiError, WireError) as error:
+        return Unread(f"{what} cannot be read: {' '.join(str(error).split())}", todo, level)
+
+
+def read_extender(url: str) -> ExtenderSeen | Unread:
+    """The health listener's answers."""
+    try:
+        live, _, _ = _ask(f"{url}/livez")
+        ready, text, ahead = _ask(f"{url}/readyz?verbose")
+        _, metrics, _ = _ask(f"{url}/metrics")
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Unread(
+            f"{url} does not answer: {_said(error)}",
+            "look whether the extender runs, and give its --health-listen (by default port 32767)",
+        )
+    return ExtenderSeen(live, ready, text, ahead, samples(metrics))
+
+
+def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
+    """The status of a GET on the filter verb, where that can be reached from here: on the machine
+    that --extender names. None elsewhere, and over https (it takes the caller's certificate).
+    """
+    place = endpoint(entry)
+    asked_host = urlsplit(extender).hostname or ""
+    here = place.loopback and replace(place, host=asked_host).loopback
+    if place.https or not (here or asked_host == place.host):
+        return None
+    url = f"http://{place.listen}{place.path}/{entry.filter_verb}"
+    try:
+        return _ask(url)[0]
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        return Unread(
+            f"{url} does not answer: {_said(error)}",
+            "start the extender with the same file, or correct urlPrefix; all is well if"
+            " kube-scheduler runs on another machine and --extender was forwarded to here",
+            "warn",
+        )
+
+
+def samples(metrics: str) -> dict[str, float]:
+    """Prometheus' text as sample -> value; what is none is left out."""
+    found = {}
+    for line in metrics.splitlines():
+        sample, _, value = line.rpartition(" ")
+        if sample and not line.startswith("#"):
+            try:
+                found[sample] = float(value)
+            except ValueError:
+                continue
+    return found
+
+
+def _ask(url: str) -> tuple[int, str, float | None]:
+    """(status, text, seconds that the answerer's clock is ahead of ours)."""
+    parts = urlsplit(url)
+    secure = parts.scheme == "https"
+    kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection
+    connection = kind(parts.hostname or "", parts.port, timeout=_TIMEOUT)
+    try:
+        connection.request("GET", f"{parts.path}?{parts.query}" if parts.query else parts.path)
+        answer = connection.getresponse()
+        text = answer.read(_LARGEST).decode("utf-8", "replace")
+        try:
+            date = parsedate_to_datetime(answer.getheader("Date") or "").timestamp()
+            ahead = date - time.time()
+        except (ValueError, TypeError):
+            ahead = None
+        return answer.status, text, ahead
+    finally:
+        connection.close()
+
+
+def _said(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

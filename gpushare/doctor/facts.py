@@ -1,0 +1,178 @@
+"""What was read of a cluster, its scheduler's file and the extender: values that checks judge.
+
+Knows no I/O. What could not be read is an `Unread` in its place, so that one refusal leaves the
+other checks alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpushare.core.model import NodeSpec, Shares
+from gpushare.doctor.finding import Level
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import Inventory
+from gpushare.wire.scheduler_config import SchedulerConfig
+
+LEASE = "gpushare-extender"
+"""The Lease by which the extender leads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """What could not be read: why, what to do, and how grave that is."""
+
+    why: str
+    todo: str = ""
+    level: Level = "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerFile:
+    """kube-scheduler's file: what it says, and the parsed document that holds the extenders."""
+
+    path: str
+    config: SchedulerConfig
+    document: object
+
+
+@dataclass(frozen=True, slots=True)
+class ApiServer:
+    """git_version: as /version says it. minor: of 1.MINOR, 0 where unknown. ahead: seconds that its
+    clock is ahead of ours, None where it did not say.
+    """
+
+    git_version: str
+    minor: int
+    ahead: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeen:
+    """A node, whether it shares devices or not.
+
+    spec: what the books make of it. total, allocatable: units it advertises, None where it does not
+    or they cannot be read. inventory: its annotation, None without one or where `broken` says why
+    it cannot be read.
+    """
+
+    name: str
+    spec: NodeSpec
+    total: int | None = None
+    allocatable: int | None = None
+    inventory: Inventory | None = None
+    broken: str = ""
+    labelled: bool = False
+
+    @property
+    def shares(self) -> bool:
+        """Whether it offers devices, or says so in a way that cannot be read."""
+        return bool(self.total or self.spec.capacity or self.spec.closed or self.broken)
+
+
+@dataclass(frozen=True, slots=True)
+class PodSeen:
+    """A pod that has not ended and asks for our resource.
+
+    name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
+    while false, None before any scheduler has looked at it. broken: why its amounts cannot be read.
+    placement: the devices its annotations name. assumed: the annotation of the time it was given
+    them. mapped: the per-container map is there, which the original does not write.
+    """
+
+    name: str
+    node: str = ""
+    scheduler: str = "default-scheduler"
+    age: float = 0.0
+    gated: bool = False
+    reason: str | None = None
+    message: str = ""
+    broken: str = ""
+    placement: Shares | None = None
+    assumed: str = ""
+    mapped: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodsSeen:
+    """gpu: pods that ask for our resource. originals: running pods of the original extender.
+    schedulers: image tags of the kube-schedulers that run as pods.
+    """
+
+    gpu: tuple[PodSeen, ...] = ()
+    originals: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseSeen:
+    """A Lease of an extender; times are seconds since the epoch, 0 where unknown."""
+
+    namespace: str
+    holder: str = ""
+    duration: float = 0.0
+    renewed: float = 0.0
+    acquired: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Right:
+    """One right; namespace "" means all, name "" any object."""
+
+    verb: str
+    resource: str
+    group: str = ""
+    namespace: str = ""
+    name: str = ""
+
+    def __str__(self) -> str:
+        """As in "create pods/binding"."""
+        group = f".{self.group}" if self.group else ""
+        where = f" in {self.namespace}" if self.namespace else ""
+        return f"{self.verb} {self.resource}{group}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class ExtenderSeen:
+    """The extender's health listener: its answers, how far its clock is ahead of ours, and its
+    metrics by sample.
+    """
+
+    live: int
+    ready: int
+    ready_text: str = ""
+    ahead: float | None = None
+    samples: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """A certificate file: when it ends (seconds since the epoch), or why it cannot be read."""
+
+    path: str
+    until: float = 0.0
+    broken: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything that was read.
+
+    now: this machine's clock. namespace: of the extender. own_account: the account used is the
+    extender's. scheduler, extender None: not asked for. route: the status that a GET of the filter
+    verb gave, None where nobody was asked; an extender answers 405.
+    """
+
+    now: float
+    api: ApiServer | Unread
+    nodes: tuple[NodeSeen, ...] | Unread
+    pods: PodsSeen | Unread
+    leases: tuple[LeaseSeen, ...] | Unread
+    rights: Mapping[Right, bool] | Unread
+    scheduler: SchedulerFile | Unread | None = None
+    extender: ExtenderSeen | Unread | None = None
+    route: int | Unread | None = None
+    certificates: tuple[Certificate, ...] = ()
+    names: Names = ALIYUN
+    unit: str = "GiB"
+    namespace: str = "kube-system"
+    own_account: bool = False

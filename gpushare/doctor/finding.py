@@ -1,0 +1,57 @@
+"""What a check says: one line, how grave it is, and what to do about it.
+
+Knows no check and no source of facts.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Level = Literal["ok", "warn", "fail", "skip"]
+
+LEVELS: tuple[Level, ...] = ("ok", "warn", "fail", "skip")
+"""ok: as it should be. warn: works, or may be meant. fail: mis-wired. skip: not looked at."""
+
+_SHOWN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report. todo: what to do, "" where there is nothing."""
+
+    check: str
+    level: Level
+    what: str
+    todo: str = ""
+
+
+def ok(check: str, what: str) -> Finding:
+    """A finding that all is well."""
+    return Finding(check, "ok", what)
+
+
+def warn(check: str, what: str, todo: str) -> Finding:
+    """A finding that something may be meant otherwise."""
+    return Finding(check, "warn", what, todo)
+
+
+def fail(check: str, what: str, todo: str) -> Finding:
+    """A finding that something is mis-wired."""
+    return Finding(check, "fail", what, todo)
+
+
+def skip(check: str, what: str, todo: str = "") -> Finding:
+    """A finding that nothing was looked at; todo: what would make it possible."""
+    return Finding(check, "skip", what, todo)
+
+
+def some(names: Iterable[str]) -> str:
+    """The first few names, and how many more there are."""
+    found: Sequence[str] = sorted(names)
+    more = len(found) - _SHOWN
+    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def count(number: int, noun: str) -> str:
+    """The number and its noun: "1 node", "2 nodes"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"

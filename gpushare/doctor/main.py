@@ -1,0 +1,223 @@
+"""`gpushare doctor`: what is mis-wired, one line for each check. The composition root.
+
+Reads the command line and files, has the rest collected, and prints. Changes nothing anywhere.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import yaml
+
+from gpushare.doctor.certificate import ends_at
+from gpushare.doctor.checks.scheduler_file import entry_of
+from gpushare.doctor.collect import Collector, read_extender, read_route
+from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
+from gpushare.doctor.report import as_json, as_text, failed, judge
+from gpushare.errors import ApiError, MessageError, SettingsError
+from gpushare.kube.dated import DatedClient
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import is_unit
+from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler_policy import POLICY_KEY, PolicyFile, policy_source
+
+_EPILOG = """\
+exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
+docs/doctor.md explains each line.
+"""
+
+
+def main(argv: Sequence[str]) -> int:
+    """Print the report. 1: a check failed; 2: the command line makes no sense."""
+    given = _parser().parse_args(argv)
+    try:
+        names = _options(given)
+    except SettingsError as error:
+        print(f"gpushare doctor: {error}", file=sys.stderr)
+        return 2
+    findings = judge(_facts(given, names))
+    if given.output == "json":
+        print(as_json(findings), end="")
+    else:
+        colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
+        print(as_text(findings, colours=colours), end="")
+    return 1 if failed(findings) else 0
+
+
+def _options(given: argparse.Namespace) -> Names:
+    if not is_unit(given.unit):
+        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    if given.namespace.strip("/.") != given.namespace or "/" in given.namespace:
+        raise SettingsError(f"--namespace: {given.namespace[:80]!r} is no namespace")
+    if given.extender:
+        _check_url(given.extender)
+    return Names.for_resource(given.resource)
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
+        raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
+
+
+def _facts(given: argparse.Namespace, names: Names) -> Facts:
+    kubeconfig = given.kubeconfig or _usual_kubeconfig()
+    now = time.time()
+    try:
+        client = DatedClient(kubeconfig, given.context or None, 1, "gpushare-doctor")
+    except SettingsError as error:
+        off = Unread("not read: there is no API server to ask", "", "skip")
+        api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
+        facts = Facts(now, api, off, off, off, off)
+        scheduler = _scheduler(given.scheduler_config, None)
+    else:
+        try:
+            collector = Collector(client, names, given.unit, given.namespace)
+            facts = _collected(collector)
+            scheduler = _scheduler(given.scheduler_config, collector)
+        finally:
+            client.close()
+    extender = given.extender.rstrip("/")
+    facts = replace(
+        facts,
+        scheduler=scheduler,
+        extender=read_extender(extender) if extender else None,
+        certificates=tuple(map(_certificate, given.tls_cert)),
+        names=names,
+        unit=given.unit,
+        namespace=given.namespace,
+        own_account=given.as_extender or not kubeconfig,
+    )
+    entry = entry_of(facts)
+    asks = extender and entry is not None and bool(entry.filter_verb)
+    return replace(facts, route=read_route(entry, extender)) if asks and entry else facts
+
+
+def _collected(collector: Collector) -> Facts:
+    """What the API server tells; where it does not answer it is asked once."""
+    api = collector.server()
+    now = time.time()
+    if isinstance(api, Unread):
+        off = Unread("not read: the API server does not answer", "", "skip")
+        return Facts(now, api, off, off, off, off)
+    return Facts(
+        now,
+        api,
+        collector.nodes(),
+        collector.pods(now),
+        collector.leases(),
+        collector.rights(),
+    )
+
+
+def _usual_kubeconfig() -> str:
+    """Where kubectl would look; "" in a pod without one."""
+    named = os.environ.get("KUBECONFIG")
+    usual = Path.home() / ".kube" / "config"
+    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
+        return named or ""
+    return str(usual)
+
+
+def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread | None:
+    if not path:
+        return None
+    try:
+        document = _load(Path(path))
+        policy = _policy(path, document, collector)
+        config = decode_scheduler_config(document, policy)
+    except SettingsError as error:
+        return Unread(
+            str(error) if str(error).startswith(path) else f"{path}: {error}",
+            "correct it, or take the file of `gpushare scheduler-config`",
+        )
+    return SchedulerFile(path, config, document if policy is None else policy)
+
+
+def _policy(path: str, document: object, collector: Collector | None) -> object:
+    """The Policy that an old configuration names; None where it names none."""
+    source = policy_source(document)
+    if source is None:
+        return None
+    if isinstance(source, PolicyFile):
+        return _load(Path(path).parent / source.path)
+    if collector is None:
+        raise SettingsError(f"{source}: cannot be read without an API server")
+    try:
+        text = collector.config_map(source.namespace, source.name).get(POLICY_KEY)
+    except (ApiError, MessageError) as error:
+        raise SettingsError(f"{source}: {error}") from error
+    if not isinstance(text, str):
+        raise SettingsError(f"{source}: has no text under the key {POLICY_KEY}")
+    return _parse(text, str(source))
+
+
+def _load(path: Path) -> object:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    return _parse(text, str(path))
+
+
+def _parse(text: str, where: str) -> object:
+    try:
+        found = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
+    if found is None:
+        raise SettingsError(f"{where}: is empty")
+    return found
+
+
+def _certificate(path: str) -> Certificate:
+    try:
+        return Certificate(path, ends_at(Path(path).read_text(encoding="ascii")))
+    except (OSError, ValueError) as error:
+        return Certificate(path, broken=" ".join(str(error).split()))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpushare doctor",
+        description="Say what is mis-wired, one line for each check. Changes nothing.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--kubeconfig", default="", metavar="FILE", help="(default: as kubectl; in a pod its own)")
+    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
+    add("--scheduler-config", default="", metavar="FILE", help="the file kube-scheduler reads")
+    add("--extender", default="", metavar="URL", help="http://HOST:PORT of its health listener")
+    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
+    add(
+        "--namespace",
+        default="kube-system",
+        metavar="NAME",
+        help="where the extender has its Lease (default: %(default)s)",
+    )
+    add(
+        "--as-extender",
+        action="store_true",
+        help="this account is the extender's own, so that missing rights are a failure (the default"
+        " in a pod)",
+    )
+    add(
+        "--tls-cert",
+        action="append",
+        default=[],
+        metavar="FILE",
+        help="a certificate to look at, can be repeated",
+    )
+    add("-o", "--output", choices=("text", "json"), default="text", help="(default: %(default)s)")
+    return parser

@@ -1,0 +1,174 @@
+"""Objects of the API server as the checks need them: from JSON to what facts.py names.
+
+Knows the JSON of nodes, pods and Leases; what a node offers and a pod asks for is told by the
+codecs that the books use, so that doctor and extender cannot disagree. Pure.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
+from typing import Any
+
+from gpushare.core.model import NodeSpec, Reason
+from gpushare.doctor.facts import LeaseSeen, NodeSeen, PodSeen, PodsSeen
+from gpushare.errors import AnnotationError, QuantityError, WireError
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import Inventory, decode_inventory
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES, PODS
+from gpushare.wire.pods import observe_pod
+from gpushare.wire.quantity import to_units
+
+Fields = Mapping[str, Any]
+
+ORIGINAL = "gpushare-schd-extender"
+"""The name of the original's Deployment, and part of its image's."""
+
+_SCHEDULER = "kube-scheduler"
+
+
+def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
+    """The node; one that cannot be read at all is closed."""
+    metadata, status = _map(node.get("metadata")), _map(node.get("status"))
+    name = str(metadata.get("name"))
+    labelled = _map(metadata.get("labels")).get("gpushare") == "true"
+    capacity, allocatable = _map(status.get("capacity")), _map(status.get("allocatable"))
+    text = _map(metadata.get("annotations")).get(names.inventory)
+    inventory, broken = _inventory(text)
+    try:
+        spec = node_spec(NODES.decode(json.dumps(node).encode()), names, unit)
+    except WireError:
+        spec = NodeSpec(name, closed=Reason.BROKEN_CAPACITY)
+    total = _units(capacity.get(names.resource, allocatable.get(names.resource)))
+    usable = _units(allocatable.get(names.resource))
+    return NodeSeen(name, spec, total, usable, inventory, broken, labelled)
+
+
+def _inventory(text: object) -> tuple[Inventory | None, str]:
+    if not isinstance(text, str):
+        return None, ""
+    try:
+        return decode_inventory(text), ""
+    except AnnotationError as error:
+        return None, str(error)
+
+
+def _units(quantity: object) -> int | None:
+    if not isinstance(quantity, str | int | float):
+        return None
+    try:
+        return to_units(quantity)
+    except QuantityError:
+        return None
+
+
+def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
+    """What the pods that have not ended tell."""
+    gpu: list[PodSeen] = []
+    originals: list[str] = []
+    tags: set[str] = set()
+    for pod in pods:
+        images = [str(container.get("image")) for container in _containers(pod)]
+        tags |= {_tag(image) for image in images if _base(image) == _SCHEDULER}
+        if _is_original(pod, images):
+            originals.append(_name(pod))
+        if _asks(pod, names.resource):
+            gpu.append(_read_pod(pod, names, now))
+    return PodsSeen(tuple(gpu), tuple(originals), tuple(sorted(tags - {""})))
+
+
+def _read_pod(pod: Fields, names: Names, now: float) -> PodSeen:
+    metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
+    condition = _unscheduled(pod)
+    placement, broken = None, ""
+    try:
+        placement = observe_pod(PODS.decode(json.dumps(pod).encode()), names).placement
+    except WireError as error:
+        broken = str(error)
+    notes = _map(metadata.get("annotations"))
+    created = seconds(metadata.get("creationTimestamp"))
+    return PodSeen(
+        name=_name(pod),
+        node=str(spec.get("nodeName") or ""),
+        scheduler=str(spec.get("schedulerName") or "default-scheduler"),
+        age=now - created if created else 0.0,
+        gated=bool(spec.get("schedulingGates")),
+        reason=None if condition is None else str(condition.get("reason") or ""),
+        message=str((condition or {}).get("message") or ""),
+        broken=broken,
+        placement=placement,
+        assumed=str(notes.get(names.assume_time) or ""),
+        mapped=names.allocation in notes,
+    )
+
+
+def _unscheduled(pod: Fields) -> Fields | None:
+    """The condition PodScheduled while it is false."""
+    for item in _maps(_map(pod.get("status")).get("conditions")):
+        if item.get("type") == "PodScheduled" and item.get("status") != "True":
+            return item
+    return None
+
+
+def _is_original(pod: Fields, images: Iterable[str]) -> bool:
+    named = _name(pod).partition("/")[2].startswith(ORIGINAL)
+    running = _map(pod.get("status")).get("phase") == "Running"
+    return running and (named or any(ORIGINAL in image for image in images))
+
+
+def _asks(pod: Fields, resource: str) -> bool:
+    return any(
+        resource in _map(resources.get(kind))
+        for container in _containers(pod)
+        for resources in (_map(container.get("resources")),)
+        for kind in ("limits", "requests")
+    )
+
+
+def _containers(pod: Fields) -> Iterator[Fields]:
+    spec = _map(pod.get("spec"))
+    for key in ("containers", "initContainers"):
+        yield from _maps(spec.get(key))
+
+
+def _name(pod: Fields) -> str:
+    metadata = _map(pod.get("metadata"))
+    return f"{metadata.get('namespace')}/{metadata.get('name')}"
+
+
+def _base(image: str) -> str:
+    """The last part of an image's name: of "registry.k8s.io/kube-scheduler:v1.30.2" the middle."""
+    return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
+
+
+def _tag(image: str) -> str:
+    return image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+
+
+def read_lease(lease: Fields) -> LeaseSeen:
+    """The Lease."""
+    spec = _map(lease.get("spec"))
+    duration = spec.get("leaseDurationSeconds")
+    return LeaseSeen(
+        namespace=str(_map(lease.get("metadata")).get("namespace")),
+        holder=str(spec.get("holderIdentity") or ""),
+        duration=float(duration) if isinstance(duration, int) else 0.0,
+        renewed=seconds(spec.get("renewTime")),
+        acquired=seconds(spec.get("acquireTime")),
+    )
+
+
+def seconds(stamp: object) -> float:
+    """Seconds since the epoch of a timestamp as the API writes it; 0 where it is none."""
+    try:
+        return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
+    except ValueError:
+        return 0.0
+
+
+def _map(value: object) -> Fields:
+    return value if isinstance(value, dict) else {}
+
+
+def _maps(value: object) -> Iterator[Fields]:
+    return (_map(item) for item in (value if isinstance(value, list) else ()))
