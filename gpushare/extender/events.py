@@ -16,7 +16,14 @@ from typing import Protocol
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.extender.eventflow import Bucket, Flow, Notice, Patch, Post
 from gpushare.kube.api import Api
-from gpushare.wire.events import MERGE_PATCH, About, encode_event, encode_series, events_path
+from gpushare.wire.events import (
+    MERGE_PATCH,
+    NOTE_LIMIT,
+    About,
+    encode_event,
+    encode_series,
+    events_path,
+)
 
 log = logging.getLogger("gpushare.events")
 
@@ -84,9 +91,11 @@ class Recorder:
         self, about: About, reason: str, action: str, note: str, *, warning: bool = False
     ) -> None:
         """Have an event written some time soon; never waits, never fails."""
+        if not about.is_sound:
+            return
         with self._stamping:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
-            notice = Notice(about, reason, action, note, warning, self._stamp)
+            notice = Notice(about, reason, action, note[:NOTE_LIMIT], warning, self._stamp)
             try:
                 self._queue.put_nowait(notice)
             except queue.Full:

@@ -33,7 +33,7 @@ from gpushare.extender.budgets import Budgets
 from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
-from gpushare.extender.logs import configure, formatter
+from gpushare.extender.logs import Line, configure, formatter
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
 from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
@@ -105,13 +105,10 @@ class Extender:
         self._gate.start()
         self._events.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
-        log.info(
-            "started listen=%s health=%s resources=%s policy=%s",
-            self._settings.listen,
-            self._settings.health_listen,
-            ",".join(books.names.resource for books in self._library),
-            self._settings.policy,
-        )
+        resources = ",".join(books.names.resource for books in self._library)
+        listen, health = self._settings.listen, self._settings.health_listen
+        policy = self._settings.policy
+        log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
 
     def stop(self) -> None:
         """Stop following and leading; every request has been answered."""

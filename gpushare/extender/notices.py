@@ -66,13 +66,16 @@ class Notices:
 
     def no_fit(self, ref: PodRef, reasons: Mapping[str, int]) -> None:
         """No node takes the pod. reasons: how many nodes for which."""
+        about = _pod(ref)
+        if not about.is_sound:
+            return
         with self._lock:
             if not self._no_fits.is_news(ref.uid, frozenset(reasons), self._clock()):
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
         note = f"0 of {total} nodes take the pod: {parts}"
-        self._records.record(_pod(ref), NO_FIT, "Scheduling", note, warning=True)
+        self._records.record(about, NO_FIT, "Scheduling", note, warning=True)
 
     def tick(self, ready: bool) -> None:
         """Tell what the books show since the last call; called about once a second, by one thread.

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from gpushare.core.model import ObservedPod
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.books import Books, Library
+from gpushare.extender.logs import Line
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import Bad, ConfigMap, Decoded, Event, Node, Pod
@@ -129,7 +130,7 @@ class UnhealthySink:
             try:
                 devices = decode_unhealthy(config_map.data or {})
             except AnnotationError as error:
-                log.warning("configmap=%s kept as it was: %s", name, error)
+                log.warning(Line("configmap kept as it was", configmap=name, error=error))
                 continue
             books.ledger.set_unhealthy(node, devices)
             self._closed.add((name, books.names.resource))
@@ -149,7 +150,7 @@ def _observed(pods: Iterable[Pod], books: Books, odd: set[str]) -> Iterator[Obse
         except WireError as error:
             uid = (pod.metadata and pod.metadata.uid) or ""
             odd.add(uid)
-            log.warning("pod=%s kept as it was: %s", _name_of(pod), error)
+            log.warning(Line("pod kept as it was", pod=_name_of(pod), error=error))
 
 
 def _name_of(pod: Pod) -> str:
@@ -161,5 +162,5 @@ def _name_of(pod: Pod) -> str:
 
 def _logged(bad: Sequence[Bad]) -> Sequence[Bad]:
     for item in bad:
-        log.warning("object cannot be read, kept as it was: %s", item)
+        log.warning(Line("object kept as it was", object=item.ref, error=item.error))
     return bad

@@ -6,15 +6,18 @@ of cluster-wide objects in "default"); not what is worth an event. Standard libr
 """
 
 import json
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 CONTROLLER = "gpushare-extender"
 MERGE_PATCH = "application/merge-patch+json"
+NOTE_LIMIT = 1024
 
-_NOTE_LIMIT = 1024
 _SHORT_LIMIT = 128
 _NAME_LIMIT = 253
+_UID_LIMIT = 128
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,14 @@ class About:
     def home(self) -> str:
         """The namespace its events lie in."""
         return self.namespace or "default"
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether an object can be called so; another name could lead to another path."""
+        names = (self.home, self.name)
+        return len(self.uid) <= _UID_LIMIT and all(
+            len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) for name in names
+        )
 
 
 def events_path(about: About, name: str = "") -> str:
@@ -55,7 +66,7 @@ def encode_event(
     stamp: int,
     instance: str,
 ) -> bytes:
-    """The body that creates an event. stamp: ns since the epoch. instance: which process of ours."""
+    """The body that creates an event. stamp: ns since the epoch. instance: which of ours."""
     return json.dumps(
         {
             "apiVersion": "events.k8s.io/v1",
@@ -73,7 +84,7 @@ def encode_event(
                 "name": about.name,
                 "uid": about.uid,
             },
-            "note": _cut(note, _NOTE_LIMIT),
+            "note": _cut(note, NOTE_LIMIT),
             "type": "Warning" if warning else "Normal",
         }
     ).encode()

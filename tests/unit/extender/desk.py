@@ -1,18 +1,36 @@
 """A service over true books and a true binder, with the API server's answers in a script."""
 
 import json
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Library
+from gpushare.extender.notices import Notices
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.events import About
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library
 from tests.unit.extender.scripted_api import ScriptedApi
 
 FREE = {"big": 16, "small": 8, "tiny": 2}
+
+
+@dataclass
+class Heard:
+    """Keeps what would become events: (kind and name, reason, note)."""
+
+    events: list[tuple[str, str, str]] = field(default_factory=list)
+
+    def record(
+        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+    ) -> None:
+        assert action
+        assert warning == (reason not in ("GPUShareAllocated", "GPUShareDeviceHealthy"))
+        self.events.append((f"{about.kind} {about.name}", reason, note))
 
 
 class Desk:
@@ -23,6 +41,8 @@ class Desk:
         self.api = ScriptedApi()
         self.why_not = ""
         self.told: list[tuple[str, str]] = []
+        self.rejected: Counter[str] = Counter()
+        self.heard = Heard()
         self.ledger = self.library.shelves[0].ledger
         for name, units in FREE.items():
             self.ledger.node_changed(make_node(name, units, units))
@@ -35,6 +55,8 @@ class Desk:
             best_only=best_only,
             most_binds=most_binds,
             observe=self.observe,
+            rejected=self.rejected.update,
+            notices=Notices(self.heard, self.library, "GiB"),
         )
 
     def observe(self, verb: str, outcome: str, seconds: float) -> None:

@@ -95,6 +95,44 @@ def test_pods_are_counted_by_state_and_never_named(metrics: Metrics, library: Li
     assert known <= set(library.shelves[0].ledger.counts())
 
 
+def test_free_and_stranded_memory_are_told_by_device(metrics: Metrics, library: Library) -> None:
+    gpus = library.shelves[0].ledger
+    gpus.node_changed(make_node("c", 16, 3, 2))
+    found = samples(metrics)
+    # Asked for on each device: 4, 3, 2 and 1, each once: the smallest counts, so nothing strands.
+    assert of(found, "typical_request_bytes", resource=GPU) == 1 * GIB
+    for more in ("x", "y"):
+        gpus.pod_changed(ObservedPod(_ref(more), Request(3, 1)))
+    found = samples(metrics)
+    assert of(found, "typical_request_bytes", resource=GPU) == 3 * GIB
+    expected = {("a", "0"): (7, 0), ("a", "1"): (0, 0), ("b", "0"): (0, 0)}
+    expected |= {("c", "0"): (16, 0), ("c", "1"): (3, 0), ("c", "2"): (2, 2)}
+    for (node, device), (free, stranded) in expected.items():
+        where = {"resource": GPU, "node": node, "device": device}
+        assert of(found, "device_memory_free_bytes", **where) == free * GIB
+        assert of(found, "device_memory_stranded_bytes", **where) == stranded * GIB
+
+
+def test_nodes_that_filter_refuses_are_counted_by_reason(metrics: Metrics) -> None:
+    metrics.rejected({"full": 2, "closed": 1})
+    metrics.rejected({"full": 1})
+    found = samples(metrics)
+    assert of(found, "filter_rejected_nodes_total", reason="full") == 3
+    assert of(found, "filter_rejected_nodes_total", reason="closed") == 1
+
+
+def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: Library) -> None:
+    metrics = Metrics(library, GIB, lambda: {"bind_conflicts_total": 2.0, "ready": 1.0})
+    metrics.observe("filter", "fit", 0.1)
+    text = metrics.text().decode()
+    kinds = dict(line.split()[2:4] for line in text.splitlines() if line.startswith("# TYPE"))
+    assert kinds["gpushare_bind_conflicts_total"] == "counter"
+    assert kinds["gpushare_alarms_total"] == "counter"
+    assert {name.endswith("_total") for name in kinds if kinds[name] == "counter"} == {True}
+    assert not [name for name in kinds if kinds[name] == "gauge" and name.endswith("_total")]
+    assert of(samples(metrics), "bind_conflicts_total") == 2
+
+
 def test_the_state_of_the_process_is_read_at_each_scrape(library: Library) -> None:
     state = {"ready": 0.0}
     metrics = Metrics(library, GIB, lambda: state)

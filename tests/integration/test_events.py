@@ -1,0 +1,96 @@
+"""Events of the real process: they are there, and a bind never waits for them."""
+
+import json
+import re
+import time
+
+import pytest
+
+from gpushare.localcluster.api.faults import Fault, FaultRequest, delay, status
+from gpushare.localcluster.client import HttpClient
+from tests.integration.cluster import Cluster, Json
+from tests.integration.conftest import StartExtender, World
+from tests.integration.verbs import PATIENCE, poll
+
+_EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
+
+
+def events(cluster: Cluster, reason: str, about: str, namespace: str = "default") -> list[Json]:
+    """The events of that reason about the object of that name, as a client gets them."""
+    http = HttpClient(cluster.server.url)
+    try:
+        body = http.call("GET", _EVENTS.format(namespace), timeout=PATIENCE).body
+    finally:
+        http.close()
+    found = json.loads(body)["items"]
+    key = (reason, about)
+    return [each for each in found if (each["reason"], each["regarding"]["name"]) == key]
+
+
+def test_after_a_bind_the_pod_has_an_event_with_its_device(world: World) -> None:
+    cluster, node = world.cluster, world.cluster.node()
+    world.extender.knows(node)
+    pod = cluster.pod(4)
+    name = pod["metadata"]["name"]
+    assert world.extender.bind(pod, node) == ""
+    poll(lambda: bool(events(cluster, "GPUShareAllocated", name)), "the event is written")
+    (event,) = events(cluster, "GPUShareAllocated", name)
+    assert event["regarding"]["uid"] == pod["metadata"]["uid"]
+    assert event["note"] == f"node {node}: 4 GiB on device 0"
+    assert event["reportingController"] == "gpushare-extender"
+    assert event["type"] == "Normal"
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", event["eventTime"])
+
+
+def test_a_device_that_is_closed_is_an_event_of_its_node(world: World) -> None:
+    cluster, node = world.cluster, world.cluster.node()
+    world.extender.knows(node)
+    # The books are looked at once a second, and one look has to see the device open.
+    poll_for(2.5)
+    cluster.unhealthy(node, "1")
+    reason = "GPUShareDeviceUnhealthy"
+    poll(lambda: bool(events(cluster, reason, node)), "the node has an event")
+    assert "device 1" in events(cluster, reason, node)[0]["note"]
+
+
+def poll_for(seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    poll(lambda: time.monotonic() > deadline, "time passes")
+
+
+@pytest.mark.parametrize(
+    ("fault", "lost"), [(status(403, "Forbidden"), 3), (status(500), 1), (delay(1.5), 0)]
+)
+def test_an_api_server_that_refuses_or_delays_events_delays_no_bind(
+    cluster: Cluster, start_extender: StartExtender, fault: Fault, lost: int
+) -> None:
+    def on_events(request: FaultRequest) -> Fault | None:
+        return fault if "/events" in request.path else None
+
+    node = cluster.node(devices=1, total=32)
+    extender = start_extender()
+    extender.wait_ready()
+    cluster.hook = on_events
+    pods = [cluster.pod(1) for _ in range(8)]
+    begin = time.monotonic()
+    assert [extender.bind(pod, node) for pod in pods] == [""] * len(pods)
+    assert time.monotonic() - begin < 8 * 1.0, "a bind has waited for an event"
+    poll(lambda: dropped(extender.probe("/metrics").body.decode()) >= lost, "they are counted")
+    assert extender.ready()
+    assert extender.log.count("events are off") == (1 if lost == 3 else 0)
+
+
+def dropped(metrics: str) -> float:
+    found = re.search(r"^gpushare_events_dropped_total (\S+)$", metrics, re.MULTILINE)
+    return float(found[1]) if found else 0.0
+
+
+def test_events_may_be_switched_off(cluster: Cluster, start_extender: StartExtender) -> None:
+    node = cluster.node()
+    extender = start_extender("--no-events", "--log-format", "json")
+    extender.wait_ready()
+    assert extender.bind(cluster.pod(1), node) == ""
+    poll_for(1.0)
+    assert not [path for _, path in list(cluster.server.requests) if "/events" in path]
+    lines = [json.loads(line) for line in extender.log.splitlines()]
+    assert [each["outcome"] for each in lines if each["message"] == "bind"] == ["bound"]
