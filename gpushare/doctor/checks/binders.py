@@ -50,7 +50,7 @@ def _rivals(facts: Facts) -> Finding:
 
 def _alarms(facts: Facts) -> Finding:
     if isinstance(facts.extender, ExtenderSeen):
-        seen = total(facts.extender.samples, "gpushare_alarms", kind="bound_by_another")
+        seen = total(facts.extender.samples, "gpushare_alarms_total", kind="bound_by_another")
         if seen:
             return warn(
                 _NAME,

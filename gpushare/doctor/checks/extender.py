@@ -12,6 +12,8 @@ from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
 
 _PATIENCE = 60.0
 """Seconds a GPU pod may wait without a filter call."""
+_RETRIED = 300.0
+"""Seconds within which kube-scheduler tries every pod again, whatever it waits for."""
 _OK = 200
 
 
@@ -84,9 +86,10 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
         " and manages the resource"
     )
     if waiting > _PATIENCE:
-        return fail(
-            name, f"GPU pods have been waiting for {waiting:.0f} s without a filter call", todo
-        )
+        said = f"a GPU pod that has room has been waiting for {waiting:.0f} s without a filter call"
+        if waiting > _RETRIED:
+            return fail(name, said, todo)
+        return warn(name, said, f"if that goes on for {_RETRIED / 60:.0f} minutes, {todo}")
     calls = total(seen.samples, "gpushare_requests_total", verb="filter") or 0.0
     if calls:
         return ok(name, f"{count(int(calls), 'filter call')} since the extender started")

@@ -30,7 +30,10 @@ def useful(namespace: str) -> dict[Right, str]:
     return {
         **{Right(v, "configmaps", "", namespace): maps for v in ("list", "watch")},
         **{Right(v, "poddisruptionbudgets", "policy"): budgets for v in ("list", "watch")},
-        Right("create", "events", "events.k8s.io"): "no events tell about decisions",
+        **{
+            Right(v, "events", "events.k8s.io"): "no events tell about decisions"
+            for v in ("create", "patch")
+        },
         Right("get", *_LEASES, "kube-system", "kube-scheduler"): (
             "--leadership scheduler cannot be used"
         ),

@@ -1,0 +1,139 @@
+"""Facts of a healthy cluster, and parts to make it ill with. Knows no check."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpushare import __version__
+from gpushare.doctor.checks.rights import needed, useful
+from gpushare.doctor.facts import (
+    ApiServer,
+    ExtenderSeen,
+    Facts,
+    LeaseSeen,
+    NodeSeen,
+    PodSeen,
+    PodsSeen,
+    SchedulerFile,
+)
+from gpushare.doctor.finding import Finding
+from gpushare.doctor.objects import Fields, read_node
+from gpushare.doctor.report import judge
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler_config import decode_scheduler_config
+
+NOW = 1_800_000_000.0
+MEM, COUNT = ALIYUN.resource, ALIYUN.count
+RIGHTS = dict.fromkeys((*needed("kube-system"), *useful("kube-system")), True)
+V1 = "kubescheduler.config.k8s.io/v1"
+
+
+def entry(**changes: object) -> dict[str, object]:
+    """An extender's entry as `gpushare scheduler-config` prints it; None leaves a key out."""
+    fields: dict[str, object] = {
+        "urlPrefix": "http://127.0.0.1:32766/gpushare-scheduler",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "weight": 150,
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "httpTimeout": "10s",
+        "nodeCacheCapable": True,
+        "managedResources": [{"name": MEM, "ignoredByScheduler": False}],
+    }
+    return {key: value for key, value in (fields | changes).items() if value is not None}
+
+
+def config(*, top: dict[str, object] | None = None, **changes: object) -> SchedulerFile:
+    """A scheduler's file with that entry; top: fields beside it."""
+    document = {
+        "apiVersion": V1,
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "extenders": [entry(**changes)],
+        **(top or {}),
+    }
+    return SchedulerFile("scheduler.yaml", decode_scheduler_config(document), document)
+
+
+def policy(**changes: object) -> SchedulerFile:
+    """A legacy Policy with that entry."""
+    fields = entry(httpTimeout=10 * 10**9, **changes)
+    document = {"apiVersion": "v1", "kind": "Policy", "priorities": [], "extenders": [fields]}
+    return SchedulerFile("policy.json", decode_scheduler_config(document), document)
+
+
+def node_json(
+    *,
+    name: str = "n1",
+    total: object = "32",
+    count: object = "2",
+    usable: object = None,
+    inventory: str | None = None,
+    labels: dict[str, str] | None = None,
+) -> Fields:
+    """A node as the API server shows it; total None: it advertises nothing."""
+    amounts = {} if total is None else {MEM: total, COUNT: count}
+    allocatable = amounts if usable is None else {**amounts, MEM: usable}
+    notes = {} if inventory is None else {ALIYUN.inventory: inventory}
+    return {
+        "metadata": {"name": name, "labels": labels or {}, "annotations": notes},
+        "status": {"capacity": amounts, "allocatable": allocatable},
+    }
+
+
+def node(unit: str = "GiB", **parts: Any) -> NodeSeen:
+    """The node of `node_json`, as it is read."""
+    return read_node(node_json(**parts), ALIYUN, unit)
+
+
+def extender(**changes: Any) -> ExtenderSeen:
+    """An extender that is called."""
+    samples = {
+        f'gpushare_build_info{{version="{__version__}"}}': 1.0,
+        'gpushare_requests_total{outcome="fit",verb="filter"}': 7.0,
+        'gpushare_alarms_total{kind="bound_by_another",resource="aliyun.com/gpu-mem"}': 0.0,
+    }
+    return replace(ExtenderSeen(200, 200, "ok\n", 0.0, samples), **changes)
+
+
+def lease(**changes: Any) -> LeaseSeen:
+    """A Lease that is held."""
+    return replace(LeaseSeen("kube-system", "pod-1", 15.0, NOW - 2, NOW - 1000), **changes)
+
+
+def bound(**changes: Any) -> PodSeen:
+    """A pod that our extender has bound in the leader's term."""
+    assumed = str(int(NOW - 100) * 10**9)
+    pod = PodSeen("default/a", "n1", placement=((0, 4),), assumed=assumed, mapped=True, age=120.0)
+    return replace(pod, **changes)
+
+
+def waiting(**changes: Any) -> PodSeen:
+    """A pod that waits, and the extender has said why."""
+    message = "0/1 nodes are available: 1 Insufficient GPU Memory in one device."
+    pod = PodSeen("default/w", age=120.0, reason="Unschedulable", message=message)
+    return replace(pod, **changes)
+
+
+def healthy(**changes: Any) -> Facts:
+    """Everything as it should be, but for the changes."""
+    facts = Facts(
+        now=NOW,
+        api=ApiServer("v1.32.0", 32, 0.0),
+        nodes=(node(),),
+        pods=PodsSeen((bound(), waiting())),
+        leases=(lease(),),
+        rights=RIGHTS,
+        scheduler=config(),
+        extender=extender(),
+        route=405,
+        own_account=True,
+    )
+    return replace(facts, **changes)
+
+
+def found(facts: Facts, check: str) -> Finding:
+    """What is found under that name."""
+    findings = {finding.check: finding for finding in judge(facts)}
+    assert check in findings, findings
+    return findings[check]

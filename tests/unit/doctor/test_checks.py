@@ -1,0 +1,301 @@
+"""Each finding of doctor, provoked by one change of a healthy cluster's facts."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.doctor.checks.rights import to_spare, useful
+from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
+from gpushare.doctor.facts import ApiServer, Certificate, PodsSeen, Right, Unread
+from gpushare.doctor.report import failed, judge
+from gpushare.extender.binder import BUDGET
+from tests.unit.doctor.facts import (
+    NOW,
+    RIGHTS,
+    bound,
+    config,
+    extender,
+    found,
+    healthy,
+    lease,
+    node,
+    policy,
+    waiting,
+)
+
+TLS = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
+HTTPS = "https://10.0.0.1:32766/gpushare-scheduler"
+BROKEN = '{"v":1,"unit":"GiB","devices":[{"mem":-1}]}'
+MIB = '{"v":1,"unit":"MiB","devices":[{"mem":16384},{"mem":16384}]}'
+GIB = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}]}'
+OTHER = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":24}]}'
+LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
+
+
+def pods(*gpu: Any, **more: Any) -> dict[str, Any]:
+    return {"pods": PodsSeen(gpu, **more)}
+
+
+def samples(**changes: float) -> dict[str, Any]:
+    kept = {k: v for k, v in extender().samples.items() if "requests" not in k}
+    return {"extender": extender(samples=kept | changes)}
+
+
+def alarmed() -> dict[str, Any]:
+    alarm = 'gpushare_alarms_total{kind="bound_by_another",resource="aliyun.com/gpu-mem"}'
+    return {"extender": extender(samples={**extender().samples, alarm: 2.0})}
+
+
+def entry(**changes: Any) -> dict[str, Any]:
+    return {"scheduler": config(**changes)}
+
+
+def without(*lacking: Right) -> dict[str, Any]:
+    return {"rights": {right: right not in lacking for right in RIGHTS}}
+
+
+CREATE = Right("create", "pods/binding")
+FORBIDDEN = Unread("pods cannot be read: GET /api/v1/pods: 403 forbidden", "let this account list")
+
+# (the finding, its level, words in it, what is changed)
+PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
+    ("api-server", "fail", "no such host", {"api": Unread("no such host", "do")}),
+    ("api-version", "fail", "ignores the uid", {"api": ApiServer("v1.22.1", 22)}),
+    ("api-version", "skip", "no version", {"api": ApiServer("odd", 0)}),
+    ("clock", "warn", "the API server is 7 s ahead", {"api": ApiServer("v1.32.0", 32, 7.0)}),
+    ("clock", "warn", "the extender is 60 s behind", {"extender": extender(ahead=-60.0)}),
+    ("clock", "skip", "what time", {"api": ApiServer("v1.32.0", 32), "extender": None}),
+    ("scheduler-file", "skip", "not given", {"scheduler": None}),
+    ("scheduler-file", "fail", "f: weight", {"scheduler": Unread("f: weight: must be", "do")}),
+    ("scheduler-file", "warn", "colour", entry(colour="red")),
+    ("scheduler-version", "fail", "a Policy is read by", {"scheduler": policy()}),
+    ("scheduler-version", "skip", "not known", {"api": ApiServer("odd", 0)}),
+    ("scheduler-version", "fail", "1.24 runs", pods(schedulers=("v1.24.3",))),
+    ("scheduler-version", "warn", "1.24", pods(schedulers=("v1.24.3", "v1.30.1"))),
+    ("scheduler-version", "ok", "1.30", pods(schedulers=("v1.30.1",))),
+    ("extender-entry", "fail", "none has", entry(filterVerb=None, bindVerb=None)),
+    ("extender-entry", "fail", "no filterVerb", entry(filterVerb=None)),
+    ("extender-entry", "fail", "no bindVerb", entry(bindVerb=None)),
+    ("extender-entry", "warn", "no prioritizeVerb", entry(prioritizeVerb=None)),
+    ("extender-entry", "warn", "no preemptVerb", entry(preemptVerb=None)),
+    ("managed-resources", "warn", "every pod", entry(managedResources=[])),
+    ("managed-resources", "fail", "a.b/c", entry(managedResources=[{"name": "a.b/c"}])),
+    (
+        "managed-resources",
+        "warn",
+        "ignoredByScheduler: true",
+        entry(managedResources=[{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": True}]),
+    ),
+    ("weight", "ok", "one voice", entry(weight=1)),
+    ("weight", "skip", "no effect", entry(prioritizeVerb=None)),
+    ("http-timeout", "fail", "2 s is not more", entry(httpTimeout="2s")),
+    ("node-cache", "warn", "whole nodes", entry(nodeCacheCapable=False)),
+    ("ignorable", "fail", "bound without devices", entry(ignorable=True)),
+    (
+        "node-sample",
+        "warn",
+        "not set with 100 nodes",
+        {
+            "scheduler": config(top={"percentageOfNodesToScore": 0}),
+            "nodes": tuple(node(name=f"n{number}") for number in range(100)),
+        },
+    ),
+    ("node-sample", "ok", "all are", {"scheduler": config(top={"percentageOfNodesToScore": 50})}),
+    ("node-sample", "skip", "Policy", {"scheduler": policy()}),
+    ("extender-address", "fail", "not to that path", {"route": 404}),
+    ("extender-address", "fail", "200", {"route": 200}),
+    ("extender-address", "warn", "refused", {"route": Unread("refused", "do", level="warn")}),
+    (
+        "extender-address",
+        "warn",
+        "cluster's DNS",
+        entry(urlPrefix="http://gpushare.kube-system.svc:32766/gpushare-scheduler"),
+    ),
+    ("extender-address", "skip", "not called", {"route": None}),
+    ("tls", "warn", "plain http to 10.0.0.1", entry(urlPrefix="http://10.0.0.1:1/p")),
+    ("tls", "warn", "without a CA", entry(urlPrefix=HTTPS, enableHTTPS=True)),
+    (
+        "tls",
+        "warn",
+        "without a CA",
+        entry(urlPrefix=HTTPS, enableHTTPS=True, tlsConfig={"insecure": True}),
+    ),
+    (
+        "tls",
+        "fail",
+        "no client certificate",
+        entry(urlPrefix=HTTPS, enableHTTPS=True, tlsConfig={"caFile": "ca.crt"}),
+    ),
+    ("tls", "ok", "verified", entry(urlPrefix=HTTPS, enableHTTPS=True, tlsConfig=TLS)),
+    ("certificates", "fail", "2027-01-1", {"certificates": (Certificate("c", NOW - 9),)}),
+    ("certificates", "warn", "ends on", {"certificates": (Certificate("c", NOW + 86400),)}),
+    ("certificates", "fail", "no PEM", {"certificates": (Certificate("c", broken="no PEM"),)}),
+    ("certificates", "ok", "good until", {"certificates": (Certificate("c", NOW + 1e8),)}),
+    ("extender", "skip", "not asked", {"extender": None}),
+    ("extender", "fail", "refused", {"extender": Unread("refused", "do")}),
+    ("extender", "fail", "/livez says 503", {"extender": extender(live=503)}),
+    (
+        "extender",
+        "fail",
+        "pods are not listed yet",
+        {
+            "extender": extender(
+                ready=503, ready_text="[+]nodes ok\n[-]pods pods are not listed yet\n"
+            )
+        },
+    ),
+    ("extender-version", "warn", "another program", {"extender": extender(samples={})}),
+    (
+        "extender-version",
+        "warn",
+        "0.0.0-other",
+        {"extender": extender(samples={'gpushare_build_info{version="0.0.0-other"}': 1.0})},
+    ),
+    ("filter-calls", "fail", "1 GPU pods wait", samples() | pods(waiting())),
+    ("filter-calls", "warn", "no GPU pod", samples() | pods()),
+    (
+        "filter-calls",
+        "fail",
+        "waiting for 301 s",
+        samples(gpushare_pending_without_call_seconds=301.0),
+    ),
+    (
+        "filter-calls",
+        "warn",
+        "waiting for 61 s",
+        samples(gpushare_pending_without_call_seconds=61.0),
+    ),
+    ("rights", "fail", "may not create pods/binding", without(CREATE)),
+    ("rights", "warn", "account used here", without(CREATE) | {"own_account": False}),
+    ("rights", "ok", "not its own", {"own_account": False}),
+    ("rights", "fail", "cannot be read", {"rights": Unread("rights cannot be read", "do")}),
+    (
+        "rights-useful",
+        "warn",
+        "no ConfigMap closes devices",
+        without(Right("list", "configmaps", "", "kube-system")),
+    ),
+    (
+        "rights-to-spare",
+        "warn",
+        "patch pods",
+        {"rights": RIGHTS | dict.fromkeys(to_spare(), True)},
+    ),
+    ("gpu-nodes", "fail", "no node offers", {"nodes": (node(total=None),)}),
+    ("gpu-nodes", "fail", "no node offers", {"nodes": ()}),
+    ("gpu-nodes", "fail", "403", {"nodes": Unread("403 forbidden", "do")}),
+    (
+        "node-capacity",
+        "fail",
+        "n1: aliyun.com/gpu-mem is no multiple",
+        {"nodes": (node(total="33"),)},
+    ),
+    ("node-capacity", "fail", "cannot be read", {"nodes": (node(total="many"),)}),
+    ("node-capacity", "fail", "cannot be read", {"nodes": (node(total=[1]),)}),
+    (
+        "node-inventory",
+        "fail",
+        "devices[0].mem",
+        {"nodes": (node(), node(name="b", inventory=BROKEN))},
+    ),
+    ("node-inventory", "warn", "not what the node", {"nodes": (node(inventory=OTHER),)}),
+    ("node-inventory", "ok", "whole", {"nodes": (node(inventory=GIB),)}),
+    ("node-unit", "fail", "counted in MiB", {"nodes": (node(inventory=MIB),)}),
+    ("node-unit", "warn", "counted in MiB?", {"nodes": (node(total="32768"),)}),
+    (
+        "node-label",
+        "fail",
+        "gpu-9",
+        {"nodes": (node(), node(name="gpu-9", total=None, labels={"gpushare": "true"}))},
+    ),
+    ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
+    ("node-allocatable", "warn", "less allocatable", {"nodes": (node(usable="16"),)}),
+    ("device-list", "warn", "68941", {"nodes": (node(total="81920", count="1"),)}),
+    ("device-list", "fail", "195700", {"nodes": (node(unit="MiB", inventory=LONG),)}),
+    ("pods", "fail", "403", {"pods": FORBIDDEN}),
+    ("pods", "fail", "no quantity", pods(bound(broken="no quantity"))),
+    ("pending-pods", "fail", "no scheduler has looked", pods(waiting(reason=None, message=""))),
+    ("pending-pods", "ok", "since a moment", pods(waiting(reason=None, message="", age=3.0))),
+    ("pending-pods", "ok", "none", pods(waiting(reason=None, message="", gated=True))),
+    (
+        "pending-pods",
+        "fail",
+        "failed filter with extender",
+        pods(waiting(reason="SchedulerError", message="failed filter with extender at URL x")),
+    ),
+    (
+        "pending-pods",
+        "warn",
+        "without a word",
+        pods(waiting(message="0/1 nodes are available: 1 Insufficient aliyun.com/gpu-mem.")),
+    ),
+    ("scheduler-names", "fail", "schedulerName gpu-sched", pods(waiting(scheduler="gpu-sched"))),
+    ("scheduler-names", "ok", "go by", pods(bound(scheduler="gpu-sched"))),
+    ("scheduler-names", "skip", "--scheduler-config", {"scheduler": None}),
+    ("unplaced-pods", "warn", "default/a", pods(bound(placement=None))),
+    ("unplaced-pods", "warn", "default/a", pods(bound(placement=((2, 4),)))),
+    ("unplaced-pods", "ok", "none", pods(bound(node="gone"))),
+    (
+        "two-binders",
+        "fail",
+        "the original extender runs too",
+        pods(originals=("kube-system/gpushare-schd-extender-x",)),
+    ),
+    (
+        "two-binders",
+        "fail",
+        "gpu, kube-system",
+        {"leases": (lease(), lease(namespace="gpu", holder="pod-2"))},
+    ),
+    ("two-binders", "fail", "by somebody else", pods(bound(mapped=False))),
+    ("two-binders", "ok", "no sign", pods(bound(mapped=False, assumed=str(10**18)))),
+    ("two-binders", "ok", "no sign", pods(bound(mapped=False, assumed="soon"))),
+    ("two-binders", "warn", "2 pods bound by another", alarmed()),
+    ("two-binders", "skip", "not read", {"pods": FORBIDDEN}),
+    ("leadership", "skip", "no Lease", {"leases": ()}),
+    ("leadership", "warn", "403", {"leases": Unread("403", "do", level="warn")}),
+    ("leadership", "fail", "no longer renewed by pod-1", {"leases": (lease(renewed=NOW - 99),)}),
+    ("leadership", "fail", "free", {"leases": (lease(holder=""),)}),
+]
+
+
+def test_a_healthy_cluster_gives_nothing_but_ok() -> None:
+    assert {finding.level for finding in judge(healthy())} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("check", "level", "words", "changes"),
+    PROVOKED,
+    ids=[f"{row[0]}-{row[1]}-{index}" for index, row in enumerate(PROVOKED)],
+)
+def test_a_fault_gives_its_finding(
+    check: str, level: str, words: str, changes: dict[str, Any]
+) -> None:
+    finding = found(healthy(**changes), check)
+    assert finding.level == level, finding
+    assert words in finding.what, finding
+    assert finding.todo or finding.level in ("ok", "skip")
+    assert "\n" not in finding.what + finding.todo
+
+
+def test_every_finding_that_can_be_bad_has_been_provoked_and_says_what_to_do() -> None:
+    provoked = {check for check, level, _, _ in PROVOKED if level in ("warn", "fail")}
+    always_fine = {"weight"}
+    assert {finding.check for finding in judge(healthy())} <= provoked | always_fine
+
+
+@pytest.mark.parametrize("field", ["api", "nodes", "pods", "leases", "rights", "extender"])
+def test_what_cannot_be_read_leaves_the_other_checks_alone(field: str) -> None:
+    findings = judge(healthy(**{field: Unread("403 forbidden", "grant it")}))
+    assert any(finding.what == "403 forbidden" for finding in findings)
+    assert failed(findings)
+    assert sum(finding.level == "ok" for finding in findings) > 12
+
+
+def test_the_time_a_bind_may_take_is_the_extenders() -> None:
+    assert BIND_BUDGET == BUDGET
+
+
+def test_rights_that_are_only_useful_never_fail() -> None:
+    for right in useful("kube-system"):
+        assert not failed(judge(healthy(**without(right)))), right

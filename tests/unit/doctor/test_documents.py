@@ -1,0 +1,15 @@
+"""docs/doctor.md explains each check, and no other."""
+
+import re
+from pathlib import Path
+
+from gpushare.doctor.report import judge
+from tests.unit.doctor.facts import healthy
+
+DOCUMENT = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding="utf-8")
+
+
+def test_the_tables_have_every_check_and_no_other() -> None:
+    listed = set(re.findall(r"^\| `([a-z]+(?:-[a-z]+)*)` \|", DOCUMENT, re.MULTILINE))
+    judged = {finding.check for finding in judge(healthy())}
+    assert listed == judged | {"certificates", "rights-useful"}

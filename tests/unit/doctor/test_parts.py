@@ -1,0 +1,152 @@
+"""Reading: certificates, metrics, images, pods and the two forms of the report."""
+
+import json
+import shutil
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from gpushare.doctor.certificate import ends_at
+from gpushare.doctor.checks.extender import total
+from gpushare.doctor.checks.rights import asked
+from gpushare.doctor.checks.versions import minor_of
+from gpushare.doctor.collect import samples
+from gpushare.doctor.finding import fail, ok, some
+from gpushare.doctor.objects import read_lease, read_pods
+from gpushare.doctor.report import as_json, as_text
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.doctor.facts import MEM, NOW
+from tests.unit.test_docs import rows
+
+METRICS = """\
+# HELP gpushare_requests_total Calls answered
+# TYPE gpushare_requests_total counter
+gpushare_requests_total{verb="filter",outcome="fit"} 3.0
+gpushare_requests_total{outcome="none",verb="filter"} 2.0
+gpushare_requests_total{outcome="fit",verb="bind"} 9.0
+gpushare_ready 1.0
+gpushare_odd one
+"""
+
+
+def test_samples_are_summed_by_labels() -> None:
+    read = samples(METRICS)
+    assert total(read, "gpushare_requests_total", verb="filter") == 5.0
+    assert total(read, "gpushare_ready") == 1.0
+    assert total(read, "gpushare_odd") is None
+    assert total(read, "gpushare_requests") is None
+
+
+@pytest.mark.parametrize(
+    ("version", "minor"),
+    [("v1.27.3", 27), ("1.22", 22), ("v1.30.2-eks-1", 30), ("latest", 0), ("v2.1.0", 0), ("", 0)],
+)
+def test_a_release_is_read_from_a_tag(version: str, minor: int) -> None:
+    assert minor_of(version) == minor
+
+
+@pytest.mark.parametrize("days", [10, 20_000])
+def test_the_end_of_a_certificate_is_what_openssl_was_told(days: int, tmp_path: Path) -> None:
+    """20,000 days lie beyond 2050, where X.509 changes the form of the date."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("there is no openssl here")
+    made = tmp_path / "cert.pem"
+    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(made)]
+    command = [openssl, *words, "-subj", "/CN=x", "-days", str(days), *files]
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    wanted = datetime.now(UTC).timestamp() + days * 86400
+    assert ends_at(made.read_text()) == pytest.approx(wanted, abs=120)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "-----BEGIN CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\nMAA=\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\n\n-----END CERTIFICATE-----\n",
+        "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n",
+    ],
+)
+def test_what_is_no_certificate_is_said_to_be_none(text: str) -> None:
+    with pytest.raises(ValueError, match="certificate"):
+        ends_at(text)
+
+
+def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
+    def pod(name: str, image: str, limit: object = None, **spec: object) -> dict[str, object]:
+        resources = {} if limit is None else {"limits": {MEM: limit}}
+        return {
+            "metadata": {
+                "namespace": "ns",
+                "name": name,
+                "uid": name,
+                "creationTimestamp": "2027-01-15T07:59:00Z",
+            },
+            "spec": {"containers": [{"image": image, "resources": resources}], **spec},
+            "status": {"phase": "Running"},
+        }
+
+    seen = read_pods(
+        [
+            pod("s", "registry.k8s.io/kube-scheduler:v1.30.2@sha256:0"),
+            pod("o", "registry:5000/acs/k8s-gpushare-schd-extender:1.11"),
+            pod("gpu", "cuda", "4"),
+            pod("bad", "cuda", "four", schedulerName="other"),
+            {"metadata": None, "spec": [], "status": "x"},
+        ],
+        ALIYUN,
+        NOW,
+    )
+    assert seen.schedulers == ("v1.30.2",)
+    assert seen.originals == ("ns/o",)
+    assert [(pod.name, pod.scheduler, bool(pod.broken)) for pod in seen.gpu] == [
+        ("ns/gpu", "default-scheduler", False),
+        ("ns/bad", "other", True),
+    ]
+    assert seen.gpu[0].age == 60.0
+
+
+def test_a_lease_of_odd_fields_is_held_by_nobody() -> None:
+    odd = read_lease({"metadata": {"namespace": "x"}, "spec": {"renewTime": "soon"}})
+    assert (odd.holder, odd.duration, odd.renewed) == ("", 0.0, 0.0)
+
+
+FINDINGS = [ok("a", "fine"), fail("bee", "bro\x1b[31mken\nline", "mend it")]
+
+
+def test_a_line_for_each_finding_that_moves_no_cursor() -> None:
+    assert as_text(FINDINGS, colours=False) == (
+        "ok    a    fine\nfail  bee  bro?[31mken?line -> mend it\n1 ok, 0 warn, 1 fail, 0 skip\n"
+    )
+
+
+def test_colours_are_around_the_level_alone() -> None:
+    first = as_text(FINDINGS, colours=True).splitlines()[0]
+    assert first == "\033[32mok  \033[0m  a    fine"
+
+
+def test_the_document_has_its_keys() -> None:
+    document = json.loads(as_json(FINDINGS))
+    assert document["apiVersion"] == "gpushare.io/v1"
+    assert document["kind"] == "DoctorReport"
+    assert document["result"] == "fail"
+    assert document["counts"] == {"ok": 1, "warn": 0, "fail": 1, "skip": 0}
+    assert document["findings"][0] == {"check": "a", "level": "ok", "what": "fine", "todo": ""}
+
+
+def test_many_names_are_cut_short() -> None:
+    assert some(["b", "a"]) == "a, b"
+    assert some("edcba") == "a, b, c and 2 more"
+
+
+def test_every_right_of_the_documents_is_asked_about() -> None:
+    inquired = {(right.verb, right.resource) for right in asked("kube-system")}
+    for cells in rows("Rights")[2:]:
+        resource = cells[0].split("`")[0]
+        for verb in cells[1].split(", "):
+            assert (verb, resource) in inquired, (verb, resource)
