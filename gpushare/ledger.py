@@ -87,11 +87,15 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A pod without a node. created: seconds since the epoch, 0 where unknown."""
+    """A pod without a node. created: seconds since the epoch, 0 where unknown.
+
+    gated: no scheduler looks at it yet.
+    """
 
     uid: str
     request: Request
     created: float
+    gated: bool
 
 
 class Ledger:
@@ -107,7 +111,7 @@ class Ledger:
         self._assumptions: dict[str, _Assumption] = {}
         self._tokens = count()
         self._plain: dict[str, tuple[str, int, int]] = {}
-        self._waiting: dict[str, tuple[Request, float]] = {}
+        self._waiting: dict[str, tuple[Request, float, bool]] = {}
         self._on_node: dict[str, set[str]] = {}
         self._alarms = Counter(placement_edited=0, bound_by_another=0)
         self._untold: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
@@ -399,7 +403,7 @@ class Ledger:
             self._forget(uid)
         elif not pod.node:
             if uid not in self._entries and uid not in self._plain:
-                self._waiting[uid] = (pod.request, pod.created)
+                self._waiting[uid] = (pod.request, pod.created, pod.gated)
         elif uid in self._assumptions:
             del self._assumptions[uid]
             self._adopt(self._entries[uid], pod, State.BOUND)

@@ -118,6 +118,7 @@ class ObservedPod:
     every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
     Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
+    gated: no scheduler looks at it while somebody holds it back (spec.schedulingGates).
     """
 
     ref: PodRef
@@ -131,6 +132,7 @@ class ObservedPod:
     priority: int = 0
     terminating: bool = False
     labels: Labels = ()
+    gated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def pending_without_call(
 def _longest(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
     fits: dict[tuple[int, int, frozenset[int]], bool] = {}
     for pod in books.ledger.waiting():
-        if called(pod.uid):
+        if pod.gated or called(pod.uid):
             continue
         asked = (pod.request.units, pod.request.devices, pod.request.sizes)
         if asked not in fits:

@@ -63,6 +63,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     resources: Resources | None = None
     priority: int | None = None
     preemption_policy: str | None = None
+    scheduling_gates: list[Raw] | None = None
 
 
 class PodStatus(Struct, gc=False, rename="camel"):

@@ -88,6 +88,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         priority_of(pod),
         metadata.deletion_timestamp is not None,
         _labels(metadata) if request.devices and node else (),
+        bool(pod.spec and pod.spec.scheduling_gates),
     )
 
 

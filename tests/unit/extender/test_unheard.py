@@ -1,10 +1,14 @@
 """How long pods wait that nobody asks us about."""
 
+from msgspec import Raw
+
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.books import Library
 from gpushare.extender.unheard import pending_without_call
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import make_library, pod_json, read_pod
 
 NOW = 10_000.0
 
@@ -37,6 +41,19 @@ def test_a_full_cluster_is_no_sign_of_wrong_wiring() -> None:
     full = ObservedPod(PodRef("team", "x", "x"), Request(14, 1), "a", ((0, 14),))
     books.shelves[0].ledger.pod_changed(full)
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
+
+
+def test_a_pod_held_back_by_a_gate_is_not_waiting_for_us() -> None:
+    books = library()
+    gated = read_pod(pod_json("held", 4))
+    assert gated.spec is not None
+    gated.spec.scheduling_gates = [Raw(b'{"name":"example.com/queue"}')]
+    ledger = books.shelves[0].ledger
+    ledger.pod_changed(observe_pod(gated, ALIYUN))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
+    gated.spec.scheduling_gates = None
+    ledger.pod_changed(observe_pod(gated, ALIYUN))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == NOW
 
 
 def test_nobody_waits() -> None:
