@@ -1,0 +1,287 @@
+"""`gpushare doctor` against an API server and the real extender process: well and ill."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.cli.main import main
+from gpushare.localcluster.api.faults import status
+from tests.integration.cluster import LEASES, MAPS, MEM, NODES, PODS, Cluster, Json, inventory
+from tests.integration.conftest import StartExtender, World
+from tests.integration.process import Extender, free_port
+
+REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+
+
+def scheduler_file(folder: Path, port: int, **changes: object) -> str:
+    """The file of a kube-scheduler that calls the extender at that port."""
+    entry: Json = {
+        "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "weight": 150,
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "httpTimeout": "10s",
+        "nodeCacheCapable": True,
+        "managedResources": [{"name": MEM, "ignoredByScheduler": False}],
+    }
+    document = {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "extenders": [entry | changes],
+    }
+    file = folder / f"doctor-{port}.json"
+    file.write_text(json.dumps(document))
+    return str(file)
+
+
+def health_of(extender: Extender) -> str:
+    """The URL of the health listener, as the extender's log tells it."""
+    found = re.search(r" health=(\S+)", extender.log)
+    assert found, extender.log
+    return f"http://{found[1]}"
+
+
+class Doctor:
+    """Runs the command on a cluster, and reads its document."""
+
+    def __init__(
+        self, folder: Path, cluster: Cluster, extender: Extender, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.folder, self.cluster, self.extender = folder, cluster, extender
+        self._capsys = capsys
+        self.entry: Json = {}
+
+    def run(self, *flags: str) -> tuple[int, dict[str, Json], Json]:
+        """(exit code, finding by check, document)."""
+        file = scheduler_file(self.folder, self.extender.port, **self.entry)
+        words = ["--kubeconfig", self.cluster.kubeconfig(self.folder), "--scheduler-config", file]
+        words += ["--extender", health_of(self.extender), "-o", "json", *flags]
+        self._capsys.readouterr()
+        code = main(["doctor", *words])
+        said = self._capsys.readouterr()
+        assert said.err == ""
+        document = json.loads(said.out)
+        return code, {finding["check"]: finding for finding in document["findings"]}, document
+
+
+@pytest.fixture
+def doctor(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    return Doctor(tmp_path, world.cluster, world.extender, capsys)
+
+
+def stored(cluster: Cluster) -> list[Json]:
+    return [body for kind in (NODES, PODS, MAPS) for body in cluster.all(kind)]
+
+
+def test_a_healthy_cluster_ends_with_0_and_nothing_in_it_has_changed(
+    cluster: Cluster,
+    start_extender: StartExtender,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    extender = start_extender(leadership="lease")
+    node, pod = cluster.node(), cluster.pod(4)
+    extender.wait_ready()
+    extender.agrees(cluster)
+    assert extender.fit(pod, [node]) == [node]
+    assert extender.bind(pod, node) == ""
+    before = stored(cluster)
+
+    code, findings, document = Doctor(tmp_path, cluster, extender, capsys).run()
+
+    levels = {check: finding["level"] for check, finding in findings.items()}
+    assert (code, set(levels.values())) == (0, {"ok"}), document
+    assert document["kind"] == "DoctorReport"
+    assert document["counts"]["ok"] == len(findings)
+    assert stored(cluster) == before
+    assert cluster.all(LEASES)[0]["spec"]["holderIdentity"] in findings["leadership"]["what"]
+    assert {"filter-calls", "two-binders", "extender-address"} <= levels.keys()
+
+
+def test_it_reads_and_asks_for_rights_and_does_nothing_else(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.node()
+    cluster.pod(4)
+    assert main(["doctor", "--kubeconfig", cluster.kubeconfig(tmp_path), "--as-extender"]) == 0
+    assert "fail" not in capsys.readouterr().out.replace("0 fail", "")
+    calls = set(cluster.server.requests)
+    assert {path for method, path in calls if method != "GET"} == {REVIEWS}
+    assert {method for method, _ in calls} == {"GET", "POST"}
+
+
+def no_gpus(doctor: Doctor) -> None:
+    doctor.cluster.node(total=0)
+
+
+def uneven(doctor: Doctor) -> None:
+    doctor.cluster.node(total=33)
+
+
+def broken_inventory(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.cluster.node(annotations={"gpushare.io/devices": '{"v":1'})
+
+
+def other_unit(doctor: Doctor) -> None:
+    doctor.cluster.node(annotations=inventory(16384, 16384, unit="MiB"))
+
+
+def wrong_path(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.entry["urlPrefix"] = f"http://127.0.0.1:{doctor.extender.port}/somewhere-else"
+
+
+def wrong_resource(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.entry["managedResources"] = [{"name": "example.com/other"}]
+
+
+def short_timeout(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.entry["httpTimeout"] = "1s"
+
+
+def refused_file(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.entry["weight"] = 0
+
+
+def call_fails(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    pod = doctor.cluster.pod(4)
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "SchedulerError",
+        "message": "failed filter with extender at URL http://127.0.0.1:32766/x, code 404",
+    }
+
+    def told(body: Json) -> Json:
+        return {**body, "status": {**body["status"], "conditions": [condition]}}
+
+    doctor.cluster.change(PODS, "default", pod["metadata"]["name"], told)
+
+
+def other_scheduler(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.cluster.pod(4, spec={"schedulerName": "gpu-scheduler"})
+
+
+def original_runs(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    pod = doctor.cluster.pod(name="gpushare-schd-extender-5d8f")
+    doctor.cluster.set_phase(pod, "Running")
+
+
+def pods_forbidden(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.cluster.faults.on("GET", "^/api/v1/pods$", status(403, "Forbidden"))
+
+
+def no_rights_told(doctor: Doctor) -> None:
+    doctor.cluster.node()
+    doctor.cluster.faults.on("POST", REVIEWS, status(403, "Forbidden"))
+
+
+ILL: list[tuple[Callable[[Doctor], Any], str, str]] = [
+    (no_gpus, "gpu-nodes", "no node offers aliyun.com/gpu-mem"),
+    (uneven, "node-capacity", "no multiple"),
+    (broken_inventory, "node-inventory", "not JSON"),
+    (other_unit, "node-unit", "counted in MiB"),
+    (wrong_path, "extender-address", "not to that path"),
+    (wrong_resource, "managed-resources", "never come"),
+    (short_timeout, "http-timeout", "1 s is not more"),
+    (refused_file, "scheduler-file", "weight: must be positive"),
+    (call_fails, "pending-pods", "failed filter with extender"),
+    (other_scheduler, "scheduler-names", "schedulerName gpu-scheduler"),
+    (original_runs, "two-binders", "default/gpushare-schd-extender-5d8f"),
+    (pods_forbidden, "pods", "403"),
+    (no_rights_told, "rights", "403"),
+]
+
+
+@pytest.mark.parametrize(("ail", "check", "words"), ILL, ids=[row[0].__name__ for row in ILL])
+def test_an_ill_cluster_ends_with_1_and_the_line_of_its_illness(
+    ail: Callable[[Doctor], Any], check: str, words: str, doctor: Doctor
+) -> None:
+    ail(doctor)
+    code, findings, document = doctor.run()
+    assert code == 1, document
+    assert findings[check]["level"] == "fail", document
+    assert words in findings[check]["what"]
+    assert findings[check]["todo"]
+    assert findings["api-server"]["level"] == "ok"
+    assert findings["extender"]["level"] == "ok"
+
+
+def test_an_extender_that_is_away_fails_and_the_rest_goes_on(
+    doctor: Doctor, capsys: pytest.CaptureFixture[str]
+) -> None:
+    doctor.cluster.node()
+    code, findings, _ = doctor.run("--extender", f"http://127.0.0.1:{free_port()}")
+    assert code == 1
+    assert findings["extender"]["level"] == "fail"
+    assert findings["gpu-nodes"]["level"] == "ok"
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--kubeconfig", "/nowhere/config"], "does not exist"),
+        (["--context", "elsewhere"], "elsewhere"),
+    ],
+)
+def test_a_cluster_that_cannot_be_named_fails_in_one_line(
+    flags: list[str], words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "config"
+    file.write_text("apiVersion: v1\nkind: Config\nclusters: []\ncontexts: []\nusers: []\n")
+    assert main(["doctor", "--kubeconfig", str(file), *flags]) == 1
+    said = capsys.readouterr()
+    assert said.err == ""
+    failing = [line for line in said.out.splitlines() if line.startswith("fail")]
+    assert len(failing) == 1
+    assert words in failing[0]
+    assert "\033" not in said.out
+
+
+def test_an_api_server_that_is_away_fails_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = Cluster()
+    kubeconfig = cluster.kubeconfig(tmp_path)
+    cluster.stop()
+    assert main(["doctor", "--kubeconfig", kubeconfig]) == 1
+    failing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("fail")]
+    assert len(failing) == 1
+    assert "the API server cannot be read" in failing[0]
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--unit", "TiB"],
+        ["--resource", "gpu"],
+        ["--extender", "127.0.0.1:32767"],
+        ["--namespace", "../x"],
+        ["--fly"],
+        ["-o", "xml"],
+    ],
+)
+def test_wrong_usage_ends_with_2(flags: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code: object = main(["doctor", *flags])
+    except SystemExit as end:
+        code = end.code
+    assert code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "gpushare doctor" in said.err
