@@ -76,7 +76,7 @@ class PodSeen:
     name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
     while false, None before any scheduler has looked at it. broken: why its amounts cannot be read.
     placement: the devices its annotations name. assumed: the annotation of the time it was given
-    them. mapped: the per-container map is there, which the original does not write.
+    them. mapped: the per-container map is there (which the original does not write) or needless.
     """
 
     name: str
@@ -157,7 +157,8 @@ class Certificate:
 class Facts:
     """Everything that was read.
 
-    now: this machine's clock. namespace: of the extender. own_account: the account used is the
+    now: this machine's clock. namespace: of the extender. listen: its --listen, which tells its
+    entry from others, None where none was given. own_account: the account used is the
     extender's. scheduler, extender None: not asked for. route: the status that a GET of the filter
     verb gave, None where nobody was asked; an extender answers 405.
     """
@@ -175,4 +176,5 @@ class Facts:
     names: Names = ALIYUN
     unit: str = "GiB"
     namespace: str = "kube-system"
+    listen: tuple[str, int] | None = None
     own_account: bool = False

@@ -21,6 +21,7 @@ from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, judge
 from gpushare.errors import ApiError, MessageError, SettingsError
 from gpushare.kube.dated import DatedClient
+from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.scheduler_config import decode_scheduler_config
@@ -54,6 +55,8 @@ def _options(given: argparse.Namespace) -> Names:
         raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
     if given.namespace.strip("/.") != given.namespace or "/" in given.namespace:
         raise SettingsError(f"--namespace: {given.namespace[:80]!r} is no namespace")
+    if given.listen:
+        address(given.listen, "--listen")
     if given.extender:
         _check_url(given.extender)
     return Names.for_resource(given.resource)
@@ -95,6 +98,7 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
         names=names,
         unit=given.unit,
         namespace=given.namespace,
+        listen=address(given.listen, "--listen") if given.listen else None,
         own_account=given.as_extender or not kubeconfig,
     )
     entry = entry_of(facts)
@@ -198,6 +202,12 @@ def _parser() -> argparse.ArgumentParser:
     add("--context", default="", metavar="NAME", help="context of the kubeconfig")
     add("--scheduler-config", default="", metavar="FILE", help="the file kube-scheduler reads")
     add("--extender", default="", metavar="URL", help="http://HOST:PORT of its health listener")
+    add(
+        "--listen",
+        default="",
+        metavar="HOST:PORT",
+        help="as of `gpushare serve`; tells its entry in the file from those of other extenders",
+    )
     add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
     add("--resource", default=ALIYUN.resource, metavar="NAME", help="(default: %(default)s)")
     add(

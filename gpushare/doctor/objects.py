@@ -80,9 +80,9 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
 def _read_pod(pod: Fields, names: Names, now: float) -> PodSeen:
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
     condition = _unscheduled(pod)
-    placement, broken = None, ""
+    observed, broken = None, ""
     try:
-        placement = observe_pod(PODS.decode(json.dumps(pod).encode()), names).placement
+        observed = observe_pod(PODS.decode(json.dumps(pod).encode()), names)
     except WireError as error:
         broken = str(error)
     notes = _map(metadata.get("annotations"))
@@ -96,9 +96,10 @@ def _read_pod(pod: Fields, names: Names, now: float) -> PodSeen:
         reason=None if condition is None else str(condition.get("reason") or ""),
         message=str((condition or {}).get("message") or ""),
         broken=broken,
-        placement=placement,
+        placement=observed.placement if observed else None,
         assumed=str(notes.get(names.assume_time) or ""),
-        mapped=names.allocation in notes,
+        # The map is of containers: there is none where init containers alone ask.
+        mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
 
 

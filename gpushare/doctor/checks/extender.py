@@ -96,9 +96,8 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
     pending = [pod for pod in pods if not pod.node and not pod.gated]
     if any(pod.age > _PATIENCE for pod in pending):
-        return fail(
-            name, f"none since the extender started, and {len(pending)} GPU pods wait", todo
-        )
+        waits = f"{count(len(pending), 'GPU pod')} waiting"
+        return fail(name, f"none since the extender started, with {waits}", todo)
     return warn(
         name,
         "none since the extender started; no GPU pod has been waiting for one",

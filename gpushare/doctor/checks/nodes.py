@@ -33,7 +33,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
         )
         yield _label(nodes, facts.names.resource)
         return
-    yield ok("gpu-nodes", f"{count(len(sharing), 'node')} offer {facts.names.resource}")
+    yield ok("gpu-nodes", f"{facts.names.resource} is offered by {count(len(sharing), 'node')}")
     yield _label(nodes, facts.names.resource)
     yield _capacity(sharing, facts)
     yield _inventory(sharing)

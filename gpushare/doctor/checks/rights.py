@@ -3,8 +3,9 @@
 Pure judgement over facts; the list is that of docs/protocol.md, "Rights".
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import LEASE, Facts, Right, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
 
@@ -34,9 +35,6 @@ def useful(namespace: str) -> dict[Right, str]:
             Right(v, "events", "events.k8s.io"): "no events tell about decisions"
             for v in ("create", "patch")
         },
-        Right("get", *_LEASES, "kube-system", "kube-scheduler"): (
-            "--leadership scheduler cannot be used"
-        ),
     }
 
 
@@ -74,13 +72,18 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield ok("rights", "the extender's account may do all that is needed")
     else:
         yield ok("rights", "the account used here may do all the extender needs (not its own)")
-    yield from _extras(facts, rights)
+    if facts.own_account:
+        yield from _extras(facts, rights)
 
 
-def _extras(facts: Facts, rights: dict[Right, bool] | object) -> Iterator[Finding]:
-    if not facts.own_account or not isinstance(rights, dict):
-        return
-    missed = {right: why for right, why in useful(facts.namespace).items() if not rights.get(right)}
+def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
+    entry = entry_of(facts)
+    evicts = entry is None or bool(entry.preempt_verb)
+    missed = {
+        right: why
+        for right, why in useful(facts.namespace).items()
+        if not rights.get(right) and (evicts or right.group != "policy")
+    }
     if missed:
         whys = "; ".join(sorted(set(missed.values())))
         yield warn(

@@ -25,7 +25,7 @@ def entry_of(facts: Facts) -> ExtenderConfig | None:
     if not isinstance(facts.scheduler, SchedulerFile):
         return None
     try:
-        return our_entry(facts.scheduler.config, None)
+        return our_entry(facts.scheduler.config, facts.listen)
     except SettingsError:
         return None
 
@@ -45,7 +45,7 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
         return
     yield _file(found)
     try:
-        entry = our_entry(found.config, None)
+        entry = our_entry(found.config, facts.listen)
     except SettingsError as error:
         yield fail("extender-entry", str(error), "see `gpushare scheduler-config --help`")
         return

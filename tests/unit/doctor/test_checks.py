@@ -151,7 +151,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "0.0.0-other",
         {"extender": extender(samples={'gpushare_build_info{version="0.0.0-other"}': 1.0})},
     ),
-    ("filter-calls", "fail", "1 GPU pods wait", samples() | pods(waiting())),
+    ("filter-calls", "fail", "1 GPU pod waiting", samples() | pods(waiting())),
     ("filter-calls", "warn", "no GPU pod", samples() | pods()),
     (
         "filter-calls",
@@ -174,6 +174,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "warn",
         "no ConfigMap closes devices",
         without(Right("list", "configmaps", "", "kube-system")),
+    ),
+    (
+        "rights-useful",
+        "warn",
+        "does not spare pods",
+        without(Right("list", "poddisruptionbudgets", "policy")),
     ),
     (
         "rights-to-spare",
@@ -299,3 +305,18 @@ def test_the_time_a_bind_may_take_is_the_extenders() -> None:
 def test_rights_that_are_only_useful_never_fail() -> None:
     for right in useful("kube-system"):
         assert not failed(judge(healthy(**without(right)))), right
+
+
+def test_of_several_entries_ours_is_told_by_where_it_listens() -> None:
+    other = {"urlPrefix": "http://127.0.0.1:9/other", "filterVerb": "filter"}
+    mine = {"urlPrefix": "http://127.0.0.1:8/mine", "filterVerb": "filter"}
+    facts = healthy(scheduler=config(top={"extenders": [other, mine]}))
+    assert "give --listen" in found(facts, "extender-entry").what
+    facts = healthy(scheduler=facts.scheduler, listen=("127.0.0.1", 8))
+    assert "no bindVerb" in found(facts, "extender-entry").what
+
+
+def test_budgets_are_not_missed_where_nobody_asks_us_to_preempt() -> None:
+    lacking = without(Right("list", "poddisruptionbudgets", "policy"))
+    findings = judge(healthy(**lacking, scheduler=config(preemptVerb=None)))
+    assert "rights-useful" not in {finding.check for finding in findings}
