@@ -81,17 +81,20 @@ def _entry(entry: ExtenderConfig) -> Finding:
             "has no bindVerb, so pods are bound without devices",
             "add bindVerb: bind (of all extenders one alone may have it)",
         )
-    if not entry.prioritize_verb:
+    missed = {
+        "prioritizeVerb": "the fullest node that fits is not preferred",
+        "preemptVerb": "pods may be evicted whose going frees no device",
+    }
+    if entry.prioritize_verb:
+        del missed["prioritizeVerb"]
+    if entry.preempt_verb:
+        del missed["preemptVerb"]
+    if missed:
+        todo = " and ".join(f"{verb}: {verb.removesuffix('Verb')}" for verb in missed)
         return warn(
             name,
-            "has no prioritizeVerb, so the fullest node that fits is not preferred",
-            "add prioritizeVerb: prioritize and a weight",
-        )
-    if not entry.preempt_verb:
-        return warn(
-            name,
-            "has no preemptVerb, so pods may be evicted whose going frees no device",
-            "add preemptVerb: preempt",
+            "; ".join(f"has no {verb}, so {effect}" for verb, effect in missed.items()),
+            f"add {todo}" + (" and a weight" if "prioritizeVerb" in missed else ""),
         )
     verbs = (entry.filter_verb, entry.prioritize_verb, entry.bind_verb, entry.preempt_verb)
     return ok(name, f"{entry.url_prefix} is asked to {', '.join(verbs)}")

@@ -78,6 +78,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("extender-entry", "fail", "no bindVerb", entry(bindVerb=None)),
     ("extender-entry", "warn", "no prioritizeVerb", entry(prioritizeVerb=None)),
     ("extender-entry", "warn", "no preemptVerb", entry(preemptVerb=None)),
+    ("extender-entry", "warn", "no preemptVerb", entry(preemptVerb=None, prioritizeVerb=None)),
     ("managed-resources", "warn", "every pod", entry(managedResources=[])),
     ("managed-resources", "fail", "a.b/c", entry(managedResources=[{"name": "a.b/c"}])),
     (
