@@ -7,7 +7,6 @@ because threads do not survive one.
 import logging
 import math
 import os
-import resource
 import socket
 import sys
 import threading
@@ -16,10 +15,8 @@ import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import yaml
-from gunicorn.app.base import BaseApplication
 
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy, policy_names
@@ -33,10 +30,11 @@ from gpushare.extender.budgets import Budgets
 from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
-from gpushare.extender.logs import Line, configure, formatter
+from gpushare.extender.logs import Line, configure
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
 from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
+from gpushare.extender.server import Server
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.extender.unheard import pending_without_call
@@ -158,51 +156,6 @@ class Extender:
         return {**self._gate.liveness(), "settling": "its thread is stuck" if stuck else ""}
 
 
-class _Gunicorn(BaseApplication):
-    """gunicorn, told everything here and nothing by its environment."""
-
-    def __init__(self, settings: Settings, extender: Extender) -> None:
-        self._settings = settings
-        self._extender = extender
-        super().__init__()
-
-    def load_config(self) -> None:
-        """Say how it runs; the reasons are in docs/decisions.md."""
-        settings = self._settings
-        options: dict[str, object] = {
-            "bind": settings.listen,
-            "workers": 1,
-            "worker_class": "gpushare.extender.worker.BufferedThreadWorker",
-            "threads": settings.threads,
-            "worker_connections": _connections(),
-            "backlog": 2048,
-            # Go keeps idle connections 90 s and does not repeat a POST that meets a closed one.
-            "keepalive": 120,
-            "graceful_timeout": int(BUDGET) + 2,
-            "control_socket_disable": True,
-            "preload_app": False,
-            "max_requests": 0,
-            "loglevel": "warning",
-            "accesslog": None,
-            "on_starting": lambda _server: _format_server_log(settings.log_format),
-            "post_worker_init": lambda _worker: self._extender.start(),
-            "worker_exit": lambda _server, _worker: self._extender.stop(),
-        }
-        if settings.tls_cert:
-            options |= {
-                "certfile": settings.tls_cert,
-                "keyfile": settings.tls_key,
-                "ca_certs": settings.tls_client_ca,
-                "cert_reqs": 2,
-            }
-        for name, value in options.items():
-            self.cfg.set(name, value)
-
-    def load(self) -> Any:  # noqa: ANN401 -- as the base class
-        """The WSGI application."""
-        return self._extender.app
-
-
 def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
@@ -213,7 +166,17 @@ def main(argv: Sequence[str]) -> int:
     except SettingsError as error:
         print(f"gpushare serve: {error}", file=sys.stderr)
         return 2
-    _Gunicorn(settings, extender).run()
+    tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    Server(
+        extender.app,
+        listen=settings.listen,
+        threads=settings.threads,
+        drain=int(BUDGET) + 2,
+        log_format=settings.log_format,
+        tls=tls if settings.tls_cert else None,
+        start=extender.start,
+        stop=extender.stop,
+    ).run()
     return 0
 
 
@@ -297,13 +260,6 @@ def _leading(settings: Settings, client: KubeClient) -> Leading | None:
     return Leading(client, elector, namespace=settings.namespace, name=_LEASE)
 
 
-def _connections() -> int:
-    """How many clients may be connected: what the descriptors leave, at most 2048."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
-
-
 def _unit_bytes(unit: str) -> int:
     return 2**30 if unit == "GiB" else int(unit.removesuffix("MiB") or "1") * 2**20
 
@@ -321,9 +277,3 @@ def _parse_yaml(text: str, where: str) -> object:
         return yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
-
-
-def _format_server_log(form: str) -> None:
-    """gunicorn has handlers of its own; the worker inherits them."""
-    for handler in logging.getLogger("gunicorn.error").handlers:
-        handler.setFormatter(formatter(form))

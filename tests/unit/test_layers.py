@@ -37,7 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.app", "localcluster.api.apiserver"),
     "grpc": ("device_plugin.kubelet", "localcluster.kubelet"),
-    "gunicorn": ("extender.main", "extender.worker"),
+    "gunicorn": ("extender.server", "extender.worker"),
     "kubernetes": ("kube.client",),
     "matplotlib": ("sim.plots",),
     "msgspec": ("wire.objects", "wire.extender", "wire.preempt"),
@@ -175,7 +175,7 @@ def test_every_import_keeps_to_the_layers_and_doors() -> None:
         ("wire.pods", "import numpy as np", "numpy is imported only by core, ledger, sim"),
         ("wire.pods", "from msgspec import Struct", "msgspec is imported only by wire.objects"),
         ("extender.service", "import flask", "flask is imported only by extender.app"),
-        ("extender.app", "import gunicorn.http", "gunicorn is imported only by extender.main"),
+        ("extender.app", "import gunicorn.http", "gunicorn is imported only by extender.server"),
         ("kube.lease", "import kubernetes.client", "kubernetes is imported only by kube.client"),
         ("localcluster.main", "import kubernetes", "kubernetes is imported only by kube.client"),
         ("extender.gate", "import prometheus_client", "only by extender.metrics"),

@@ -1,0 +1,86 @@
+"""gunicorn: how the application is served. The reasons for its settings are in docs/decisions.md.
+
+Knows gunicorn and what it is handed; reads no setting and no environment.
+"""
+
+import logging
+import resource
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+
+from gpushare.extender.logs import formatter
+
+
+class Server(BaseApplication):
+    """One worker process of the application.
+
+    listen: HOST:PORT. drain: seconds for requests under way at the end. tls: certificate, key and
+    the CA that callers' certificates must be signed by, or None. start and stop are called in the
+    worker, after the fork and after the last answer.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Iterable[bytes]],
+        *,
+        listen: str,
+        threads: int,
+        drain: int,
+        log_format: str,
+        tls: tuple[str, str, str] | None,
+        start: Callable[[], None],
+        stop: Callable[[], None],
+    ) -> None:
+        self._app = app
+        self._options: dict[str, object] = {
+            "bind": listen,
+            "workers": 1,
+            "worker_class": "gpushare.extender.worker.BufferedThreadWorker",
+            "threads": threads,
+            "worker_connections": _connections(),
+            "backlog": 2048,
+            # Go keeps idle connections 90 s and does not repeat a POST that meets a closed one.
+            "keepalive": 120,
+            "graceful_timeout": drain,
+            "control_socket_disable": True,
+            "preload_app": False,
+            "max_requests": 0,
+            "loglevel": "warning",
+            "accesslog": None,
+            "on_starting": lambda _server: _format_own_log(log_format),
+            "post_worker_init": lambda _worker: start(),
+            "worker_exit": lambda _server, _worker: stop(),
+        }
+        if tls is not None:
+            certificate, key, authority = tls
+            self._options |= {
+                "certfile": certificate,
+                "keyfile": key,
+                "ca_certs": authority,
+                "cert_reqs": 2,
+            }
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Tell gunicorn everything; its environment tells it nothing."""
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:  # noqa: ANN401 -- as the base class
+        """The WSGI application."""
+        return self._app
+
+
+def _connections() -> int:
+    """How many clients may be connected: what the descriptors leave, at most 2048."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
+
+
+def _format_own_log(form: str) -> None:
+    """gunicorn has handlers of its own; the worker inherits them."""
+    for handler in logging.getLogger("gunicorn.error").handlers:
+        handler.setFormatter(formatter(form))
