@@ -1,5 +1,5 @@
 # Everything one runs here. Each target sets up by itself what it needs, in .venv; nothing outside
-# this folder changes, except that `make kubectl` keeps its program in the user's cache.
+# this folder changes, except that `make controlplane` keeps its programs in the user's cache.
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,10 +10,13 @@ UV := 0.13.9
 # COVERAGE=1 measures branches while testing; PYTEST takes further options, as in PYTEST="-k ledger".
 COVERAGE ?=
 PYTEST ?=
+# Of Kubernetes, for the tests with a real control plane: make controlplane e2e VERSION=1.30.14
+VERSION ?= 1.37.0
+CONTROLPLANE := tests/e2e/controlplane/build.sh
 COVER := $(if $(COVERAGE),--cov --cov-branch --cov-report=)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e bench lint types format branches check kubectl lock clean
+.PHONY: help demo test e2e bench lint types format branches check controlplane kubectl lock clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -26,9 +29,17 @@ demo: $(INSTALLED) ## try it: pods share GPUs on a cluster that lives in this ma
 test: $(INSTALLED) ## the unit, contract and integration tests
 	@$(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(COVER) $(PYTEST)
 
-e2e: $(INSTALLED) ## the tests with real processes: gunicorn, kubectl, signals
-	@PATH="$$PATH:$$(tests/e2e/kubectl/build.sh --built)" \
-	  $(BIN)/python -m pytest tests/e2e -p tests.parts -ra $(PYTEST)
+e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd and kubectl
+	@export KUBERNETES_VERSION=$(VERSION); built=$$($(CONTROLPLANE) --built $(VERSION)) || exit; \
+	programs=$${KUBEBUILDER_ASSETS:-$$built}; \
+	if [ ! -x "$$programs/kube-apiserver" ]; then \
+	  echo "e2e: skipped, there is no kube-apiserver; \`make controlplane VERSION=$(VERSION)\`" \
+	    "builds one with Go, or KUBEBUILDER_ASSETS names a folder that has one"; exit 0; \
+	fi; \
+	export PATH="$$PATH:$$programs:$$built"; \
+	$(BIN)/python -m pytest tests/e2e tests/contract/test_kubectl.py -p tests.parts -ra $(PYTEST) \
+	  && TEST_APISERVER=kube-apiserver $(BIN)/python -m pytest tests/contract/apiserver \
+	    --ignore tests/contract/apiserver/test_localcluster_only.py -p tests.parts -ra $(PYTEST)
 
 bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 	@for file in $$(ls tests/bench/*.py | grep -v _server); do \
@@ -52,8 +63,11 @@ check: lint types ## all that must be green before a commit
 	@$(MAKE) --no-print-directory test COVERAGE=1
 	@$(MAKE) --no-print-directory branches
 
-kubectl: ## build a real kubectl from its Go module, where there is none (minutes), and print its path
-	@tests/e2e/kubectl/build.sh
+controlplane: ## build Kubernetes' own programs from their Go modules (VERSION), print their folder
+	@$(CONTROLPLANE) $(VERSION)
+
+kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
+	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"
 
 lock: ## pin the newest versions that setup.cfg allows, with their hashes
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT \
