@@ -27,7 +27,8 @@ demo: $(INSTALLED) ## try it: pods share GPUs on a cluster that lives in this ma
 	@$(BIN)/gpushare demo
 
 test: $(INSTALLED) ## the unit, contract and integration tests
-	@$(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(COVER) $(PYTEST)
+	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
+	  $(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(COVER) $(PYTEST)
 
 e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd and kubectl
 	@export KUBERNETES_VERSION=$(VERSION); built=$$($(CONTROLPLANE) --built $(VERSION)) || exit; \
