@@ -1,10 +1,12 @@
 """A plain client for the API-server suite: status and JSON, nothing hidden.
 
-Knows HTTP only, so that the suite can be pointed at any Kubernetes API server by its URL.
+Knows HTTP and TLS only, so that the suite can be pointed at any Kubernetes API server by its URL,
+a token and the file of its certificate.
 """
 
 import http.client
 import json
+import ssl
 import urllib.parse
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -58,9 +60,16 @@ class Stream:
 class Api:
     """Requests to one API server, each on a connection of its own."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, *, token: str = "", ca: str = "") -> None:
         self.url = url
         self.address = urllib.parse.urlsplit(url).netloc
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self.tls = ssl.create_default_context(cafile=ca) if ca else None
+
+    def connect(self) -> http.client.HTTPConnection:
+        if self.tls:
+            return http.client.HTTPSConnection(self.address, timeout=DEADLINE, context=self.tls)
+        return http.client.HTTPConnection(self.address, timeout=DEADLINE)
 
     def call(
         self,
@@ -74,10 +83,10 @@ class Api:
         **query: object,
     ) -> Reply:
         data = raw if raw is not None else json.dumps(body).encode() if body is not None else None
-        headers = {"Accept": accept} if accept else {}
+        headers = self.headers | ({"Accept": accept} if accept else {})
         if data is not None:
             headers["Content-Type"] = content_type
-        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
+        connection = self.connect()
         try:
             connection.request(method, with_query(path, query), data, headers)
             response = connection.getresponse()
@@ -106,9 +115,9 @@ class Api:
     def watch(
         self, path: str, *, accept: str = "application/json", **query: object
     ) -> Iterator[Stream]:
-        connection = http.client.HTTPConnection(self.address, timeout=DEADLINE)
+        connection = self.connect()
         target = with_query(path, {"watch": "true", **query})
-        connection.request("GET", target, headers={"Accept": accept})
+        connection.request("GET", target, headers=self.headers | {"Accept": accept})
         response = connection.getresponse()
         try:
             assert response.status == 200, response.read()

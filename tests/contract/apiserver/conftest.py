@@ -1,6 +1,7 @@
 """The servers that the API-server suite runs against, and what its tests start from."""
 
 import itertools
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -8,25 +9,41 @@ import pytest
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from tests.contract.apiserver.client import Api, Json
+from tests.e2e.binaries import needed
+from tests.e2e.plane import Plane
 
-SERVERS = ("localcluster",)
-"""Every kind of API server that keeps these promises; a real one joins by a name and a URL."""
+SERVER = os.environ.get("TEST_APISERVER", "localcluster")
+"""The kind of API server that keeps these promises: ours, or (by `make e2e`) kube-apiserver."""
 
 _numbers = itertools.count(1)
 
 
-@pytest.fixture(scope="module", params=SERVERS)
-def server() -> Iterator[str]:
-    """URL of a running API server, shared by the tests of a module."""
+@pytest.fixture(scope="session")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A real kube-apiserver, shared by all tests."""
+    real = Plane(tmp_path_factory.mktemp("plane"), needed("etcd"), needed("kube-apiserver"))
+    try:
+        real.start()
+        yield real
+    finally:
+        real.stop()
+
+
+@pytest.fixture(scope="module", params=[SERVER])
+def server(request: pytest.FixtureRequest) -> Iterator[Api]:
+    """A running API server, ours shared by the tests of a module."""
+    if request.param == "kube-apiserver":
+        yield request.getfixturevalue("plane").api()
+        return
     local = ApiServer(Store(), bookmark_every=0.2)
     local.start()
-    yield local.url
+    yield Api(local.url)
     local.stop()
 
 
 @pytest.fixture
-def api(server: str) -> Api:
-    return Api(server)
+def api(server: Api) -> Api:
+    return server
 
 
 @pytest.fixture

@@ -1,0 +1,45 @@
+"""Finds Kubernetes' own programs: by KUBEBUILDER_ASSETS, else where `make controlplane` keeps them.
+
+Knows folders and names only; starts nothing and never builds.
+"""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+RELEASE = os.environ.get("KUBERNETES_VERSION", "1.37.0")
+"""The release that is tested with; the newest, where none is named."""
+OLD_SCHEDULER = "1.22.17"
+"""The last kube-scheduler that reads a Policy file; later ones only read configurations."""
+
+_BUILD = Path(__file__).parent / "controlplane" / "build.sh"
+
+
+def program(name: str, version: str = RELEASE) -> Path | None:
+    """The program of that version, or None where there is none.
+
+    KUBEBUILDER_ASSETS is the folder of etcd, kube-apiserver and kubectl by envtest's convention; it
+    often has no kube-scheduler, so each program is looked for by itself. What is in it counts as
+    that release: the files do not say.
+    """
+    assets = os.environ.get("KUBEBUILDER_ASSETS")
+    folders = [Path(assets)] if assets and version == RELEASE else []
+    command = [str(_BUILD), "--built", version]
+    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for folder in (*folders, Path(built.strip())):
+        if os.access(folder / name, os.X_OK):
+            return folder / name
+    return None
+
+
+def needed(name: str, version: str = RELEASE) -> Path:
+    """The program; skips the test where there is none, and says how to get it."""
+    found = program(name, version)
+    if found is None:
+        pytest.skip(
+            f"no {name} {version}: `make controlplane VERSION={version}` builds it with Go, or"
+            " KUBEBUILDER_ASSETS names a folder that has it"
+        )
+    return found

@@ -1,0 +1,70 @@
+"""The real `gpushare serve` on a real API server, restartable on the same ports and files.
+
+Knows the command line and the two listeners; what is asked of it is in tests/integration/verbs.py.
+"""
+
+import contextlib
+import http.client
+import sys
+from pathlib import Path
+
+from gpushare.localcluster.client import HttpClient
+from tests.e2e.processes import Process
+from tests.integration.process import free_port
+from tests.integration.verbs import Reply, Verbs
+
+GPUSHARE = (sys.executable, "-m", "gpushare.cli.main")
+_PREFIX = "/gpushare-scheduler"
+_TIMEOUT = 15.0
+
+
+class Extender(Verbs):
+    """An extender process; `url` is what kube-scheduler calls."""
+
+    def __init__(self, folder: Path, port: int, kubeconfig: Path, *flags: str) -> None:
+        self._folder = folder
+        health = free_port()
+        self.url = f"http://127.0.0.1:{port}{_PREFIX}"
+        self._http = HttpClient(self.url)
+        self._health = HttpClient(f"http://127.0.0.1:{health}")
+        self._command = [
+            *(*GPUSHARE, "serve", "--kubeconfig", str(kubeconfig), *flags),
+            *("--health-listen", f"127.0.0.1:{health}"),
+        ]
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        """Return once it leads and its books are full."""
+        self.process = Process("extender", self._command, self._folder)
+        self.process.wait(self.ready, "is not ready")
+
+    def kill(self) -> None:
+        """SIGKILL master and worker."""
+        if self.process:
+            self.process.kill()
+
+    def stop(self) -> None:
+        self.kill()
+        self._http.close()
+        self._health.close()
+
+    @property
+    def log(self) -> str:
+        return self.process.log if self.process else ""
+
+    def ready(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self._health.call("GET", "/readyz", timeout=5.0).status == 200
+        return False
+
+    def post(self, verb: str, body: bytes) -> Reply:
+        return self._call("POST", f"/{verb}", body)
+
+    def inspect_reply(self, node: str = "", resource: str = "") -> Reply:
+        query = f"?resource={resource}" if resource else ""
+        return self._call("GET", f"/inspect{f'/{node}' if node else ''}{query}")
+
+    def _call(self, method: str, path: str, body: bytes | None = None) -> Reply:
+        headers = {"Content-Type": "application/json"} if body is not None else {}
+        answer = self._http.call(method, path, body, timeout=_TIMEOUT, headers=headers)
+        return Reply(answer.status, answer.body)

@@ -1,0 +1,122 @@
+"""A real etcd and kube-apiserver: TLS, RBAC, a token for each user; a kubeconfig for each.
+
+Knows their flags and the users that a cluster has by itself. Who else may do what is applied as
+manifests by whoever needs it. The API server is always killed: its own end takes 20 s.
+"""
+
+import contextlib
+import http.client
+import secrets
+import ssl
+from base64 import b64encode
+from pathlib import Path
+
+from tests.contract.apiserver.client import Api
+from tests.e2e.processes import Process
+from tests.integration.process import free_port
+
+ADMIN, SCHEDULER = "admin", "system:kube-scheduler"
+_GROUPS = {ADMIN: "system:masters", SCHEDULER: ""}
+"""Users and their groups: RBAC knows system:masters and system:kube-scheduler from the start."""
+
+_KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+clusters: [{{name: plane, cluster: {{server: "{url}", certificate-authority: "{ca}"}}}}]
+users: [{{name: user, user: {{token: "{token}"}}}}]
+contexts: [{{name: plane, context: {{cluster: plane, user: user}}}}]
+current-context: plane
+"""
+
+
+class Plane:
+    """A running etcd and kube-apiserver; `url` stays the same when the API server is restarted."""
+
+    def __init__(self, folder: Path, etcd: Path, apiserver: Path) -> None:
+        self.folder = folder
+        self._etcd_program, self._apiserver_program = etcd, apiserver
+        self._tokens = {user: secrets.token_hex(16) for user in _GROUPS}
+        self._etcd_port, self._peer_port, self._port = free_port(), free_port(), free_port()
+        self.url = f"https://127.0.0.1:{self._port}"
+        self.ca = folder / "certs" / "apiserver.crt"
+        (folder / "tokens.csv").write_text(
+            "".join(
+                f'{token},{user},{number},"{_GROUPS[user]}"\n'
+                for number, (user, token) in enumerate(self._tokens.items())
+            )
+        )
+        (folder / "accounts.key").write_text(signing_key())
+        self.etcd: Process | None = None
+        self.apiserver: Process | None = None
+
+    def start(self) -> None:
+        """Return once the API server is ready; fail with the last lines of what ended or hangs."""
+        here, peers = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
+        command: list[str | Path] = [
+            self._etcd_program,
+            *("--name", "etcd", "--data-dir", self.folder / "etcd", "--unsafe-no-fsync"),
+            *("--listen-client-urls", here, "--advertise-client-urls", here),
+            *("--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers),
+            *("--initial-cluster", f"etcd={peers}", "--log-level", "warn"),
+        ]
+        self.etcd = Process("etcd", command, self.folder)
+        self.start_apiserver()
+
+    def start_apiserver(self) -> None:
+        """Start the API server, on the same port and certificate when it is started again."""
+        key = self.folder / "accounts.key"
+        command: list[str | Path] = [
+            self._apiserver_program,
+            *("--etcd-servers", f"http://127.0.0.1:{self._etcd_port}"),
+            *("--bind-address", "127.0.0.1", "--secure-port", str(self._port)),
+            *("--cert-dir", self.folder / "certs", "--token-auth-file", self.folder / "tokens.csv"),
+            *("--service-account-issuer", self.url),
+            *("--service-account-key-file", key, "--service-account-signing-key-file", key),
+            *("--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC"),
+            # Nobody makes default service accounts here, nor untaints nodes that are made by hand.
+            *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
+            *("--max-requests-inflight", "3000", "--max-mutating-requests-inflight", "1000"),
+        ]
+        self.apiserver = Process("kube-apiserver", command, self.folder)
+        self.apiserver.wait(self._ready, "is not ready")
+
+    def kill_apiserver(self) -> None:
+        if self.apiserver:
+            self.apiserver.kill()
+
+    def stop(self) -> None:
+        self.kill_apiserver()
+        if self.etcd:
+            self.etcd.kill()
+
+    def api(self, token: str = "") -> Api:
+        """A client; the administrator's where no token is given."""
+        return Api(self.url, token=token or self._tokens[ADMIN], ca=str(self.ca))
+
+    def kubeconfig(self, user: str, token: str = "") -> Path:
+        """The file of a kubeconfig; `token` is for users that the plane does not know by itself."""
+        file = self.folder / f"{user.replace(':', '-')}.kubeconfig"
+        token = token or self._tokens[user]
+        file.write_text(_KUBECONFIG.format(url=self.url, ca=self.ca, token=token))
+        return file
+
+    def _ready(self) -> bool:
+        """Whether it says so, and has made the namespaces that it makes by itself."""
+        assert self.etcd, "started"
+        self.etcd.running()
+        with contextlib.suppress(OSError, ssl.SSLError, http.client.HTTPException):
+            api = self.api()
+            namespaces = [f"/api/v1/namespaces/{name}" for name in ("default", "kube-system")]
+            return all(api.get(path).status == 200 for path in ("/readyz", *namespaces))
+        return False
+
+
+def signing_key() -> str:
+    """PEM of a new P-256 private key, for signing the tokens of service accounts.
+
+    RFC 5915 lets the public half be left out, so a key is a random number with a head and a tail.
+    """
+    number = bytes([secrets.randbelow(255)]) + secrets.token_bytes(31)  # below the curve's order
+    head, curve = bytes.fromhex("30310201010420"), bytes.fromhex("a00a06082a8648ce3d030107")
+    text = b64encode(head + number + curve).decode()
+    return f"-----BEGIN EC PRIVATE KEY-----\n{text}\n-----END EC PRIVATE KEY-----\n"

@@ -1,0 +1,73 @@
+"""Processes of a test: started with a log of their own, watched, ended for sure.
+
+Knows processes, their logs and waiting; nothing of Kubernetes.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+_SHOWN = 30
+
+
+class Process:
+    """A program that runs until it is killed, with all that it has started."""
+
+    def __init__(self, name: str, command: Sequence[str | Path], folder: Path) -> None:
+        self.name = name
+        self.log_file = folder / f"{name}.log"
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(part) for part in command],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,  # so that a signal reaches what it has started, too
+            )
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text(errors="replace")
+
+    def running(self) -> None:
+        """Return if it runs; else fail with its last lines."""
+        code = self._process.poll()
+        assert code is None, f"{self.name} has ended ({code}):\n{self.last_lines()}"
+
+    def last_lines(self) -> str:
+        return "\n".join(self.log.splitlines()[-_SHOWN:])
+
+    def wait(self, condition: Callable[[], bool], what: str) -> None:
+        """Return once the condition holds; fail with the last lines if it ends or is late."""
+
+        def checked() -> bool:
+            self.running()
+            return condition()
+
+        until(checked, lambda: f"{self.name}: {what}; its last lines:\n{self.last_lines()}")
+
+    def kill(self) -> None:
+        """End it and what it has started, at once. Does nothing where it has ended."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait(PATIENCE)
+
+
+def until(
+    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE
+) -> None:
+    """Return once the condition holds; fail when it does not in time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not in {seconds} s: {what if isinstance(what, str) else what()}")
+        time.sleep(0.05)

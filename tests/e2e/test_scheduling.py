@@ -1,0 +1,177 @@
+"""A real kube-scheduler places pods through our extender on a real API server."""
+
+import json
+import random
+
+from tests.contract.apiserver.client import Json
+from tests.e2e.objects import PODS
+from tests.e2e.processes import until
+from tests.e2e.world import World
+from tests.integration.oracle import asked
+
+IDX = "ALIYUN_COM_GPU_MEM_IDX"
+
+
+def test_pods_land_on_the_tightest_device_that_has_room(world: World) -> None:
+    objects = world.objects
+    node = objects.node(devices=2, units=16)
+    landed = [objects.lands(objects.pod(units), world.told) for units in (10, 12, 4, 6)]
+    assert landed == [(node, {0: 10}), (node, {1: 12}), (node, {1: 4}), (node, {0: 6})]
+
+
+def test_a_pod_of_several_devices_gets_them_on_one_node(world: World) -> None:
+    objects = world.objects
+    objects.node(devices=1, units=16)
+    node = objects.node(devices=2, units=16)
+    pod = objects.pod(16, annotations={"aliyun.com/gpu-count": "2"})
+    assert objects.lands(pod, world.told) == (node, {0: 8, 1: 8})
+
+
+def test_annotations_and_node_arrive_in_one_write(world: World) -> None:
+    objects = world.objects
+    node = objects.node()
+    pod = objects.pod(5, schedulingGates=[{"name": "example.com/wait"}])
+    version = pod["metadata"]["resourceVersion"]
+    name = pod["metadata"]["name"]
+    query = {"fieldSelector": f"metadata.name={name}", "resourceVersion": version}
+    with world.api.watch(PODS, **query) as stream:
+        objects.patch(f"{PODS}/{name}", {"spec": {"schedulingGates": None}})
+        seen: list[Json] = []
+        while not seen or not seen[-1]["spec"].get("nodeName"):
+            event = stream.next()
+            assert event["type"] == "MODIFIED"
+            seen.append(event["object"])
+    *before, bound = seen
+    assert not [IDX for body in before if IDX in body["metadata"].get("annotations", {})]
+    assert bound["spec"]["nodeName"] == node
+    assert bound["metadata"]["annotations"][IDX] == "0"
+    assert objects.get(pod)["metadata"]["resourceVersion"] == bound["metadata"]["resourceVersion"]
+
+
+def test_a_pod_of_no_gpu_is_none_of_our_business(world: World) -> None:
+    objects = world.objects
+    node = objects.node(devices=0)
+    pod = objects.pod(0)
+    assert objects.lands(pod, world.told) == (node, {})
+    assert IDX not in objects.get(pod)["metadata"].get("annotations", {})
+
+
+def test_no_device_is_over_committed_when_hundreds_of_pods_arrive_at_once(world: World) -> None:
+    objects = world.objects
+    for _ in range(10):
+        objects.node(devices=4, units=16)  # 640 units in all
+    dice = random.Random(7)
+    pods = objects.many([dice.choice((1, 2, 3, 5, 8, 13)) for _ in range(200)])  # some 1,000 units
+
+    def full() -> bool:
+        """Whether nothing that is pending would fit anywhere."""
+        document = objects.inspect()
+        free = max(
+            device["totalGPU"] - device["usedGPU"]
+            for node in document["nodes"]
+            for device in node["devs"]
+        )
+        names = {pod["metadata"]["name"] for pod in pods}
+        return not any(
+            asked(body, "aliyun.com/gpu-mem") <= free
+            for body in objects.pods()
+            if body["metadata"]["name"] in names and not body["spec"].get("nodeName")
+        )
+
+    until(full, world.told, 90.0)
+    objects.sound()
+
+
+def test_a_device_that_becomes_free_goes_to_the_pod_that_waits_for_one(world: World) -> None:
+    objects = world.objects
+    node = objects.node(devices=2, units=16)
+    pods = [objects.pod(10) for _ in range(2)]
+    for pod in pods:
+        objects.lands(pod, world.told)
+    waiting = objects.pod(9)
+    objects.refusal(waiting, "1 Insufficient GPU Memory in one device")
+    objects.delete(pods[1])
+    where, held = objects.lands(waiting, world.told)
+    assert where == node
+    assert list(held.values()) == [9]
+    objects.sound()
+
+
+def test_memory_of_a_deleted_pod_goes_to_the_pod_that_waits(world: World) -> None:
+    objects = world.objects
+    node = objects.node(devices=1, units=16)
+    first = objects.pod(10)
+    objects.lands(first, world.told)
+    waiting = objects.pod(9)
+    # kube-scheduler knows the sum by itself, and never asks us about this node.
+    objects.refusal(waiting, "1 Insufficient aliyun.com/gpu-mem")
+    objects.delete(first)
+    assert objects.lands(waiting, world.told) == (node, {0: 9})
+
+
+def test_the_reason_of_each_node_reaches_the_pods_events(world: World) -> None:
+    objects = world.objects
+    objects.node(devices=2, units=16)
+    for _ in range(2):
+        objects.lands(objects.pod(10), world.told)
+    # The node has 12 free and kube-scheduler lets it through; no device has 8.
+    objects.refusal(objects.pod(8), "0/1 nodes", "1 Insufficient GPU Memory in one device")
+    # No device is as large as that, though the node is when empty.
+    objects.delete(*objects.pods())
+    large = objects.pod(20)
+    objects.refusal(large, "1 GPU Memory request is larger than any healthy device")
+
+
+def test_a_gated_pod_holds_nothing_until_its_gate_is_opened(world: World) -> None:
+    objects = world.objects
+    objects.node(devices=1, units=16)
+    gated = objects.pod(10, schedulingGates=[{"name": "example.com/wait"}])
+    objects.lands(objects.pod(10), world.told)
+    assert not objects.node_of(gated)
+    objects.patch(f"{PODS}/{gated['metadata']['name']}", {"spec": {"schedulingGates": None}})
+    objects.refusal(gated, "1 Insufficient aliyun.com/gpu-mem")
+
+
+def test_a_pod_under_the_name_of_another_is_not_bound_in_its_place(world: World) -> None:
+    objects = world.objects
+    node = objects.node()
+    world.extender.knows(node)
+    old = objects.pod(4, schedulerName="nobody")
+    objects.delete(old)
+    new = objects.pod(4, name=old["metadata"]["name"], schedulerName="nobody")
+    assert world.extender.bind(old, node) != ""
+    assert not objects.node_of(new)
+    assert world.extender.bind(new, node) == ""
+    assert objects.lands(new) == (node, {0: 4})
+
+
+def test_a_bound_pod_stays_where_it_is(world: World) -> None:
+    objects = world.objects
+    pod = objects.pod(4)
+    node = objects.node()
+    assert objects.lands(pod, world.told) == (node, {0: 4})
+    other = objects.node()
+    world.extender.knows(other)
+    before = json.dumps(objects.get(pod))
+    assert world.extender.bind(pod, other) != ""
+    assert world.extender.bind(pod, node) == ""  # said again: the same answer
+    assert json.dumps(objects.get(pod)) == before
+
+
+def test_preemption_takes_the_pod_whose_device_is_needed(world: World) -> None:
+    objects = world.objects
+    world.api.call(
+        "POST",
+        "/apis/scheduling.k8s.io/v1/priorityclasses",
+        {"metadata": {"name": "urgent"}, "value": 1000},
+    )
+    node = objects.node(devices=2, units=16)
+    large, small = objects.pod(16), objects.pod(3)
+    objects.lands(large, world.told)
+    assert objects.lands(small, world.told) == (node, {1: 3})
+    urgent = objects.pod(14, priorityClassName="urgent")
+    # 14 do not fit beside 3: one of the two has to go, and one is enough.
+    assert objects.lands(urgent, world.told)[0] == node
+    names = {pod["metadata"]["name"] for pod in objects.pods()}
+    assert len(names & {large["metadata"]["name"], small["metadata"]["name"]}) == 1
+    objects.sound()
