@@ -22,7 +22,8 @@ def target_node(binding: Object) -> str:
     """Return the node that a Binding names.
 
     Raises:
-        StatusError: 400 for a Binding of the wrong shape, 422 for one without a node.
+        StatusError: 400 for a Binding of the wrong shape, 422 for one of another kind of target,
+            500 for one without a node, as kube-apiserver's storage does.
 
     """
     target = binding.get("target") or {}
@@ -31,7 +32,7 @@ def target_node(binding: Object) -> str:
     if target.get("kind") not in (None, "", "Node"):
         raise invalid("Binding", name_of(binding), "target.kind", "Unsupported value")
     if not target.get("name"):
-        raise invalid("Binding", name_of(binding), "target.name", "Required value")
+        raise StatusError(500, "", "target.name: Required value")
     return str(target["name"])
 
 

@@ -95,13 +95,15 @@ def decode(body: bytes) -> object:
 
 
 def decode_object(body: bytes) -> Object:
-    """Return a decoded JSON object.
+    """Return a decoded JSON object; null is an empty one, as Go decodes it.
 
     Raises:
         StatusError: 400.
 
     """
     found = decode(body)
+    if found is None:
+        return {}
     if not isinstance(found, dict):
         raise bad_request("the body of the request must be a JSON object")
     return found

@@ -1,6 +1,6 @@
 """How objects go: at once, at the end of a grace period, or when their finalizers are gone.
 
-Pure: the object as stored and the DeleteOptions in; the marked object out, or None to remove it.
+Pure: the object as stored and the DeleteOptions in; the marked object out, and whether it may go.
 Facts: k8s.io/apiserver pkg/registry/rest/delete.go and the pod strategy's CheckGracefulDelete.
 """
 
@@ -44,10 +44,8 @@ def decode_options(body: Object) -> DeleteOptions:
     return DeleteOptions(grace, wanted.get("uid"), wanted.get("resourceVersion"), dry_run)
 
 
-def deleted(
-    resource: Resource, body: Object, options: DeleteOptions, now: datetime
-) -> Object | None:
-    """Return the object marked for deletion, or None if it is to vanish now.
+def marked(resource: Resource, body: Object, options: DeleteOptions, now: datetime) -> Object:
+    """Return the object marked for deletion; one that is `removable` vanishes now.
 
     Raises:
         StatusError: 409 if a precondition fails.
@@ -59,8 +57,7 @@ def deleted(
             why = f"the {field} in the precondition ({wanted}) does not match ({held.get(field)})"
             raise conflict(resource.qualified, name_of(body), why)
     grace = grace_period(body, options.grace) if resource is PODS else 0
-    marked = _marked(body, grace, now)
-    return None if removable(marked) else marked
+    return _marked(body, grace, now)
 
 
 def grace_period(pod: Object, asked: int | None) -> int:
@@ -78,8 +75,8 @@ def grace_period(pod: Object, asked: int | None) -> int:
 def removable(body: Object) -> bool:
     """Return whether a marked object has nothing left to wait for."""
     held = metadata(body)
-    marked = held.get("deletionTimestamp") is not None
-    return marked and not held.get("deletionGracePeriodSeconds") and not held.get("finalizers")
+    deleting = held.get("deletionTimestamp") is not None
+    return deleting and not held.get("deletionGracePeriodSeconds") and not held.get("finalizers")
 
 
 def _marked(body: Object, grace: int, now: datetime) -> Object:

@@ -5,6 +5,7 @@ for those of single kinds. Speaks dicts and `StatusError`; nothing of HTTP, so a
 thread can use it as it is.
 """
 
+import contextlib
 import secrets
 from collections.abc import Callable
 
@@ -151,15 +152,28 @@ class Registry:
 
         def step(current: Object) -> Object | None:
             nonlocal gone
-            marked = deletion.deleted(resource, current, options, self.store.now())
-            gone = marked is None
-            return marked
+            marked = deletion.marked(resource, current, options, self.store.now())
+            gone = deletion.removable(marked)
+            return marked if resource is PODS or not gone else None
 
         commit = not options.dry_run
         record = self.store.update(resource.table, namespace, name, step, commit=commit)
+        if resource is PODS and gone and commit:
+            self._remove_marked(namespace, name)
         if resource is NAMESPACES and gone and commit:
             self._empty(name)
         return record, gone
+
+    def _remove_marked(self, namespace: str, name: str) -> None:
+        """Remove a pod that has been marked and has nothing left to wait for.
+
+        A pod's deletion is two writes even without any grace: watchers see MODIFIED with the mark,
+        then DELETED. Another client's may come between.
+        """
+        with contextlib.suppress(StatusError):
+            self.store.update(
+                PODS.table, namespace, name, lambda pod: None if deletion.removable(pod) else pod
+            )
 
     def delete_collection(
         self,

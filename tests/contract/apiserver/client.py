@@ -92,7 +92,9 @@ class Api:
             response = connection.getresponse()
             text = response.read()
             kind = response.headers.get("Content-Type", "")
-            found = json.loads(text) if "json" in kind else {"text": text.decode()}
+            # kube-apiserver calls the index of its OpenAPI documents plain text.
+            is_json = "json" in kind or (path == "/openapi/v3" and response.status == 200)
+            found = json.loads(text) if is_json else {"text": text.decode()}
             return Reply(response.status, found, dict(response.headers))
         finally:
             connection.close()

@@ -1,5 +1,7 @@
 """Whatever comes in, the answer is a Status that says what was wrong."""
 
+import json
+
 import pytest
 
 from tests.contract.apiserver.client import JSON_PATCH, MERGE, STRATEGIC, Api, Reply
@@ -13,7 +15,7 @@ def is_refusal(reply: Reply, *codes: int) -> bool:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"null", b"[]", b'"x"', b"{} {}", b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000],
+    [b"", b"{", b"[]", b'"x"', b"{} {}", b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000],
 )
 def test_a_body_that_is_no_json_object_is_a_bad_request(
     api: Api, namespace: str, raw: bytes
@@ -32,7 +34,6 @@ def test_a_body_that_is_no_json_object_is_a_bad_request(
         {"metadata": {"name": 7}},
         {"metadata": {"name": "a", "labels": []}},
         {"metadata": {"name": "a", "labels": {"x": 1}}},
-        {"metadata": {"name": "a", "annotations": {"x": None}}},
         {"metadata": {"name": "a", "finalizers": "x"}},
         {"metadata": {"name": "a", "namespace": "elsewhere"}},
         {"metadata": {"name": "a", "resourceVersion": "5"}},
@@ -48,6 +49,7 @@ def test_an_object_of_the_wrong_type_is_a_bad_request(
 @pytest.mark.parametrize(
     "meta",
     [
+        None,
         {},
         {"name": "Upper"},
         {"name": "a_b"},
@@ -62,9 +64,10 @@ def test_an_object_of_the_wrong_type_is_a_bad_request(
     ],
 )
 def test_names_labels_and_annotations_keep_to_the_rules(
-    api: Api, namespace: str, meta: dict[str, object]
+    api: Api, namespace: str, meta: dict[str, object] | None
 ) -> None:
-    reply = api.call("POST", f"{namespace}/configmaps", {"metadata": meta})
+    raw = b"null" if meta is None else json.dumps({"metadata": meta}).encode()
+    reply = api.call("POST", f"{namespace}/configmaps", raw=raw)
     assert is_refusal(reply, 422)
 
 
@@ -127,7 +130,6 @@ def test_a_patch_that_makes_no_sense_changes_nothing(
         {"continue": "WzFd"},
         {"resourceVersion": "x"},
         {"resourceVersion": "9" * 30},
-        {"watch": "1", "resourceVersion": "x"},
         {"watch": "1", "timeoutSeconds": "x"},
         {"labelSelector": "=="},
         {"fieldSelector": "x=y"},

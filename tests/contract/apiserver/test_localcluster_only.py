@@ -1,4 +1,4 @@
-"""What only our own server does: faults on order, logs, compaction, a quick end."""
+"""What only our own server does: faults on order, logs, compaction, an end, stricter checks."""
 
 import http.client
 import json
@@ -347,3 +347,12 @@ def test_what_the_store_holds_is_what_was_sent(api: Api, local: ApiServer) -> No
     data: Json = {"x": "é 😀 \u0000 \\"}
     api.create(MAPS, config_map("a", **data))
     assert json.loads(local.store.get("configmaps", "default", "a").encoded())["data"] == data
+
+
+def test_what_a_real_server_takes_for_an_empty_text_is_refused(api: Api) -> None:
+    body = {"metadata": {"name": "a", "annotations": {"x": None}}}
+    assert api.call("POST", MAPS, body).status == 400
+
+
+def test_a_watch_from_a_version_that_is_no_number_is_a_bad_request(api: Api) -> None:
+    assert api.get(MAPS, watch="1", resourceVersion="x").status == 400
