@@ -36,8 +36,8 @@ def test_a_killed_extender_comes_back_under_load_and_gives_nothing_out_twice(wor
     all_land(world, [*pods, *more])
 
 
-def test_a_killed_api_server_comes_back_and_scheduling_goes_on(world: World) -> None:
-    objects = world.objects
+def test_a_killed_api_server_comes_back_and_scheduling_goes_on(harsh_world: World) -> None:
+    world, objects = harsh_world, harsh_world.objects
     for _ in range(2):
         objects.node(devices=4, units=16)
     before = objects.many([2] * 20)
