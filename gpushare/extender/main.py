@@ -33,6 +33,7 @@ from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.logs import Line, configure
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
+from gpushare.extender.patience import Patience
 from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
 from gpushare.extender.server import Server
 from gpushare.extender.service import Service
@@ -88,6 +89,7 @@ class Extender:
             rejected=self._metrics.rejected,
             notices=self._notices,
             covering=budgets.covering,
+            patience=Patience(),
         )
         names = frozenset(name for name in settings.tls_client_names.split(",") if name)
         self.app = build_app(service, routes_of(entry), settings.body_limit, names)

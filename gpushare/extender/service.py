@@ -9,11 +9,12 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.decide import Verdict, best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request, Shares
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.victims import Preemptor, Victims
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.binder import Answer as BindAnswer
@@ -22,6 +23,7 @@ from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
 from gpushare.extender.notices import Notices
+from gpushare.extender.patience import Patience
 from gpushare.extender.preempting import Covering, no_budgets, trim_candidates
 from gpushare.extender.remembered import Remembered
 from gpushare.wire.extender import (
@@ -66,6 +68,7 @@ class Service:
     most_binds: binds that may be under way at once; they wait for the API server, and would
     otherwise hold every thread when it is slow. rejected: told how many nodes filter refused, by
     reason. notices: told what users should hear of. covering: what is known of disruption budgets.
+    patience: how long filter may wait for news before it refuses a pod; None: not at all.
     """
 
     def __init__(
@@ -80,6 +83,7 @@ class Service:
         rejected: Callable[[Mapping[str, int]], None] | None = None,
         notices: Notices | None = None,
         covering: Covering = no_budgets,
+        patience: Patience | None = None,
     ) -> None:
         self._library = library
         self._binder = binder
@@ -90,6 +94,7 @@ class Service:
         self._rejected = rejected
         self._notices = notices
         self._covering = covering
+        self._patience = patience
         self._remembered = Remembered()
 
     def filter(self, body: bytes) -> bytes:
@@ -173,8 +178,7 @@ class Service:
         return self._filter_by(args, *asked)
 
     def _filter_by(self, args: FilterArgs, books: Books, request: Request) -> Answer:
-        snapshot = books.ledger.snapshot()
-        verdict = filter_nodes(snapshot, args.names, request)
+        snapshot, verdict = self._verdict(books, args.names, request)
         fit = verdict.fit
         if self._best_only and len(fit) > 1:
             best = best_node(snapshot, fit, request, books.ranking(request))
@@ -194,6 +198,24 @@ class Service:
             "unknown": len(verdict.unknown),
         }
         return Answer(encode_filter(args, fit, busy, never), "fit" if fit else "no_fit", line)
+
+    def _verdict(
+        self, books: Books, names: Sequence[str], request: Request
+    ) -> tuple[Snapshot, Verdict]:
+        """Who fits; where nobody does now, in a moment (see patience.py)."""
+        seen = books.ledger.snapshot()
+        verdict = filter_nodes(seen, names, request)
+
+        def fits_now() -> bool:
+            nonlocal seen, verdict
+            now = books.ledger.snapshot()
+            if now.generation != seen.generation:
+                seen, verdict = now, filter_nodes(now, names, request)
+            return bool(verdict.fit)
+
+        if self._patience is not None and _may_change(verdict):
+            self._patience.until(fits_now)
+        return seen, verdict
 
     def _tell_rejected(self, args: FilterArgs, verdict: Verdict, reasons: Counter[str]) -> None:
         """Tell how many nodes do not take the pod for which reason; users, when none does."""
@@ -290,6 +312,11 @@ class Service:
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
             self._remembered.keep(uid, asked)
+
+
+def _may_change(verdict: Verdict) -> bool:
+    """Whether no node fits, but one would if pods that are there were gone."""
+    return not verdict.fit and any(why.resolvable for why in verdict.failed.values())
 
 
 def _name(args: FilterArgs | PreemptArgs) -> str:
