@@ -6,8 +6,8 @@ what was wrong in `Error`; prioritize and inspect have no such field and use 4xx
 
 from dataclasses import dataclass
 
-from flask import Flask, Response, json, request
-from werkzeug.exceptions import HTTPException, RequestEntityTooLarge
+from flask import Flask, Response, current_app, json, request
+from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
@@ -32,7 +32,7 @@ class Routes:
 def build_app(service: Service, routes: Routes, body_limit: int, callers: frozenset[str]) -> Flask:
     """The WSGI application. callers: names of client certificates; none: any signed one."""
     app = Flask("gpushare", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = body_limit
+    app.config["BODY_LIMIT"] = body_limit
     views = _Views(service)
 
     @app.before_request
@@ -107,18 +107,16 @@ def _http_error(error: HTTPException) -> Response:
 
 def _body() -> bytes:
     """The request's body. Raises MessageError where it is too large or says it is not JSON."""
+    # Read whole whatever is wrong with it: of a body left unread gunicorn closes the connection,
+    # and the caller's next request on it is lost. The worker has it already, and bounds it.
+    body = request.get_data(cache=False)
+    if len(body) > current_app.config["BODY_LIMIT"]:
+        raise MessageError(_TOO_LARGE)
     kind = request.mimetype
     if kind and kind != "application/json":
         raise MessageError(f"Content-Type: {kind[:80]} is not application/json")
     if request.content_encoding not in (None, "identity"):
         raise MessageError("Content-Encoding: the body must not be compressed")
-    try:
-        body = request.get_data(cache=False)
-    except RequestEntityTooLarge as error:
-        raise MessageError(_TOO_LARGE) from error
-    # werkzeug cuts a body that does not say its length (chunked) at the limit without a word.
-    if request.content_length is None and len(body) == request.max_content_length:
-        raise MessageError(_TOO_LARGE)
     return body
 
 
