@@ -115,20 +115,17 @@ def read_pods(path: Path, models: Collection[str] | None = None) -> list[TracePo
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A row of a file with where it stands: by role of the column its name there and its text."""
+    """A row of a file and where it stands. columns: by role its name there; cells: by that name."""
 
     where: str
-    cells: Mapping[str, tuple[str, str]]
+    columns: Mapping[str, str]
+    cells: Mapping[str, str]
 
     def wrong(self, role: str, what: str) -> TraceError:
-        column = self.cells[role][0]
-        return TraceError(f"{self.where}, column {column}: {what}")
+        return TraceError(f"{self.where}, column {self.columns[role]}: {what}")
 
     def text(self, role: str) -> str:
-        return self.cells[role][1] if role in self.cells else ""
-
-    def column(self, role: str) -> str:
-        return self.cells[role][0] if role in self.cells else ""
+        return self.cells[self.columns[role]] if role in self.columns else ""
 
     def name(self) -> str:
         name = self.text("name")
@@ -162,7 +159,7 @@ class _Row:
 
 def _node(row: _Row) -> TraceNode:
     devices = row.count("gpu")
-    capacity = row.count("units", 1 if devices else 0) if "units" in row.cells else MILLI
+    capacity = row.count("units", 1 if devices else 0) if "units" in row.columns else MILLI
     return TraceNode(
         row.name(), row.count("cpu"), row.count("memory"), devices, capacity, row.text("model")
     )
@@ -192,7 +189,7 @@ def _pod(row: _Row, known: Collection[str] | None) -> TracePod:
 def _units(row: _Row) -> int:
     units = row.count("units", 1)
     # Above a whole device the traces mean a whole device.
-    return min(units, MILLI) if row.column("units") == "gpu_milli" else units
+    return min(units, MILLI) if row.columns["units"] == "gpu_milli" else units
 
 
 def _models(row: _Row, known: Collection[str] | None) -> tuple[str, ...]:
@@ -223,14 +220,29 @@ def _rows(
     """The rows of a file with the columns that we know. Raises TraceError."""
     text = _text(path)
     found = _json(path, text) if ".json" in path.suffixes else _csv(path, text)
+    roles: dict[str, str] = {}
+    known: Collection[str] = ()
     for where, given in found:
-        roles = {
-            role: next((n for n in names if n in given), "") for role, names in columns.items()
-        }
-        for role, name in roles.items():
-            if not name and role not in optional:
-                raise TraceError(f"{where}: has no column {' or '.join(columns[role])}")
-        yield _Row(where, {role: (name, given[name]) for role, name in roles.items() if name})
+        if given.keys() != known:
+            known, roles = given.keys(), _roles(where, given, columns, optional)
+        yield _Row(where, roles, given)
+
+
+def _roles(
+    where: str,
+    given: Collection[str],
+    columns: Mapping[str, tuple[str, ...]],
+    optional: Collection[str],
+) -> dict[str, str]:
+    """By role the name of its column here."""
+    roles = {}
+    for role, names in columns.items():
+        name = next((name for name in names if name in given), None)
+        if name is not None:
+            roles[role] = name
+        elif role not in optional:
+            raise TraceError(f"{where}: has no column {' or '.join(names)}")
+    return roles
 
 
 def _text(path: Path) -> str:
