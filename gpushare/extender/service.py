@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare.core.decide import Verdict, best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request, Shares
@@ -179,10 +179,10 @@ class Service:
 
     def _filter_by(self, args: FilterArgs, books: Books, request: Request) -> Answer:
         snapshot, verdict = self._verdict(books, args.names, request)
+        many = len(verdict.fit)
+        if self._best_only:
+            verdict = self._narrowed(args, books, request, snapshot, verdict)
         fit = verdict.fit
-        if self._best_only and len(fit) > 1:
-            best = best_node(snapshot, fit, request, books.ranking(request))
-            fit = fit if best is None else (best,)
         busy = {name: why.value for name, why in verdict.failed.items() if why.resolvable}
         never = {name: why.value for name, why in verdict.failed.items() if not why.resolvable}
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
@@ -192,12 +192,29 @@ class Service:
             "pod": _name(args),
             "units": request.units,
             "devices": request.devices,
-            "fit": len(verdict.fit),
+            "fit": many,
             "busy": len(busy) - len(verdict.unknown),
             "never": len(never),
             "unknown": len(verdict.unknown),
         }
         return Answer(encode_filter(args, fit, busy, never), "fit" if fit else "no_fit", line)
+
+    def _narrowed(
+        self, args: FilterArgs, books: Books, request: Request, seen: Snapshot, verdict: Verdict
+    ) -> Verdict:
+        """The verdict with the best node alone.
+
+        A pod that is charged already keeps its node, whatever fits: kube-scheduler asks again when
+        a bind took too long, its own charge must not send it away, and elsewhere it would be
+        refused until that bind is settled.
+        """
+        uid = args.pod.metadata.uid if args.pod.metadata else None
+        charged = books.ledger.standing(uid) if uid else None
+        if charged is not None and charged.node in args.names:
+            failed = {name: why for name, why in verdict.failed.items() if name != charged.node}
+            return replace(verdict, fit=(charged.node,), failed=failed)
+        best = best_node(seen, verdict.fit, request, books.ranking(request))
+        return verdict if best is None else replace(verdict, fit=(best,))
 
     def _verdict(
         self, books: Books, names: Sequence[str], request: Request

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Reason, Request, State
-from gpushare.errors import ApiNotFound, MessageError, NotReady, UnknownNode
+from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import NPU, node_json, pod_json
@@ -65,6 +65,32 @@ def test_filter_may_answer_its_best_node_alone() -> None:
     assert desk.filter(pod_json("web", 9))["NodeNames"] == ["big"]
     assert desk.filter(pod_json("web", 99))["NodeNames"] == []
     assert desk.told[-1] == ("filter", "no_fit")
+
+
+def test_the_best_node_alone_is_mirrored_where_nodes_came() -> None:
+    nodes = [node_json(name, units) for name, units in FREE.items()]
+    body = json.dumps({"Pod": pod_json("web", 4), "Nodes": {"items": nodes}}).encode()
+    answer = json.loads(Desk(best_only=True).service.filter(body))
+    assert answer["NodeNames"] is None
+    assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["small"]
+
+
+def test_best_only_sends_a_pod_that_is_charged_where_its_charge_is() -> None:
+    """kube-scheduler filters it again when a bind took too long; its own charge fills the node."""
+    desk = Desk(best_only=True)
+    pod = pod_json("web", 8)
+    desk.filter(pod)
+    desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
+    assert "did not say" in desk.bind(pod, "small")
+    other = desk.filter(pod_json("other", 8), ["small", "tiny"])
+    assert other["NodeNames"] == ["small"]  # its second device
+    desk.ledger.assume(
+        PodRef("team", "other", "uid-other"), Request(8, 1), Allocation("small", (1,), (8,)), 0.0
+    )
+    answer = desk.filter(pod, [*FREE, "new"])
+    assert answer["NodeNames"] == ["small"]
+    assert set(answer["FailedNodes"]) == {"new"}
+    assert desk.filter(pod, ["big"])["NodeNames"] == ["big"]
 
 
 def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(desk: Desk) -> None:
