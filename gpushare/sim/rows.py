@@ -1,0 +1,178 @@
+"""Files of rows: a CSV with a header, or a JSON list of objects with the same keys.
+
+Knows compression (.xz, .gz), where a row stands and how to say that it is wrong; not what the
+columns mean.
+"""
+
+import csv
+import gzip
+import io
+import json
+import lzma
+import math
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import WireError
+
+Found = Iterator[tuple[str, dict[str, str]]]
+"""(where it stands, its cells by name) of each row."""
+
+Columns = Mapping[str, tuple[str, ...]]
+"""By role of a column the names that it may have."""
+
+
+class TraceError(WireError):
+    """A trace is not what its format says; the text names file, line and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A row and where it stands. columns: by role the name there; cells: the text by that name."""
+
+    where: str
+    columns: Mapping[str, str]
+    cells: Mapping[str, str]
+
+    def wrong(self, role: str, what: str) -> TraceError:
+        """What to raise when a cell makes no sense."""
+        return TraceError(f"{self.where}, column {self.columns[role]}: {what}")
+
+    def text(self, role: str) -> str:
+        """The cell; "" where there is no such column."""
+        return self.cells[self.columns[role]] if role in self.columns else ""
+
+    def name(self) -> str:
+        """The name of what the row tells of."""
+        name = self.text("name")
+        if not name or not name.isprintable() or len(name) > 253:
+            raise self.wrong("name", f"is no name of 1 to 253 printable characters: {name[:40]!r}")
+        return name
+
+    def count(self, role: str, least: int, most: int) -> int:
+        """A whole number within these bounds."""
+        text = self.text(role)
+        number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
+        if not least <= number <= most:
+            raise self.wrong(role, f"is no whole number from {least} to {most}: {text[:40]!r}")
+        return number
+
+    def seconds(self, role: str) -> float | None:
+        """A time; None where there is none."""
+        text = self.text(role)
+        if not text:
+            return None
+        try:
+            number = float(text)
+        except ValueError:
+            number = math.nan
+        if not math.isfinite(number):
+            raise self.wrong(role, f"is no time in seconds: {text[:40]!r}")
+        return number
+
+
+def named(rows: Iterator[Row]) -> Iterator[Row]:
+    """The same rows, whose names must differ."""
+    seen: set[str] = set()
+    for row in rows:
+        name = row.name()
+        if name in seen:
+            raise row.wrong("name", f"{name!r} is there twice")
+        seen.add(name)
+        yield row
+
+
+def read_rows(found: Found, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
+    """The rows with the columns that we know. Raises TraceError where one that is needed lacks."""
+    roles: dict[str, str] = {}
+    known: Collection[str] = ()
+    for where, cells in found:
+        if cells.keys() != known:
+            known, roles = cells.keys(), _roles(where, cells, columns, optional)
+        yield Row(where, roles, cells)
+
+
+def of_file(path: Path) -> Found:
+    """What stands in a file. Raises TraceError."""
+    text = _text(path)
+    return _json(path, text) if ".json" in path.suffixes else _csv(path, text)
+
+
+def of_items(where: str, items: object) -> Found:
+    """What a list of objects says. Raises TraceError."""
+    if not isinstance(items, list) or not items:
+        raise TraceError(f"{where}: must be a list of objects, and not empty")
+    for number, item in enumerate(items, 1):
+        if not isinstance(item, dict):
+            raise TraceError(f"{where} item {number}: is no object")
+        cells = {str(key): _as_cell(value) for key, value in item.items()}
+        yield f"{where} item {number}", cells
+
+
+def _roles(
+    where: str, given: Collection[str], columns: Columns, optional: Collection[str]
+) -> dict[str, str]:
+    """By role the name of its column here."""
+    roles = {}
+    for role, names in columns.items():
+        name = next((name for name in names if name in given), None)
+        if name is not None:
+            roles[role] = name
+        elif role not in optional:
+            raise TraceError(f"{where}: has no column {' or '.join(names)}")
+    return roles
+
+
+def _text(path: Path) -> str:
+    try:
+        content = path.read_bytes()
+        if path.suffix == ".xz":
+            content = lzma.decompress(content)
+        elif path.suffix == ".gz":
+            content = gzip.decompress(content)
+        # A table saved by a spreadsheet opens with a byte-order mark.
+        return content.decode("utf-8-sig")
+    except (OSError, EOFError, lzma.LZMAError, zlib.error, UnicodeDecodeError) as error:
+        raise TraceError(f"{path}: cannot be read: {error}") from error
+
+
+def _csv(path: Path, text: str) -> Found:
+    lines = csv.reader(io.StringIO(text), strict=True)
+    try:
+        header = [name.strip() for name in next(lines, [])]
+        if not header:
+            raise TraceError(f"{path}: is empty")
+        if len(set(header)) < len(header):
+            raise TraceError(f"{path} line 1: has a column twice")
+        none = True
+        for cells in lines:
+            where = f"{path} line {lines.line_num}"
+            if not cells:
+                continue
+            if len(cells) != len(header):
+                raise TraceError(f"{where}: has {len(cells)} columns, the header {len(header)}")
+            none = False
+            yield where, dict(zip(header, map(str.strip, cells), strict=True))
+    except csv.Error as error:
+        raise TraceError(f"{path} line {lines.line_num}: {error}") from error
+    if none:
+        raise TraceError(f"{path}: has a header and nothing under it")
+
+
+def _json(path: Path, text: str) -> Found:
+    try:
+        items = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TraceError(f"{path}: is no JSON: {error}") from error
+    return of_items(str(path), items)
+
+
+def _as_cell(value: object) -> str:
+    """The value as a cell of a table would hold it; a list of models joined."""
+    if value is None:
+        return ""
+    if isinstance(value, list):
+        return "|".join(map(str, value))
+    return str(value)
