@@ -15,6 +15,9 @@ MAX_UNITS = 2**31 - 1
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 
+Kind = tuple[int, int, int, int, tuple[str, ...]]
+"""Units per device, devices, CPU, memory, accepted models."""
+
 Labels = tuple[tuple[str, str], ...]
 """(key, value) of each label of a pod."""
 
@@ -68,6 +71,8 @@ class Request:
     units: memory units on *each* device. devices: how many devices (0: the pod asks for no GPU).
     cpu: milli-cores. memory: bytes. containers: (index in spec.containers, units) of each regular
     container that asks for GPU memory. policy: the name of the policy the pod wishes, or "".
+    models: the GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it
+    asks us, so nothing here is refused for it.
     """
 
     units: int = 0
@@ -76,6 +81,7 @@ class Request:
     memory: int = 0
     containers: Shares = ()
     policy: str = ""
+    models: tuple[str, ...] = ()
 
     @property
     def total(self) -> int:
@@ -83,9 +89,9 @@ class Request:
         return self.units * self.devices
 
     @property
-    def kind(self) -> tuple[int, int, int, int]:
+    def kind(self) -> Kind:
         """What a policy may look at: equal kinds score alike everywhere."""
-        return (self.units, self.devices, self.cpu, self.memory)
+        return (self.units, self.devices, self.cpu, self.memory, self.models)
 
     @property
     def sizes(self) -> frozenset[int]:

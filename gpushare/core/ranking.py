@@ -7,11 +7,9 @@ last asked for are scored again.
 
 import numpy as np
 
-from gpushare.core.model import Request
+from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Floats, Snapshot
-
-Kind = tuple[int, int, int, int]
 
 
 class Ranking:

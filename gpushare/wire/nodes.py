@@ -11,6 +11,7 @@ from dataclasses import replace
 from gpushare.core.model import NodeSpec, Reason
 from gpushare.errors import AnnotationError, MessageError, QuantityError
 from gpushare.wire.annotations import Names
+from gpushare.wire.gpu_models import label_value, node_model
 from gpushare.wire.inventory import MAX_DEVICES, decode_inventory
 from gpushare.wire.objects import Metadata, Node, NodeStatus
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
@@ -40,8 +41,12 @@ def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     )
     text = (metadata.annotations or {}).get(names.inventory)
     if text is not None:
-        return _from_inventory(bare, text, unit)
-    return _from_totals(bare, capacity, allocatable, names)
+        spec = _from_inventory(bare, text, unit)
+    else:
+        spec = _from_totals(bare, capacity, allocatable, names)
+    labelled = node_model(metadata.labels or {})
+    # The label first: it is what selectors of pods are held against.
+    return replace(spec, models=(labelled,) * len(spec.capacity)) if labelled else spec
 
 
 def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
@@ -55,7 +60,7 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
         bare,
         capacity=tuple(device.mem for device in inventory.devices),
         healthy=tuple(device.healthy for device in inventory.devices),
-        models=tuple(device.model for device in inventory.devices),
+        models=tuple(label_value(device.model) for device in inventory.devices),
         uuids=tuple(device.uuid for device in inventory.devices),
         marks_assigned=inventory.marks_assigned,
     )

@@ -53,10 +53,46 @@ class Container(Struct, gc=False, rename="camel"):
     restart_policy: str | None = None
 
 
+class Requirement(Struct, gc=False):
+    """NodeSelectorRequirement."""
+
+    key: str | None = None
+    operator: str | None = None
+    values: list[str] | None = None
+
+
+class Term(Struct, gc=False, rename="camel"):
+    """NodeSelectorTerm."""
+
+    match_expressions: list[Requirement] | None = None
+
+
+class Terms(Struct, gc=False, rename="camel"):
+    """NodeSelector: alternatives."""
+
+    node_selector_terms: list[Term] | None = None
+
+
+class NodeAffinity(Struct, gc=False):
+    """NodeAffinity, of which only what is required counts here."""
+
+    required: Terms | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(Struct, gc=False, rename="camel"):
+    """Affinity."""
+
+    node_affinity: NodeAffinity | None = None
+
+
 class PodSpec(Struct, gc=False, rename="camel"):
     """PodSpec."""
 
     node_name: str | None = None
+    node_selector: dict[str, str] | None = None
+    affinity: Affinity | None = None
     containers: list[Container] | None = None
     init_containers: list[Container] | None = None
     overhead: dict[str, Quantity] | None = None

@@ -13,6 +13,7 @@ from sys import intern
 from gpushare.core.model import MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, placement, strict_number
+from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
 
@@ -55,6 +56,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         memory=plain.memory,
         containers=containers,
         policy=_policy(pod, names),
+        models=accepted_models(pod.spec or PodSpec()),
     )
 
 

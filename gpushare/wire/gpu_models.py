@@ -1,0 +1,45 @@
+"""Which GPU model a node has, and which ones a pod accepts, by the labels that are usual for it.
+
+Knows the labels' keys. kube-scheduler alone enforces a pod's selector; we read it because a policy
+that knows which pods can only run on a scarce model keeps that model free for them.
+"""
+
+from collections.abc import Iterator, Mapping
+from sys import intern
+
+from gpushare.wire.objects import PodSpec
+
+LABELS = ("nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name")
+"""Node labels that name the model: of NVIDIA's GPU feature discovery, and of Alibaba's ACK."""
+
+
+def node_model(labels: Mapping[str, str]) -> str:
+    """The model that the labels of a node name; "" where none does."""
+    return intern(next((labels[key] for key in LABELS if labels.get(key)), ""))
+
+
+def label_value(model: str) -> str:
+    """A model as a label would spell it: labels hold no blanks, so discovery writes hyphens."""
+    return intern("-".join(model.split()))
+
+
+def accepted_models(spec: PodSpec) -> tuple[str, ...]:
+    """The models that the pod's node selector and its required node affinity let through, sorted.
+
+    () means any. Affinity counts where it is one term: several are alternatives, of which each may
+    name other labels.
+    """
+    wishes = list(_wishes(spec))
+    return tuple(map(intern, sorted(frozenset.intersection(*wishes)))) if wishes else ()
+
+
+def _wishes(spec: PodSpec) -> Iterator[frozenset[str]]:
+    """One set of models for each condition; a node has to meet all of them."""
+    selector = spec.node_selector or {}
+    yield from (frozenset({selector[key]}) for key in LABELS if key in selector)
+    node = spec.affinity and spec.affinity.node_affinity
+    terms = (node and node.required and node.required.node_selector_terms) or ()
+    if len(terms) == 1:
+        for each in terms[0].match_expressions or ():
+            if each.key in LABELS and each.operator == "In":
+                yield frozenset(each.values or ())
