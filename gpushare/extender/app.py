@@ -11,9 +11,11 @@ from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
+from gpushare.extender.openapi import openapi_document
 from gpushare.extender.service import Service
 from gpushare.wire.extender import encode_bind, encode_filter
 
+_METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
 _TOO_LARGE = "body: larger than --body-limit"
 _STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
 
@@ -33,20 +35,26 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: frozen
     """The WSGI application. callers: names of client certificates; none: any signed one."""
     app = Flask("gpushare", static_folder=None)
     app.config["BODY_LIMIT"] = body_limit
-    views = _Views(service)
+    prefix = routes.prefix
+    paths = {
+        "filter": f"{prefix}/{routes.filter}",
+        "prioritize": f"{prefix}/{routes.prioritize}",
+        "bind": f"{prefix}/{routes.bind}",
+        "preempt": f"{prefix}/{routes.preempt}",
+        "inspect": f"{prefix}/inspect",
+        "inspect_node": f"{prefix}/inspect/{{node}}",
+        "version": "/version",
+        "openapi": "/openapi.json",
+    }
+    views = _Views(service, openapi_document(paths))
 
     @app.before_request
     def refuse_strangers() -> Response | None:
         return None if _may_call(callers) else _failure("this certificate may not call", 403)
 
-    prefix = routes.prefix
-    app.add_url_rule(f"{prefix}/{routes.filter}", view_func=views.filter, methods=["POST"])
-    app.add_url_rule(f"{prefix}/{routes.prioritize}", view_func=views.prioritize, methods=["POST"])
-    app.add_url_rule(f"{prefix}/{routes.bind}", view_func=views.bind, methods=["POST"])
-    app.add_url_rule(f"{prefix}/{routes.preempt}", view_func=views.preempt, methods=["POST"])
-    app.add_url_rule(f"{prefix}/inspect", view_func=views.inspect, defaults={"node": None})
-    app.add_url_rule(f"{prefix}/inspect/<node>", "inspect_node", views.inspect)
-    app.add_url_rule("/version", view_func=views.version)
+    for operation, path in paths.items():
+        rule, method = path.replace("{", "<").replace("}", ">"), _METHODS.get(operation, "GET")
+        app.add_url_rule(rule, operation, getattr(views, operation), methods=[method])
     app.register_error_handler(GpuShareError, _refuse)
     app.register_error_handler(HTTPException, _http_error)
     return app
@@ -55,8 +63,9 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: frozen
 class _Views:
     """One method a route."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, document: bytes) -> None:
         self._service = service
+        self._document = document
 
     def filter(self) -> Response:
         try:
@@ -76,11 +85,17 @@ class _Views:
     def preempt(self) -> Response:
         return _json(self._service.preempt(_body()))
 
-    def inspect(self, node: str | None) -> Response:
+    def inspect(self) -> Response:
+        return self.inspect_node(None)
+
+    def inspect_node(self, node: str | None) -> Response:
         return _json(self._service.inspect(node, request.args.get("resource")).encode())
 
     def version(self) -> Response:
         return _json(json.dumps({"version": __version__}).encode())
+
+    def openapi(self) -> Response:
+        return _json(self._document)
 
 
 def _may_call(callers: frozenset[str]) -> bool:

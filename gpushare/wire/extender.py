@@ -22,7 +22,8 @@ from gpushare.wire.objects import Metadata, Pod, decode_with
 
 _T = TypeVar("_T", bound=Struct)
 # DNS-1123 subdomains, as the API server wants the names of pods, nodes and namespaces.
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+NAME_PATTERN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+_NAME = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +198,17 @@ def _object_name(text: str | None, where: str) -> str:
         raise MessageError(f"{where}: {name[:80]!a} is no name of an object")
     return name
 
+
+MESSAGES: Mapping[str, type[Struct]] = {
+    "ExtenderArgs": _FilterBody,
+    "ExtenderFilterResult": _FilterResult,
+    "NodeList": _NodeItems,
+    "SurvivingNodes": _SurvivingNodes,
+    "HostPriority": _HostPriority,
+    "ExtenderBindingArgs": _BindBody,
+    "ExtenderBindingResult": _BindResult,
+}
+"""The structs of the messages, by the names of their Go types where they have one."""
 
 _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)

@@ -115,6 +115,15 @@ def _whole_uid(raw: Raw) -> str | None:
     return metadata.uid if metadata else None
 
 
+MESSAGES: Mapping[str, type[Struct]] = {
+    "ExtenderPreemptionArgs": _Body,
+    "Victims": _OnNode,
+    "ExtenderPreemptionResult": _Answer,
+    "AnsweredVictims": _AnsweredNode,
+    "AnsweredPod": _AnsweredPod,
+}
+"""The structs of the messages, by the names of their Go types where they have one."""
+
 _BODY = Decoder(_Body)
 _ON_NODE = Decoder(_OnNode)
 _META_POD = Decoder(_MetaPod)

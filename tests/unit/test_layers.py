@@ -40,7 +40,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "gunicorn": ("extender.server", "extender.worker"),
     "kubernetes": ("kube.client",),
     "matplotlib": ("sim.plots",),
-    "msgspec": ("wire.objects", "wire.extender", "wire.preempt"),
+    "msgspec": ("wire.objects", "wire.extender", "wire.preempt", "wire.schemas"),
     "numpy": ("core", "ledger", "sim"),
     "prometheus_client": ("extender.metrics",),
     "pynvml": ("device_plugin.devices",),

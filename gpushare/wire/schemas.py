@@ -1,0 +1,121 @@
+"""JSON schemas of the verbs' messages, for the OpenAPI document.
+
+Derived from the structs that decode and encode them, so a field cannot be in one and not in the
+other; where a decoder asks for more than its struct says (what must be there, what a name may look
+like), that is added here by hand. The inspect document, which has no struct, is written out.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gpushare.wire import extender, preempt
+
+Schema = dict[str, Any]
+
+_STRUCTS: Mapping[str, type[msgspec.Struct]] = {**extender.MESSAGES, **preempt.MESSAGES}
+_WORD: Schema = {"type": "string", "pattern": r"^\S+$"}
+_OBJECT_NAME: Schema = {"type": "string", "pattern": f"^{extender.NAME_PATTERN}$"}
+_COUNT: Schema = {"type": "integer", "minimum": 0}
+
+
+def component_schemas() -> dict[str, Schema]:
+    """The schemas by name, those of kube-scheduler's own types under their Go names.
+
+    They refer to each other as `#/components/schemas/NAME` (OpenAPI 3.1, JSON Schema 2020-12).
+    """
+    _, derived = msgspec.json.schema_components(
+        _STRUCTS.values(), ref_template="#/components/schemas/{name}"
+    )
+    text = json.dumps(derived)
+    for name, struct in _STRUCTS.items():
+        text = text.replace(f'"{struct.__name__}"', f'"{name}"')
+        text = text.replace(f'/{struct.__name__}"', f'/{name}"')
+    found: dict[str, Schema] = json.loads(text)
+    for schema in found.values():
+        # It is there to find other spellings of the keys by; unknown keys are ignored.
+        schema.pop("additionalProperties", None)
+        schema.pop("title", None)
+    _ask_for_more(found)
+    return found | _inspect() | {"Refusal": _closed({"error": {"type": "string"}})}
+
+
+def _ask_for_more(found: dict[str, Schema]) -> None:
+    """Add what the decoders want besides the types."""
+    args = found["ExtenderArgs"]
+    args["required"] = ["Pod"]
+    args["properties"]["Pod"] = _ref("Pod")
+    args["properties"]["NodeNames"] = _nullable({"type": "array", "items": _WORD})
+    named = {"required": ["NodeNames"], "properties": {"NodeNames": {"type": "array"}}}
+    whole = {"required": ["Nodes"], "properties": {"Nodes": {"type": "object"}}}
+    args["anyOf"] = [named, whole]
+    found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": _node()})
+    bind = found["ExtenderBindingArgs"]
+    bind["required"] = [*bind["properties"]]
+    bind["properties"] = dict.fromkeys(bind["properties"], _OBJECT_NAME) | {"PodUID": _WORD}
+    asked = found["ExtenderPreemptionArgs"]
+    asked["required"] = ["Pod"]
+    asked["properties"]["Pod"] = _ref("Pod")
+    for form, of in (("NodeNameToVictims", "Victims"), ("NodeNameToMetaVictims", "MetaVictims")):
+        asked["properties"][form] = _nullable(_by_node(_nullable(_ref(of))))
+    victims = found["Victims"]
+    uid = {"metadata": _some({"uid": {"type": "string", "minLength": 1}}, "uid")}
+    found["MetaVictims"] = {**victims, "properties": {**victims["properties"]}}
+    for of, pod in (("Victims", _some(uid, "metadata")), ("MetaVictims", _meta_pod())):
+        found[of]["properties"]["Pods"] = _nullable({"type": "array", "items": _nullable(pod)})
+    score = found["HostPriority"]["properties"]["Score"]
+    score.update(minimum=0, maximum=10)
+    for answer in ("ExtenderFilterResult", "HostPriority", "ExtenderBindingResult"):
+        found[answer]["additionalProperties"] = False
+
+
+def _inspect() -> dict[str, Schema]:
+    """The schemas of the inspect document, see inspect.py."""
+    text: Schema = {"type": "string"}
+    device = {"id": _COUNT, "totalGPU": _COUNT, "usedGPU": _COUNT, "pods": _list("InspectPod")}
+    totals = {"name": text, "totalGPU": _COUNT, "usedGPU": _COUNT, "devs": _list("InspectDevice")}
+    node = _closed(totals)
+    node["properties"] = {**totals, "unplaced": _list("InspectPod")}
+    return {
+        "InspectPod": _closed({"name": text, "namespace": text, "usedGPU": _COUNT}),
+        "InspectDevice": _closed(device),
+        "InspectNode": node,
+        "Inspect": _closed({"nodes": _list("InspectNode")}),
+        "Version": _closed({"version": text}),
+    }
+
+
+def _node() -> Schema:
+    return {"title": "Node", **_some({"metadata": _some({"name": _WORD}, "name")}, "metadata")}
+
+
+def _meta_pod() -> Schema:
+    return _some({"UID": {"type": "string", "minLength": 1}}, "UID")
+
+
+def _some(properties: Schema, *required: str) -> Schema:
+    """An object with these properties, and perhaps others."""
+    return {"type": "object", "properties": properties, "required": [*required]}
+
+
+def _closed(properties: Schema) -> Schema:
+    """An object with these properties and no others."""
+    return _some(properties, *properties) | {"additionalProperties": False}
+
+
+def _by_node(value: Schema) -> Schema:
+    return {"type": "object", "additionalProperties": value}
+
+
+def _list(of: str) -> Schema:
+    return {"type": "array", "items": _ref(of)}
+
+
+def _nullable(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
