@@ -69,6 +69,7 @@ class Leading:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         jitter: Callable[[], float] = random.random,
+        wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._machine = machine
@@ -78,7 +79,7 @@ class Leading:
         self._clock = clock
         self._wall = wall
         self._jitter = jitter
-        self._wake = threading.Event()
+        self._wake = wake()
         self._ended = False
         self._stopping = False
         self._due = NEVER

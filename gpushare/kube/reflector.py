@@ -48,13 +48,14 @@ class Reflector(Generic[PageT, EventT]):
         *,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
+        wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._machine = machine
         self._sink = sink
         self._clock = clock
         self._jitter = jitter
-        self._wake = threading.Event()
+        self._wake = wake()
         self._stopped = False
         self._relist = False
         self._lines: Lines | None = None
