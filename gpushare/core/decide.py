@@ -12,7 +12,6 @@ import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.pairing import paired_devices
-from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
@@ -120,7 +119,7 @@ def _valued(
     return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 
 
-def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Allocation:
+def place(snapshot: Snapshot, node: str, request: Request, ranking: Ranking) -> Allocation:
     """The devices of the node that the policy likes best.
 
     Raises UnknownNode, or InsufficientMemory with the reason filter would give now.
@@ -137,12 +136,12 @@ def place(snapshot: Snapshot, node: str, request: Request, policy: Policy) -> Al
             f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
-    values = np.where(mask, policy.score(snapshot, rows, request), -np.inf)[0]
+    values = np.where(mask, ranking.at(snapshot, rows, request), -np.inf)[0]
     alone = values
     if request.devices > 1:
         # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
         # each is in a best pair, the first two are none. Those better alone belong to all of them.
-        alone = policy.score(snapshot, rows, replace(request, devices=1))[0]
+        alone = ranking.at(snapshot, rows, replace(request, devices=1))[0]
     # Highest value first, then the lowest index: lexsort is stable.
     chosen = sorted(np.lexsort((-alone, -values))[: request.devices].tolist())
     return Allocation(node, tuple(chosen), (request.units,) * len(chosen))

@@ -1,15 +1,22 @@
 """What a policy is: a pure judgement of placements.
 
-A policy never decides whether something fits: `decide` masks what does not. It is an immutable
-value, one file in `policies/` and one entry point in the group `gpushare.policies`.
+A policy never decides whether something fits: `Ranking` and `decide` mask what does not. It is an
+immutable value made from the workload, the pods that usually come: one file in `policies/` and one
+entry point in the group `gpushare.policies`.
 """
 
 from importlib.metadata import entry_points
-from typing import Protocol
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
 
 from gpushare.core.model import Request
-from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.workload import Workload
 from gpushare.errors import SettingsError
+
+Stakes = npt.NDArray[np.int8]
 
 
 class Policy(Protocol):
@@ -21,8 +28,33 @@ class Policy(Protocol):
 
         It depends on the state of the row alone, so that it may be remembered until the row
         changes. For a request of several devices an entry is the value of the best whole placement
-        that contains that device; of equal entries, those that are better for a single device are
-        taken. Entries where the request does not fit are ignored, whatever they hold.
+        that contains that device, or less where the policy would not use the device; of equal
+        entries, those that are better for a single device are taken. Entries where the request does
+        not fit are ignored, whatever they hold.
+        """
+
+
+@runtime_checkable
+class Pressing(Policy, Protocol):
+    """A policy that also minds what is scarce in the whole cluster.
+
+    What it counts for that is a sum over rows, and what a placement takes depends on its own row;
+    both are kept by `Ranking`. Only the prices of the moment are worked out at every request.
+    """
+
+    def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
+        """int64 (K, X): what each row adds to the X goods of the cluster."""
+
+    def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
+        """int8 (K, Y): what placing the request there takes from its row, as `pressure` reads
+        it; by the state of the row alone, like a score.
+        """
+
+    def pressure(
+        self, snapshot: Snapshot, rows: Rows, request: Request, stakes: Stakes, goods: Ints
+    ) -> Floats:
+        """float64 (K, D): what is added to the scores of the rows, with their stakes and with the
+        goods of the cluster now: int64 (groups, X), the sum of the offers by `snapshot.group`.
         """
 
 
@@ -31,12 +63,12 @@ def policy_names() -> tuple[str, ...]:
     return tuple(sorted(entry.name for entry in entry_points(group="gpushare.policies")))
 
 
-def load_policy(name: str) -> Policy:
-    """The policy of that name.
+def load_policy(name: str, workload: Workload | None = None) -> Policy:
+    """The policy of that name, made for the workload.
 
     Raises SettingsError when no installed package offers it.
     """
     for entry in entry_points(group="gpushare.policies", name=name):
-        policy: Policy = entry.load()()
+        policy: Policy = entry.load()(workload or Workload())
         return policy
     raise SettingsError(f"no policy is called {name!r}; there are: {', '.join(policy_names())}")

@@ -192,10 +192,10 @@ class Bind:
 
     def _assume(self, books: Books, request: Request, now: float) -> tuple[Allocation, int]:
         """(what is charged now, units of its first device)."""
-        policy = books.ranking(request).policy
+        ranking = books.ranking(request)
         for attempt in range(_PLACE_ATTEMPTS):
             snapshot = books.ledger.snapshot()
-            allocation = place(snapshot, self.node, request, policy)
+            allocation = place(snapshot, self.node, request, ranking)
             try:
                 books.ledger.assume(self.ref, request, allocation, now)
             except InsufficientMemory:

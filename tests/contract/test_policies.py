@@ -113,4 +113,4 @@ def test_the_winner_of_prioritize_can_be_bound(
     ]
     assert len(winners) == bool(fit)
     for name in winners:
-        assert has_room(view, place(view, name, request, policy))
+        assert has_room(view, place(view, name, request, Ranking(policy)))

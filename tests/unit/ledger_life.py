@@ -13,6 +13,7 @@ from gpushare.core.decide import filter_nodes, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.ranking import Ranking
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
@@ -98,7 +99,7 @@ class Life:
         view = self.books.snapshot()
         fits = bool(filter_nodes(view, [name], request).fit)
         try:
-            allocation = place(view, name, request, DeviceBestFit())
+            allocation = place(view, name, request, Ranking(DeviceBestFit()))
         except RequestRefused:
             assert not fits
             return

@@ -41,7 +41,7 @@ def _bind_and_end(ledger: Ledger, uid: str, chance: Random) -> bool:
     ref = PodRef("default", uid, uid)
     request = Request(chance.randint(1, 6), chance.choice([1, 1, 2]))
     try:
-        where = place(ledger.snapshot(), "gpu-a", request, DeviceBestFit())
+        where = place(ledger.snapshot(), "gpu-a", request, Ranking(DeviceBestFit()))
         ledger.assume(ref, request, where, time.monotonic())
     except RequestRefused:
         return False
@@ -91,7 +91,7 @@ def test_binds_of_one_pod_charge_it_once(ledger: Ledger) -> None:
 
         def bind(uid: str = uid, start: threading.Barrier = start, turn: int = turn) -> None:
             request = Request(2, 1)
-            where = place(ledger.snapshot(), "gpu-a", request, DeviceBestFit())
+            where = place(ledger.snapshot(), "gpu-a", request, Ranking(DeviceBestFit()))
             start.wait()
             try:
                 ledger.assume(PodRef("default", uid, uid), request, where, 0)

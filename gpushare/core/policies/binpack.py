@@ -5,10 +5,14 @@ Keeps whole nodes empty for pods that need many devices, and for scaling the clu
 
 from gpushare.core.model import Request
 from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import Workload
 
 
 class Binpack:
     """Least free units on the node first; there, the device with the least free units."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """It judges by free memory alone, whatever comes."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Minus the free units of the node, minus a fraction below one for those of the device."""

@@ -8,10 +8,14 @@ import numpy as np
 
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.workload import Workload
 
 
 class DeviceBestFit:
     """Least units left over on the devices used; then the node with the least share free."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """It judges by free memory alone, whatever comes."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Minus the leftovers of the best placement with it, minus the free share of the node."""

@@ -5,10 +5,14 @@ For pods that suffer from neighbours more than from waiting; it strands memory.
 
 from gpushare.core.model import Request
 from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import Workload
 
 
 class Spread:
     """Most free units on the node first; there, the device with the most free units."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """It judges by free memory alone, whatever comes."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """The free units of the node, plus a fraction below one for those of the device."""

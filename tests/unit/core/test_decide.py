@@ -50,7 +50,7 @@ def test_bind_succeeds_exactly_where_filter_says_yes(
     view = cluster.snapshot()
     verdict = filter_nodes(view, cluster.names, request)
     for name in verdict.fit:
-        allocation = place(view, name, request, POLICIES[policy])
+        allocation = place(view, name, request, Ranking(POLICIES[policy]))
         assert allocation.node == name
         assert list(allocation.devices) == sorted(set(allocation.devices))
         assert allocation.units == (request.units,) * request.devices
@@ -58,7 +58,7 @@ def test_bind_succeeds_exactly_where_filter_says_yes(
         assert has_room(view, allocation)
     for name, reason in verdict.failed.items():
         with pytest.raises(InsufficientMemory, match=reason.value):
-            place(view, name, request, POLICIES[policy])
+            place(view, name, request, Ranking(POLICIES[policy]))
 
 
 @given(cluster=clusters(), request=requests(), policy=policies, data=st.data())
@@ -95,7 +95,7 @@ def test_the_best_node_and_its_device_are_the_maximum_of_one_matrix(
     mask = feasible(view, np.arange(len(view.names)), request)
     values = np.where(mask, ranking.values(view, request), -np.inf)
     assert values[view.row[best]].max() == values.max()
-    chosen = place(view, best, request, POLICIES[policy]).devices[0]
+    chosen = place(view, best, request, Ranking(POLICIES[policy])).devices[0]
     assert chosen == int(values[view.row[best]].argmax())
 
 
@@ -136,7 +136,7 @@ def test_books_without_nodes_know_no_name() -> None:
     assert filter_nodes(view, [], Request(4, 1)).fit == ()
     assert score_nodes(view, ["x"], Request(4, 1), ranking) == [("x", 0)]
     with pytest.raises(UnknownNode, match="'x' is not known"):
-        place(view, "x", Request(4, 1), ranking.policy)
+        place(view, "x", Request(4, 1), ranking)
 
 
 @pytest.mark.parametrize(
@@ -178,19 +178,19 @@ def test_the_reason_tells_busy_now_from_never(
 def test_a_refusal_at_bind_names_the_node_the_request_and_what_is_free() -> None:
     view = Cluster((node("n", 16, 16, 8, unhealthy=[1]),), {"n": (13, 0, 2)}).snapshot()
     with pytest.raises(InsufficientMemory, match=r"'n'.* 7 units on 1 .* free by device: 3, 6$"):
-        place(view, "n", Request(7, 1), POLICIES["binpack"])
+        place(view, "n", Request(7, 1), Ranking(POLICIES["binpack"]))
     gone = Cluster((node("n"),)).snapshot()
     with pytest.raises(InsufficientMemory, match=r"free by device: none$"):
-        place(gone, "n", Request(7, 1), POLICIES["binpack"])
+        place(gone, "n", Request(7, 1), Ranking(POLICIES["binpack"]))
 
 
 def test_an_equal_pod_takes_the_devices_of_the_one_that_waits_for_the_plugin() -> None:
     view = Cluster((node("n", 16, 16),), {"n": (0, 4)}, {"n": ((frozenset([4]), (1,)),)}).snapshot()
-    assert place(view, "n", Request(4, 1), POLICIES["spread"]).devices == (1,)
-    assert place(view, "n", Request(5, 1), POLICIES["spread"]).devices == (0,)
+    assert place(view, "n", Request(4, 1), Ranking(POLICIES["spread"])).devices == (1,)
+    assert place(view, "n", Request(5, 1), Ranking(POLICIES["spread"])).devices == (0,)
     # The plug-in tells containers apart by size too.
     parts = Request(5, 1, containers=((0, 1), (1, 4)))
-    assert place(view, "n", parts, POLICIES["spread"]).devices == (1,)
+    assert place(view, "n", parts, Ranking(POLICIES["spread"])).devices == (1,)
 
 
 def test_a_waiting_pod_on_a_device_that_does_not_exist_holds_its_equals_back() -> None:

@@ -41,14 +41,14 @@ def test_each_policy_prefers_what_its_name_says(
     view, ranking = THREE.snapshot(), Ranking(POLICIES[policy])
     assert best_node(view, THREE.names, request_, ranking) == best
     assert dict(score_nodes(view, THREE.names, request_, ranking))[best] == 10
-    assert place(view, best, request_, POLICIES[policy]).devices == devices
+    assert place(view, best, request_, Ranking(POLICIES[policy])).devices == devices
 
 
 def test_equal_devices_are_taken_by_lowest_index() -> None:
     view = Cluster((node("n", 16, 16, 16),)).snapshot()
     for policy in POLICIES.values():
-        assert place(view, "n", Request(4, 1), policy).devices == (0,)
-        assert place(view, "n", Request(4, 2), policy).devices == (0, 1)
+        assert place(view, "n", Request(4, 1), Ranking(policy)).devices == (0,)
+        assert place(view, "n", Request(4, 2), Ranking(policy)).devices == (0, 1)
 
 
 @given(cluster=clusters(pins=False, most_devices=6), request=requests(4))
@@ -62,11 +62,11 @@ def test_device_bestfit_leaves_as_little_over_as_any_set_of_devices(
         sums = [sum(some) for some in combinations(left, request.devices)]
         if not sums:
             with pytest.raises(InsufficientMemory):
-                place(view, name, request, policy)
+                place(view, name, request, Ranking(policy))
             continue
         leftovers[name] = min(sums)
         free = cluster.free(name)
-        chosen = place(view, name, request, policy).devices
+        chosen = place(view, name, request, Ranking(policy)).devices
         assert sum(free[device] - request.units for device in chosen) == leftovers[name]
     best = best_node(view, cluster.names, request, Ranking(policy))
     assert best is None or leftovers[best] == min(leftovers.values())
@@ -78,7 +78,10 @@ def test_devices_that_are_each_in_a_best_pair_need_not_be_one(
 ) -> None:
     cluster = Cluster((node("n", *(5 for _ in used)),), {"n": used})
     for policy in ("binpack", "device-bestfit"):
-        assert place(cluster.snapshot(), "n", Request(2, 2), POLICIES[policy]).devices == devices
+        assert (
+            place(cluster.snapshot(), "n", Request(2, 2), Ranking(POLICIES[policy])).devices
+            == devices
+        )
 
 
 @given(cluster=clusters(pins=False), request=requests(1))

@@ -1,0 +1,122 @@
+"""The pods that come: classes with counts, and how they are learned from pods created.
+
+Pure values; it knows no cluster and no policy. What counts is how often a class is *created*,
+whatever became of its pods: those that run now are biased to the long-lived, and those that were
+placed are biased against what is turned away, which is what room must be made for.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gpushare.core.model import Request
+
+WINDOW = 4000
+"""Pods created that are remembered: with fewer, rare large classes come and go by chance; with
+more, a change of the workload is followed too slowly."""
+
+_FIRST_FITS = (50, 100, 200)
+_FIT_EVERY = 250
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PodClass:
+    """What a pod asks for, as `Request` says it: pods of one class are alike to every policy."""
+
+    cpu: int = 0
+    units: int = 0
+    devices: int = 0
+    models: tuple[str, ...] = ()
+    memory: int = 0
+
+    @property
+    def total(self) -> int:
+        """Units over all devices."""
+        return self.units * self.devices
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """How many pods there were of each class; capacities: units of the kinds of device there are.
+
+    The classes rise, and none is there twice. A policy prepares for the capacities when it is made;
+    one that is not named here costs time when it is first met, and changes no answer.
+    """
+
+    classes: tuple[tuple[PodClass, int], ...] = ()
+    capacities: tuple[int, ...] = ()
+
+    @property
+    def pods(self) -> int:
+        """Pods of all classes."""
+        return sum(count for _, count in self.classes)
+
+    @property
+    def gpu(self) -> int:
+        """Units that the pods of all classes ask for."""
+        return sum(cls.total * count for cls, count in self.classes)
+
+    def typical(self, cover: float = 0.95) -> tuple[tuple[PodClass, int], ...]:
+        """The commonest classes, without regard to memory, that cover this share of the pods.
+
+        Of classes equally common the larger comes first. This is the "typical pods" of Weng et al.,
+        "Beware of Fragmentation", USENIX ATC 2023.
+        """
+        counts: Counter[PodClass] = Counter()
+        for cls, count in self.classes:
+            counts[PodClass(cls.cpu, cls.units, cls.devices, cls.models)] += count
+        wanted, chosen = cover * self.pods, []
+        larger_first = sorted(counts.items(), reverse=True)
+        for cls, count in sorted(larger_first, key=lambda item: -item[1]):
+            if wanted <= 0:
+                break
+            chosen.append((cls, count))
+            wanted -= count
+        return tuple(chosen)
+
+
+def workload_of(counts: Mapping[PodClass, int], capacities: Iterable[int] = ()) -> Workload:
+    """The workload of these counts."""
+    classes = tuple(sorted((cls, count) for cls, count in counts.items() if count > 0))
+    return Workload(classes, tuple(sorted(set(capacities))))
+
+
+def class_of(request: Request) -> PodClass:
+    """The class of a pod that asks for this."""
+    models = tuple(sorted(request.models)) if request.devices else ()
+    units = request.units if request.devices else 0
+    return PodClass(request.cpu, units, request.devices, models, request.memory)
+
+
+class Arrivals:
+    """The classes of the last pods created, each pod told once, in the order of their creation."""
+
+    def __init__(self, window: Iterable[PodClass] = (), seen: int = 0) -> None:
+        self._window = deque(window, WINDOW)
+        self._counts = Counter(self._window)
+        self.seen = max(seen, len(self._window))
+
+    @property
+    def window(self) -> tuple[PodClass, ...]:
+        """What is remembered, oldest first; with `seen` all there is to keep over a restart."""
+        return tuple(self._window)
+
+    def observe(self, cls: PodClass) -> None:
+        """A pod of this class has been created."""
+        if len(self._window) == WINDOW:
+            oldest = self._window[0]
+            self._counts[oldest] -= 1
+            if not self._counts[oldest]:
+                del self._counts[oldest]
+        self._window.append(cls)
+        self._counts[cls] += 1
+        self.seen += 1
+
+    def workload(self, capacities: Iterable[int] = ()) -> Workload:
+        """The classes seen, with their counts."""
+        return workload_of(self._counts, capacities)
+
+
+def next_fit(seen: int) -> int:
+    """At how many pods seen a policy is to be made anew, after a fit at `seen` of them."""
+    return next((first for first in _FIRST_FITS if first > seen), seen + _FIT_EVERY)
