@@ -31,7 +31,7 @@ from gpushare.core.model import (
 )
 from gpushare.core.pairing import Pairing, Pins
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.tally import Charge, Tally, differences
+from gpushare.core.tally import Charge, Tally, drift
 from gpushare.errors import (
     InsufficientMemory,
     InvariantError,
@@ -344,27 +344,58 @@ class Ledger:
         found = (Waiting(uid, *what) for uid, what in held if what[0].devices)
         return tuple(sorted(found, key=lambda pod: (pod.created, pod.uid)))
 
-    def check(self) -> None:
-        """Compare the incremental arrays with arrays rebuilt from the entries.
+    # -- what an audit does -----------------------------------------------------------------------
 
-        Raises InvariantError naming the nodes that differ. The rebuilding is done outside the lock.
+    def held(self) -> tuple[dict[str, Entry], dict[str, NodeSpec]]:
+        """(the charges by uid, the nodes by name), both as last told."""
+        with self._lock:
+            return dict(self._entries), dict(self._specs)
+
+    def drift(self) -> tuple[list[str], list[str]]:
+        """(nodes whose arrays are not what their charges sum to, uids half assumed).
+
+        Half assumed: a bind of ours without a charge, or the reverse. Both are empty unless there
+        is a mistake here. Under the lock things are copied only; they are counted outside.
         """
         with self._lock:
             view = self._tally.snapshot({})
-            specs = [self._shape(name) for name in self._specs]
-            entries = list(self._entries.values())
-            plain = list(self._plain.values())
-            lost = self._assumptions.keys() ^ {
-                entry.ref.uid for entry in entries if entry.state is State.ASSUMED
-            }
-        fresh = Tally()
-        for spec in specs:
-            fresh.set_node(spec, ())
-        for charge in (*map(_charge, entries), *map(_plain_charge, plain)):
-            fresh.add(charge)
-        wrong = differences(view, fresh.snapshot({}))
-        if wrong or lost:
-            raise InvariantError(f"the books differ from their entries: {wrong}, {sorted(lost)}")
+            specs, unhealthy = list(self._specs.values()), dict(self._unhealthy)
+            entries, plain = list(self._entries.values()), list(self._plain.values())
+            assumed = set(self._assumptions)
+        shapes = (_closing(spec, unhealthy.get(spec.name)) for spec in specs)
+        charges = (*map(_charge, entries), *map(_plain_charge, plain))
+        half = assumed ^ {entry.ref.uid for entry in entries if entry.state is State.ASSUMED}
+        return drift(view, shapes, charges), sorted(half)
+
+    def check(self) -> None:
+        """Nothing. Raises InvariantError naming what `drift` finds."""
+        wrong, half = self.drift()
+        if wrong or half:
+            raise InvariantError(f"the books differ from their entries: {wrong}, {half}")
+
+    def recount(self, nodes: Iterable[str]) -> None:
+        """Count these nodes anew where that leaves less free, see Tally.recount."""
+        with self._lock:
+            for node in nodes:
+                if node in self._specs:
+                    self._tally.recount(self._shape(node), self._charges(node))
+                elif node in self._tally.row:
+                    self._tally.remove_node(node)
+
+    def correct(self, pod: ObservedPod) -> None:
+        """Charge a bound pod that is not charged where and as much as the API server shows.
+
+        Only an audit calls this. A pod never changes its node, so what is charged elsewhere is
+        nobody's. On its own node it is charged to every device: where it runs is in doubt.
+        """
+        with self._lock:
+            entry = self._entries.get(pod.ref.uid)
+            if entry is None or pod.ref.uid in self._assumptions:
+                self._observe(pod)
+                return
+            self._take(pod.ref.uid)
+            placement = None if entry.node == pod.node else pod.placement
+            self._put(_entry(pod, placement, State.BOUND))
 
     # -- under the lock -------------------------------------------------------------------------
 
@@ -382,20 +413,19 @@ class Ledger:
 
     def _recount(self, node: str) -> None:
         uids = self._on_node.get(node, ())
-        entries = [self._entries[uid] for uid in uids if uid in self._entries]
-        plain = [self._plain[uid] for uid in uids if uid in self._plain]
-        if any(entry.assigned for entry in entries):
+        if any(uid in self._entries and self._entries[uid].assigned for uid in uids):
             self._pins.marks(node)
-        charges = (*map(_charge, entries), *map(_plain_charge, plain))
-        self._tally.set_node(self._shape(node), charges)
+        self._tally.set_node(self._shape(node), self._charges(node))
+
+    def _charges(self, node: str) -> list[Charge]:
+        uids = self._on_node.get(node, ())
+        entries = (self._entries[uid] for uid in uids if uid in self._entries)
+        plain = (self._plain[uid] for uid in uids if uid in self._plain)
+        return [*map(_charge, entries), *map(_plain_charge, plain)]
 
     def _shape(self, node: str) -> NodeSpec:
         """The node with the devices closed that somebody reported unhealthy."""
-        spec, closed = self._specs[node], self._unhealthy.get(node)
-        if not closed:
-            return spec
-        healthy = tuple(ok and device not in closed for device, ok in enumerate(spec.healthy))
-        return replace(spec, healthy=healthy)
+        return _closing(self._specs[node], self._unhealthy.get(node))
 
     def _observe(self, pod: ObservedPod) -> None:
         uid = pod.ref.uid
@@ -532,6 +562,14 @@ def _described(entry: Entry, pod: ObservedPod) -> Entry:
         terminating=pod.terminating,
         labels=pod.labels,
     )
+
+
+def _closing(spec: NodeSpec, devices: frozenset[int] | None) -> NodeSpec:
+    """The node with these devices closed besides those that are."""
+    if not devices:
+        return spec
+    healthy = tuple(ok and device not in devices for device, ok in enumerate(spec.healthy))
+    return replace(spec, healthy=healthy)
 
 
 def _charge(entry: Entry) -> Charge:

@@ -5,8 +5,8 @@ one. Charging is linear, so adding and subtracting the same charge in any order 
 they were; that is what makes the incremental books equal to rebuilt ones.
 """
 
-from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -98,6 +98,23 @@ class Tally:
         self._layout = None
         for charge in charges:
             self.add(charge)
+
+    def recount(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
+        """Count the node anew, but let no memory become free by it: the lesser count stays."""
+        self._widen(len(spec.capacity))
+        row = self.row.get(spec.name)
+        if row is None:
+            self.set_node(spec, charges)
+            return
+        capacity, used, healthy = (
+            array[row].copy() for array in (self._capacity, self._used, self._healthy)
+        )
+        closed = self._closed[row]
+        self.set_node(spec, charges)
+        np.minimum(self._capacity[row], capacity, out=self._capacity[row])
+        np.maximum(self._used[row], used, out=self._used[row])
+        self._healthy[row] &= healthy
+        self._closed[row] = self._closed[row] or closed
 
     def remove_node(self, name: str) -> None:
         """Take the node out of the books; its row is used again later."""
@@ -223,28 +240,62 @@ class Tally:
             self._layout = None
 
 
-def differences(one: Snapshot, other: Snapshot) -> list[str]:
-    """The names of the nodes whose sums differ, or that only one of the two has."""
-    wrong = set(one.row) ^ set(other.row)
-    for name in one.row.keys() & other.row.keys():
-        if _sums(one, one.row[name]) != _sums(other, other.row[name]):
-            wrong.add(name)
+def drift(view: Snapshot, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
+    """The names of the nodes whose sums in the view are not those of the nodes and charges given,
+    or that only one of the two has.
+
+    Counted in another way than the view was, so that one mistake does not hide in both.
+    """
+    nodes = {spec.name: spec for spec in specs}
+    used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
+    host = {name: [0, 0, 0] for name in nodes}
+    for charge in charges:
+        if charge.node in nodes:
+            _sum_up(charge, used[charge.node], host[charge.node])
+    wrong = set(nodes) ^ set(view.row)
+    known = [name for name in nodes if name in view.row]
+    rows = [view.row[name] for name in known]
+    width = max((len(nodes[name].capacity) for name in known), default=0)
+    expected = (
+        (view.capacity, [nodes[name].capacity for name in known]),
+        (view.used, [used[name] for name in known]),
+        (view.healthy, [nodes[name].healthy for name in known]),
+        (view.cpu_free, [_left(nodes[name].cpu, host[name][0]) for name in known]),
+        (view.memory_free, [_left(nodes[name].memory, host[name][1]) for name in known]),
+        (view.cpu_only, [host[name][2] for name in known]),
+        (view.closed, [REASONS.index(nodes[name].closed) for name in known]),
+    )
+    for array, values in expected:
+        wrong.update(known[index] for index in _differing(array[rows], values, width))
     return sorted(wrong)
 
 
-def _sums(view: Snapshot, row: int) -> tuple[object, ...]:
-    # The arrays may differ in width: devices that hold nothing and can hold nothing do not count.
-    devices = [
-        (device, *held)
-        for device, held in enumerate(
-            zip(
-                view.capacity[row].tolist(),
-                view.used[row].tolist(),
-                view.healthy[row].tolist(),
-                strict=True,
-            )
-        )
-        if any(held)
-    ]
-    host = (view.cpu_free[row], view.memory_free[row], view.cpu_only[row], view.closed[row])
-    return (devices, *(int(value) for value in host))
+def _sum_up(charge: Charge, used: list[int], host: list[int]) -> None:
+    request, held = charge.request, charge.placement
+    if held is not None and all(device < len(used) for device, _ in held):
+        for device, units in held:
+            used[device] += units
+    elif request.devices:
+        used[:] = [units + request.total for units in used]
+    cpu = min(request.cpu, _BOUND)
+    host[0] += cpu
+    host[1] += min(request.memory, _BOUND)
+    if not request.devices:
+        host[2] += cpu
+
+
+def _left(capacity: int | None, used: int) -> int:
+    return 0 if capacity is None else max(min(capacity, _BOUND) - used, 0)
+
+
+def _differing(shown: npt.NDArray[Any], values: Sequence[Any], width: int) -> list[int]:
+    """The rows that differ. Devices that have nothing and can hold nothing do not count."""
+    if shown.ndim == 1:
+        found = shown != np.array(values, dtype=np.int64)
+    else:
+        width = max(width, shown.shape[1])
+        filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
+        wide = np.pad(shown, ((0, 0), (0, width - shown.shape[1])))
+        found = (wide != filled.reshape(len(values), width)).any(axis=1)
+    rows: list[int] = np.flatnonzero(found).tolist()
+    return rows

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.core.tally import Charge, Tally, differences
+from gpushare.core.tally import Charge, Tally, drift
 from tests.unit.core.clusters import node
 
 NODES = (node("a", 16, 16, cpu=8000, memory=2**40), node("b", 8, closed=Reason.UNEVEN))
@@ -45,10 +45,7 @@ def test_what_came_and_went_in_any_order_leaves_no_trace(
         tally.add(charge)
     for charge in data.draw(st.permutations(passing)):
         tally.subtract(charge)
-    fresh = _tally(*reversed(NODES))
-    for charge in held:
-        fresh.add(charge)
-    assert differences(tally.snapshot({}), fresh.snapshot({})) == []
+    assert drift(tally.snapshot({}), NODES[::-1], held) == []
 
 
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:
@@ -129,7 +126,29 @@ def test_nodes_alike_when_empty_are_one_group_and_models_are_numbered() -> None:
     assert [view.models[number] for number in view.model[:, 0]] == ["A100", "T4", "A100", "A100"]
 
 
-def test_differences_name_the_nodes_that_differ() -> None:
-    one, other = _tally(*NODES, node("mine", 1)), _tally(*NODES, node("yours", 1, 1, 1))
-    one.add(Charge("a", Request(1, 1), ((0, 1),)))
-    assert differences(one.snapshot({}), other.snapshot({})) == ["a", "mine", "yours"]
+def test_drift_names_the_nodes_that_differ() -> None:
+    tally = _tally(*NODES, node("mine", 1))
+    tally.add(Charge("a", Request(1, 1), ((0, 1),)))
+    assert drift(tally.snapshot({}), [*NODES, node("yours", 1, 1, 1)], ()) == ["a", "mine", "yours"]
+
+
+@given(
+    had=st.lists(charges, max_size=4),
+    charges_now=st.lists(charges, max_size=4),
+    shape=st.sampled_from([NODES[0], node("a", 8), node("a", 16, 16, 16), node("a")]),
+)
+def test_a_recount_lets_nothing_become_free(
+    had: list[Charge], charges_now: list[Charge], shape: NodeSpec
+) -> None:
+    tally = _tally(*NODES)
+    for charge in had:
+        tally.add(charge)
+    before = tally.snapshot({})
+    tally.recount(shape, charges_now)
+    after, fresh = tally.snapshot({}), Tally()
+    fresh.set_node(shape, charges_now)
+    right = fresh.snapshot({}).free[0].tolist()
+    row = before.row["a"]
+    was = [*before.free[row].tolist(), 0, 0][: after.free.shape[1]]
+    assert all(left <= old for left, old in zip(after.free[row].tolist(), was, strict=True))
+    assert all(left <= true for left, true in zip(after.free[row].tolist(), right, strict=False))
