@@ -16,8 +16,8 @@ Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", U
 the repository hkust-adsl/kubernetes-scheduler-simulator.
 """
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare.sim.rows import Columns, Found, Row, TraceError, named, of_file, read_rows
@@ -157,3 +157,21 @@ def _models(row: Row, known: Collection[str] | None) -> tuple[str, ...]:
     if unknown:
         raise row.wrong("models", f"no node has the model {unknown[0][:40]!r}")
     return models
+
+
+def in_units(
+    nodes: Sequence[TraceNode], pods: Sequence[TracePod], units: int
+) -> tuple[list[TraceNode], list[TracePod]]:
+    """The same with devices of so many units, the sizes of pods rounded up to them.
+
+    What a cluster that counts GPU memory in units of a device makes of a trace that counts in
+    thousandths. Raises TraceError where devices are not all of one size.
+    """
+    sizes = {node.capacity for node in nodes if node.devices}
+    if len(sizes) > 1:
+        raise TraceError("devices of different sizes cannot be counted anew; leave out --devices")
+    (size,) = sizes
+    return (
+        [replace(node, capacity=units) for node in nodes],
+        [replace(pod, units=-(-pod.units * units // size)) for pod in pods],
+    )

@@ -1,0 +1,96 @@
+"""Which nodes and pods an experiment runs on: files, the shipped traces, or rows of a live cluster.
+
+Knows where the shipped files lie and what of nodes and pods must go together.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.errors import SettingsError
+from gpushare.sim.options import ClusterOptions, Options
+from gpushare.sim.rows import of_items
+from gpushare.sim.trace import (
+    MILLI,
+    TraceNode,
+    TracePod,
+    in_units,
+    nodes_of,
+    pods_of,
+    read_nodes,
+    read_pods,
+)
+
+Listing = Callable[[ClusterOptions], Mapping[str, object]]
+"""Rows of `nodes` and of `pods` of a live cluster, with the columns of trace.py."""
+
+OPENB = Path(__file__).parent / "data" / "openb"
+OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
+
+_PODS = "openb_pod_list_"
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Nodes and pods, and what to call them."""
+
+    nodes: list[TraceNode]
+    pods: list[TracePod]
+    name: str
+
+    @property
+    def devices(self) -> int:
+        """Devices of all nodes."""
+        return sum(node.devices for node in self.nodes)
+
+
+def shipped() -> dict[str, Path]:
+    """The shipped lists of pods by name."""
+    files = sorted(OPENB.glob(f"{_PODS}*.csv.xz"))
+    return {file.name.removeprefix(_PODS).removesuffix(".csv.xz"): file for file in files}
+
+
+def read_inputs(options: Options, listing: Listing | None) -> Inputs:
+    """What the options name. Raises TraceError, SettingsError, and whatever `listing` raises."""
+    if options.cluster is not None:
+        if listing is None:
+            raise SettingsError("--from-cluster: no cluster can be listed here")
+        inputs = _of_cluster(listing(options.cluster))
+    else:
+        inputs = _of_files(options.nodes, options.pods)
+    if not options.units:
+        return inputs
+    return Inputs(*in_units(inputs.nodes, inputs.pods, options.units), inputs.name)
+
+
+def read_shipped(name: str) -> Inputs:
+    """A shipped list of pods on the shipped nodes. Raises SettingsError for a name of none."""
+    known = shipped()
+    if name not in known:
+        raise SettingsError(f"no shipped trace is called {name[:40]!r}: {', '.join(known)}")
+    return _of_files("", name)
+
+
+def _of_files(nodes_file: str, pods_file: str) -> Inputs:
+    """Nodes and pods of files, the shipped ones where none are named."""
+    nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
+    pods_path = Path(pods_file)
+    name = pods_file or "default"
+    if name in shipped() and not pods_path.is_file():
+        pods_path = shipped()[name]
+        if any(node.capacity != MILLI for node in nodes if node.devices):
+            raise SettingsError(
+                f"{nodes_file}: has units of its own; give --pods that ask for them"
+            )
+        # The traces' models are those of their own nodes.
+        known = None if nodes_file else {node.model for node in nodes}
+    else:
+        known = {node.model for node in nodes}
+    pods = read_pods(pods_path, known)
+    return Inputs(nodes, pods, name)
+
+
+def _of_cluster(rows: Mapping[str, object]) -> Inputs:
+    nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster")
+    pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster")
+    return Inputs(nodes, pods, "cluster")

@@ -1,0 +1,157 @@
+"""What runs say together: means, spreads and paired differences, as a table, CSV and a document.
+
+Pure. A record is what one run measured, by name; see experiments.py for the names. Policies are
+compared by pairs of the same seed, because both then saw the same pods in the same order, and most
+of the spread between seeds drops out of the difference.
+"""
+
+import csv
+import io
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+Record = Mapping[str, object]
+
+API_VERSION = "gpushare.io/v1"
+KIND = "SimulationReport"
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A measure that the table shows: its name in the record, its heading, and its decimals."""
+
+    key: str
+    head: str
+    digits: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Statistic:
+    """Of a measure over seeds. spread: standard deviation, of one seed None.
+
+    difference: the mean of what it is above the first policy with the same seed, error: the
+    standard error of that; None where there is nothing to compare with.
+    """
+
+    seeds: int
+    mean: float
+    spread: float | None
+    difference: float | None
+    error: float | None
+
+
+def statistic(records: Sequence[Record], policy: str, first: str, key: str) -> Statistic | None:
+    """The measure of a policy, beside the first one's; None where no run of it has one."""
+    mine, base = _by_seed(records, policy, key), _by_seed(records, first, key)
+    if not mine:
+        return None
+    values = list(mine.values())
+    pairs = [mine[seed] - base[seed] for seed in mine if seed in base] if policy != first else []
+    return Statistic(
+        len(values),
+        statistics.fmean(values),
+        statistics.stdev(values) if len(values) > 1 else None,
+        statistics.fmean(pairs) if pairs else None,
+        statistics.stdev(pairs) / math.sqrt(len(pairs)) if len(pairs) > 1 else None,
+    )
+
+
+def policies_of(records: Iterable[Record]) -> list[str]:
+    """The policies in the order of their first record."""
+    return list(dict.fromkeys(str(record["policy"]) for record in records))
+
+
+def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
+    """A line for each policy, mean and spread; then what each is above the first, and the error."""
+    policies = policies_of(records)
+    measures = [m for m in measures if _by_seed(records, policies[0], m.key)] if policies else []
+    rows = [["POLICY", "SEEDS", *(measure.head for measure in measures)]]
+    differences: list[list[str]] = []
+    for policy in policies:
+        found = [statistic(records, policy, policies[0], measure.key) for measure in measures]
+        seeds = max((one.seeds for one in found if one), default=0)
+        pairs = list(zip(measures, found, strict=True))
+        rows.append([policy, str(seeds), *(_mean(one, m.digits) for m, one in pairs)])
+        if policy != policies[0]:
+            cells = [_difference(one, m.digits) for m, one in pairs]
+            differences.append([f"{policy} - {policies[0]}", "", *cells])
+    return aligned([*rows, *differences])
+
+
+def as_csv(records: Sequence[Record]) -> str:
+    """A line for each run with all its measures that are one number or one word."""
+    plain = [
+        {key: value for key, value in record.items() if isinstance(value, str | int | float)}
+        for record in records
+    ]
+    names = list(dict.fromkeys(name for record in plain for name in record))
+    out = io.StringIO()
+    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain)
+    return out.getvalue()
+
+
+def document(
+    records: Sequence[Record], measures: Sequence[Measure], about: Mapping[str, object]
+) -> dict[str, object]:
+    """The runs and what they say together, for programs; keys may be added, none changes."""
+    policies = policies_of(records)
+    summary = [
+        {
+            "policy": policy,
+            "measure": measure.key,
+            "seeds": found.seeds,
+            "mean": found.mean,
+            "deviation": found.spread,
+            "difference": found.difference,
+            "error": found.error,
+        }
+        for policy in policies
+        for measure in measures
+        if (found := statistic(records, policy, policies[0], measure.key)) is not None
+    ]
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        **about,
+        "summary": summary,
+        "records": [dict(record) for record in records],
+    }
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> str:
+    """Lines with their cells below each other, the first column to the left, others to the right.
+
+    All rows have as many cells.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = []
+    for first, *rest in rows:
+        cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
+        lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
+    return "\n".join([*lines, ""])
+
+
+def _by_seed(records: Iterable[Record], policy: str, key: str) -> dict[object, float]:
+    return {
+        record["seed"]: float(value)
+        for record in records
+        if record["policy"] == policy and isinstance(value := record.get(key), int | float)
+    }
+
+
+def _mean(found: Statistic | None, digits: int) -> str:
+    if found is None:
+        return "-"
+    spread = "" if found.spread is None else f" ±{found.spread:.{digits}f}"
+    return f"{found.mean:.{digits}f}{spread}"
+
+
+def _difference(found: Statistic | None, digits: int) -> str:
+    if found is None or found.difference is None:
+        return "-"
+    error = "" if found.error is None else f" ({found.error:.{digits}f})"
+    return f"{found.difference:+.{digits}f}{error}"

@@ -1,0 +1,111 @@
+"""The report: paired differences, their errors, and the forms they are written in."""
+
+import csv
+import io
+import math
+
+import pytest
+
+from gpushare.sim.report import (
+    Measure,
+    Record,
+    aligned,
+    as_csv,
+    as_table,
+    document,
+    statistic,
+)
+
+ALLOCATED = Measure("allocated", "ALLOC")
+FAILED = Measure("failed", "FAILED", 0)
+
+
+def record(policy: str, seed: int, allocated: float | None, failed: int = 0) -> Record:
+    return {
+        "experiment": "inflation",
+        "policy": policy,
+        "seed": seed,
+        "allocated": allocated,
+        "failed": failed,
+        "curve": [0.0, 1.0],
+    }
+
+
+RUNS = [
+    record("fgd", 42, 95.0, 10),
+    record("fgd", 43, 96.0, 12),
+    record("ours", 42, 96.0, 9),
+    record("ours", 43, 97.5, 13),
+]
+
+
+def test_policies_are_compared_by_pairs_of_equal_seeds() -> None:
+    found = statistic(RUNS, "ours", "fgd", "allocated")
+    assert found is not None
+    assert (found.seeds, found.mean, found.difference) == (2, 96.75, 1.25)
+    # The differences 1.0 and 1.5 deviate by 0.3536; over two pairs that errs by 0.25.
+    assert found.error == pytest.approx(0.25)
+    assert found.spread == pytest.approx(math.sqrt(1.125))
+
+
+def test_only_seeds_that_both_have_make_pairs() -> None:
+    found = statistic([*RUNS, record("ours", 44, 50.0)], "ours", "fgd", "allocated")
+    assert found is not None
+    assert (found.seeds, found.difference) == (3, 1.25)
+
+
+def test_one_seed_has_a_mean_and_no_spread() -> None:
+    found = statistic(RUNS[:1], "fgd", "fgd", "allocated")
+    assert found is not None
+    assert (found.mean, found.spread, found.difference, found.error) == (95.0, None, None, None)
+
+
+def test_the_table_shows_means_then_differences() -> None:
+    assert as_table(RUNS, [ALLOCATED, FAILED, Measure("absent", "ABSENT")]) == (
+        "POLICY      SEEDS         ALLOC  FAILED\n"
+        "fgd             2   95.50 ±0.71   11 ±1\n"
+        "ours            2   96.75 ±1.06   11 ±3\n"
+        "ours - fgd         +1.25 (0.25)  +0 (1)\n"
+    )
+
+
+def test_a_measure_that_a_run_could_not_take_is_a_dash() -> None:
+    runs = [record("fgd", 42, 95.0), record("ours", 42, None)]
+    assert as_table(runs, [ALLOCATED]) == (
+        "POLICY      SEEDS  ALLOC\n"
+        "fgd             1  95.00\n"
+        "ours            0      -\n"
+        "ours - fgd             -\n"
+    )
+
+
+def test_nothing_finished_is_an_empty_table() -> None:
+    assert as_table([], [ALLOCATED]) == "POLICY  SEEDS\n"
+
+
+def test_the_csv_has_a_line_for_each_run() -> None:
+    rows = list(csv.DictReader(io.StringIO(as_csv(RUNS))))
+    assert [row["seed"] for row in rows] == ["42", "43", "42", "43"]
+    assert "curve" not in rows[0]
+    assert as_csv([]) == "\n"
+
+
+def test_the_document_has_every_run_and_what_they_say_together() -> None:
+    told = document(RUNS, [ALLOCATED, FAILED], {"experiment": "inflation"})
+    assert told["kind"] == "SimulationReport"
+    assert told["records"] == RUNS
+    summary = told["summary"]
+    assert isinstance(summary, list)
+    assert summary[2] == {
+        "policy": "ours",
+        "measure": "allocated",
+        "seeds": 2,
+        "mean": 96.75,
+        "deviation": pytest.approx(1.06066),
+        "difference": 1.25,
+        "error": pytest.approx(0.25),
+    }
+
+
+def test_columns_stand_below_each_other() -> None:
+    assert aligned([["a", "bb"], ["ccc", "d"]]) == "a    bb\nccc   d\n"
