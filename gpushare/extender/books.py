@@ -3,7 +3,7 @@
 A pod is judged by the books of the one managed resource it asks for.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpushare.core.model import Request
@@ -19,12 +19,13 @@ from gpushare.wire.pods import request_of
 class Books:
     """One managed resource: its names, its ledger, its policies by name, the cluster's default.
 
-    counted: kube-scheduler counts the resource too (no ignoredByScheduler).
+    rankings: replaced one by one when policies are made anew (see learning.py); a request keeps the
+    one it has. counted: kube-scheduler counts the resource too (no ignoredByScheduler).
     """
 
     names: Names
     ledger: Ledger
-    rankings: Mapping[str, Ranking]
+    rankings: dict[str, Ranking]
     default_policy: str
     counted: bool = True
 

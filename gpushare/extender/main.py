@@ -23,6 +23,7 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiError, SettingsError
 from gpushare.extender.app import build_app
+from gpushare.extender.auditor import Auditor
 from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
@@ -30,14 +31,16 @@ from gpushare.extender.budgets import Budgets
 from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
+from gpushare.extender.learning import Learning
 from gpushare.extender.logs import Line, configure
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
 from gpushare.extender.patience import Patience
+from gpushare.extender.refit import make_policies
 from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
 from gpushare.extender.server import Server
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.sinks import Created, NodeSink, PodSink, UnhealthySink
 from gpushare.extender.unheard import pending_without_call
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
@@ -72,12 +75,21 @@ class Extender:
         budgets = Budgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
-        self._gate = _gate(settings, self._client, self._library, followed)
+        self._learning = Learning(self._library, make_policies)
+        self._gate = _gate(settings, self._client, self._library, followed, self._learning.created)
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         records = self._events if settings.events else NoRecords()
         self._notices = Notices(records, self._library, settings.unit)
+        self._auditor = Auditor(
+            self._client,
+            self._library,
+            settings.unit,
+            not_ready=self._gate.not_ready,
+            shown=self._gate.shown,
+            tell=self._notices.books_wrong,
+        )
         self._ready_since = math.inf
         self._service = service = Service(
             self._library,
@@ -104,6 +116,8 @@ class Extender:
         self._warm()
         self._gate.start()
         self._events.start()
+        self._auditor.start()
+        self._learning.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(books.names.resource for books in self._library)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -112,8 +126,10 @@ class Extender:
 
     def stop(self) -> None:
         """Stop following and leading; every request has been answered."""
+        self._auditor.stop()
         self._gate.stop()
         self._events.stop()
+        self._learning.stop()
 
     def _warm(self) -> None:
         """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
@@ -150,12 +166,15 @@ class Extender:
         if self._ready_since < math.inf:
             since, called = self._ready_since, self._service.called
             pending = pending_without_call(self._library, called, since, time.time())
-        own = {"pending_without_call_seconds": pending}
-        return {**self._gate.state(), **self._binder.state(), **self._events.state(), **own}
+        own = {"pending_without_call_seconds": pending, **self._auditor.state()}
+        parts = (self._gate, self._binder, self._events, self._learning)
+        return own | {name: value for part in parts for name, value in part.state().items()}
 
     def _live(self) -> dict[str, str]:
         stuck = time.monotonic() - self._beat > 120
-        return {**self._gate.liveness(), "settling": "its thread is stuck" if stuck else ""}
+        own = {"settling": stuck, "audit": self._auditor.stuck()}
+        told = {name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()}
+        return {**self._gate.liveness(), **told}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -233,11 +252,16 @@ def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metric
 
 
 def _gate(
-    settings: Settings, client: KubeClient, library: Library, budgets: Budgets | None
+    settings: Settings,
+    client: KubeClient,
+    library: Library,
+    budgets: Budgets | None,
+    created: Created,
 ) -> Gate:
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(client, ListWatch("/api/v1/nodes", NODES), NodeSink(library, settings.unit))
-    pods = Reflector(client, ListWatch("/api/v1/pods", PODS, _LIVE_PODS), PodSink(library))
+    live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
+    pods = Reflector(client, live_pods, PodSink(library, created))
     unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthySink(library))
     sources = {
         "nodes": Source(nodes),

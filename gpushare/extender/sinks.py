@@ -6,9 +6,9 @@ keeps what it holds, a node its shape, and the text of the error is logged.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from gpushare.core.model import ObservedPod
+from gpushare.core.model import ObservedPod, Request
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
@@ -18,6 +18,9 @@ from gpushare.wire.objects import Bad, ConfigMap, Decoded, Event, Node, Pod
 from gpushare.wire.pods import observe_pod, pod_ref
 
 log = logging.getLogger("gpushare.watch")
+
+Created = Callable[[Books, Request], None]
+"""Told of a pod that was created: the books, and what it asks of their resource."""
 
 
 class NodeSink:
@@ -59,19 +62,28 @@ class NodeSink:
 class PodSink:
     """Pods that have not ended; one that ends arrives as DELETED, because the watch selects by
     phase.
+
+    created: told of each pod that comes into being, once, for each of the books. Pods that run
+    already when the first list is read came before.
     """
 
-    def __init__(self, library: Library) -> None:
+    def __init__(self, library: Library, created: Created | None = None) -> None:
         self._library = library
+        self._created = created
+        self._known: set[str] = set()
+        self._listed = False
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         """Take over all pods."""
         del started
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        listed = set(unread)
         for books in self._library:
             odd: set[str] = set(unread)
-            pods = (pod for page in pages for pod in page.items)
-            books.ledger.replace_pods(_observed(pods, books, odd), keep=odd)
+            pods = _observed((pod for page in pages for pod in page.items), books, odd)
+            books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
+            listed |= odd
+        self._known, self._listed = listed, True
 
     def apply(self, event: Event[Pod]) -> None:
         """Take over one pod."""
@@ -82,11 +94,27 @@ class PodSink:
         elif event.kind == "DELETED":
             self._gone((event.object.metadata and event.object.metadata.uid) or "")
         else:
+            seen: set[str] = set()
             for books in self._library:
-                for pod in _observed((event.object,), books, set()):
+                pods = _observed((event.object,), books, seen)
+                for pod in self._told(pods, books, seen):
                     books.ledger.pod_changed(pod)
+            self._known |= seen
+
+    def _told(
+        self, pods: Iterable[ObservedPod], books: Books, seen: set[str]
+    ) -> Iterator[ObservedPod]:
+        """The pods, each put into `seen`, and those that are new to us told as created."""
+        for pod in pods:
+            uid = pod.ref.uid
+            seen.add(uid)
+            new = uid not in self._known and (self._listed or not pod.node)
+            if new and self._created is not None:
+                self._created(books, pod.request)
+            yield pod
 
     def _gone(self, uid: str) -> None:
+        self._known.discard(uid)
         for books in self._library:
             books.ledger.pod_gone(uid)
 

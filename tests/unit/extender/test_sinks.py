@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import pytest
 
 from gpushare.core.model import Allocation, Request, Shares
-from gpushare.extender.books import Library
+from gpushare.extender.books import Books, Library
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, encode
@@ -205,6 +205,77 @@ def test_a_nameless_deletion_frees_nobody(pods: PodSink, gpus: Ledger) -> None:
     for odd in (nothing, event(PODS, "DELETED", {"metadata": None})):
         pods.apply(odd)
     assert held(gpus) == {"web": ((0, 4),)}
+
+
+# -- pods that were created ---------------------------------------------------------------------
+
+
+@pytest.fixture
+def created() -> list[tuple[str, Request]]:
+    return []
+
+
+@pytest.fixture
+def watching(library: Library, created: list[tuple[str, Request]]) -> PodSink:
+    def tell(books: Books, request: Request) -> None:
+        created.append((books.names.resource, request))
+
+    return PodSink(library, tell)
+
+
+def gpu_sizes(created: list[tuple[str, Request]]) -> list[int]:
+    return [request.units for resource, request in created if resource == ALIYUN.resource]
+
+
+def test_of_the_first_list_only_pods_that_wait_are_new(
+    watching: PodSink, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS, bound("runs"), pod_json("waits", 3))], 0.0)
+    assert gpu_sizes(created) == [3]
+    watching.apply(event(PODS, "MODIFIED", bound("runs")))
+    watching.replace([page(PODS, bound("runs"), pod_json("waits", 3))], 0.0)
+    assert gpu_sizes(created) == [3]
+
+
+def test_a_pod_is_told_once_however_often_it_is_seen(
+    watching: PodSink, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS)], 0.0)
+    waits, runs = pod_json("a", 4), bound("a")
+    for kind, item in (("ADDED", waits), ("MODIFIED", waits), ("MODIFIED", runs)):
+        watching.apply(event(PODS, kind, item))
+    watching.replace([page(PODS, runs)], 0.0)
+    watching.apply(event(PODS, "DELETED", runs))
+    assert gpu_sizes(created) == [4]
+
+
+def test_every_pod_after_the_first_list_is_told_bound_or_not_gpu_or_not(
+    watching: PodSink, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS)], 0.0)
+    watching.apply(event(PODS, "ADDED", bound("a")))
+    watching.apply(event(PODS, "ADDED", pod_json("b", limits={"cpu": "2"})))
+    watching.replace([page(PODS, pod_json("missed-by-the-watch", 7))], 0.0)
+    assert gpu_sizes(created) == [4, 0, 7]
+    assert [request.cpu for _, request in created] == [0, 0, 2000, 2000, 0, 0]
+
+
+def test_to_other_resources_a_pod_is_one_without_devices(
+    watching: PodSink, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS, pod_json("a", 4))], 0.0)
+    assert [(name, request.devices) for name, request in created] == [
+        (ALIYUN.resource, 1),
+        (NPU.resource, 0),
+    ]
+
+
+def test_a_pod_that_cannot_be_read_is_no_new_one_when_it_can(
+    watching: PodSink, created: list[tuple[str, Request]]
+) -> None:
+    watching.replace([page(PODS, bound(limits={"cpu": "much"}))], 0.0)
+    watching.apply(event(PODS, "MODIFIED", bound()))
+    assert created == []
 
 
 # -- what operators close -----------------------------------------------------------------------

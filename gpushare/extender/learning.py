@@ -1,0 +1,162 @@
+"""What pods come is learned from the pods created, and policies are made anew for it.
+
+Knows the books and a function that makes policies (see refit.py), which may take seconds: it runs
+in the one thread here, never for a request. A request finds the old ranking or the new one, never
+half of one. Policies that cannot be made leave the old ones where they are.
+
+Every pod created counts, once, whatever becomes of it: GPU or not, placed or turned away. Those
+that ran before we began to watch do not, since the long-lived would count too much.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.core.model import Kind, Request
+from gpushare.core.policy import Policy
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.workload import Arrivals, Workload, class_of, next_fit
+from gpushare.extender.books import Books, Library
+from gpushare.extender.logs import Line
+
+log = logging.getLogger("gpushare.learning")
+
+Make = Callable[[Sequence[str], Workload], Mapping[str, Policy]]
+"""Policies by name, made for a workload; raises whatever it likes where it cannot."""
+
+SPACING = 60.0
+"""Seconds from one making to the next, but for the first ones, which are due early."""
+
+_EARLY = 3
+_LOOK_EVERY = 1.0
+_WARMED = 16
+"""Kinds of request, those asked for last, that a new ranking knows before it is used."""
+
+
+@dataclass(slots=True)
+class _Course:
+    """What has been learned for one resource. fit_at: pods seen when the next making is due."""
+
+    books: Books
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    fit_at: int = next_fit(0)
+    made: int = 0
+    failed: int = 0
+    failing: bool = False
+    tried: float = float("-inf")
+    done: float = 0.0
+    took: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether policies are to be made now."""
+        if self.arrivals.seen < self.fit_at:
+            return False
+        return now >= self.tried + SPACING or (self.made < _EARLY and not self.failing)
+
+
+class Learning:
+    """Learns for every resource of the library. `created` may be called from any thread."""
+
+    def __init__(
+        self, library: Library, make: Make, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._courses = {books.names.resource: _Course(books) for books in library}
+        self._make = make
+        self._clock = clock
+        self._counting = threading.Lock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def created(self, books: Books, request: Request) -> None:
+        """A pod was created that asks the books' resource for this; tell each pod once."""
+        with self._counting:
+            self._courses[books.names.resource].arrivals.observe(class_of(request))
+
+    def start(self) -> None:
+        """Begin to make policies, in a thread."""
+        # Made here: one that was made before a fork counts as ended in the child.
+        self._thread = threading.Thread(target=self._run, name="learning", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; one that waits for policies ends when they are there."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def tick(self) -> None:
+        """Make the policies that are due; returns when they are in use."""
+        for course in self._courses.values():
+            if course.is_due(self._clock()):
+                self._renew(course)
+
+    def state(self) -> dict[str, float]:
+        """Figures for metrics, over all resources; the age is that of the oldest policies."""
+        courses = self._courses.values()
+        now = self._clock()
+        return {
+            "learned_pods_total": max(course.arrivals.seen for course in courses),
+            "refits_total": sum(course.made for course in courses),
+            "refit_failures_total": sum(course.failed for course in courses),
+            "refit_duration_seconds": max(course.took for course in courses),
+            "refit_age_seconds": max(
+                now - course.done if course.made else 0.0 for course in courses
+            ),
+        }
+
+    def _run(self) -> None:
+        while not self._stopping.wait(_LOOK_EVERY):
+            try:
+                self.tick()
+            except Exception:
+                # The thread must go on: the pods that come would change, and nobody learn it.
+                log.exception("learning failed")
+
+    def _renew(self, course: _Course) -> None:
+        course.tried = start = self._clock()
+        books = course.books
+        snapshot = books.ledger.snapshot()
+        with self._counting:
+            seen = course.arrivals.seen
+            workload = course.arrivals.workload(_capacities(snapshot))
+        try:
+            policies = self._make(tuple(books.rankings), workload)
+            fresh = {
+                name: _warmed(Ranking(policies[name]), ranking.asked, books)
+                for name, ranking in books.rankings.items()
+            }
+        except Exception as error:
+            # Policies are anybody's code, and so are their errors.
+            level = logging.DEBUG if course.failing else logging.WARNING
+            log.log(level, Line("policies stay as they are", error=error, pods=seen))
+            course.failing = True
+            course.failed += 1
+            return
+        books.rankings.update(fresh)
+        course.failing = False
+        course.made += 1
+        course.fit_at = next_fit(seen)
+        course.done = self._clock()
+        course.took = course.done - start
+        classes = len(workload.classes)
+        log.info(Line("policies made anew", pods=seen, classes=classes, s=round(course.took, 2)))
+
+
+def _warmed(fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
+    """The ranking, knowing the kinds that the one before it was asked for last."""
+    for kind in asked[-_WARMED:]:
+        fresh.values(books.ledger.snapshot(), _asked(kind))
+    return fresh
+
+
+def _asked(kind: Kind) -> Request:
+    units, devices, cpu, memory, models = kind
+    return Request(units, devices, cpu, memory, models=models)
+
+
+def _capacities(snapshot: Snapshot) -> set[int]:
+    """The sizes of devices there are."""
+    return set(snapshot.capacity.ravel().tolist()) - {0}

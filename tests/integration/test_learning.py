@@ -1,0 +1,59 @@
+"""A running extender learns what pods come, while it answers."""
+
+import re
+
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import StartExtender
+from tests.integration.process import Extender
+from tests.integration.verbs import poll
+
+
+def figure(extender: Extender, name: str) -> float:
+    """A figure of the process's metrics."""
+    text = extender.probe("/metrics").body.decode()
+    found = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
+    return float(found.group(1)) if found else -1.0
+
+
+def test_policies_are_made_anew_from_the_pods_created(
+    cluster: Cluster, start_extender: StartExtender
+) -> None:
+    node = cluster.node(devices=8, total=128)
+    running = cluster.pod(4)
+    extender = start_extender()
+    extender.wait_ready()
+    assert extender.bind(running, node) == ""
+    assert figure(extender, "refits_total") == 0
+    pods = [cluster.pod(*([4] if index % 3 else [])) for index in range(60)]
+    for pod in pods[:10]:
+        cluster.annotate_pod(pod, {"changed": "often"})
+    asked = cluster.pod(8)
+
+    def made() -> bool:
+        assert extender.fit(asked, [node]) == [node]
+        assert extender.prioritize(asked, [node]) == {node: 10}
+        return figure(extender, "refits_total") == 1
+
+    poll(made, "policies are made anew")
+    assert figure(extender, "learned_pods_total") == 62
+    assert figure(extender, "refit_failures_total") == 0
+    assert extender.fit(asked, [node]) == [node]
+    assert extender.bind(asked, node) == ""
+    extender.agrees(cluster)
+
+
+def test_after_a_restart_pods_that_run_are_no_new_ones(
+    cluster: Cluster, start_extender: StartExtender
+) -> None:
+    node = cluster.node()
+    first = start_extender()
+    first.wait_ready()
+    for _ in range(3):
+        assert first.bind(cluster.pod(4), node) == ""
+    waiting = cluster.pod(9)
+    poll(lambda: figure(first, "learned_pods_total") == 4, "the first has learned all")
+    first.kill()
+    second = start_extender()
+    second.wait_ready()
+    assert second.fit(waiting, [node]) == [node]
+    assert figure(second, "learned_pods_total") == 1
