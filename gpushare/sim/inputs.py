@@ -4,11 +4,11 @@ Knows where the shipped files lie and what of nodes and pods must go together.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.sim.options import ClusterOptions, Options
+from gpushare.sim.options import Options
 from gpushare.sim.rows import of_items
 from gpushare.sim.trace import (
     MILLI,
@@ -21,8 +21,9 @@ from gpushare.sim.trace import (
     read_pods,
 )
 
-Listing = Callable[[ClusterOptions], Mapping[str, object]]
-"""Rows of `nodes` and of `pods` of a live cluster, with the columns of trace.py."""
+Listing = Callable[[str, str, str, str], Mapping[str, object]]
+"""By kubeconfig, context, resource and unit: rows of `nodes` and of `pods` of a live cluster, with
+the columns of trace.py, and `notes` of what was left out."""
 
 OPENB = Path(__file__).parent / "data" / "openb"
 OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
@@ -32,11 +33,12 @@ _PODS = "openb_pod_list_"
 
 @dataclass(frozen=True)
 class Inputs:
-    """Nodes and pods, and what to call them."""
+    """Nodes and pods, what to call them, and what of them was left out."""
 
     nodes: list[TraceNode]
     pods: list[TracePod]
     name: str
+    notes: tuple[str, ...] = ()
 
     @property
     def devices(self) -> int:
@@ -55,12 +57,14 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
     if options.cluster is not None:
         if listing is None:
             raise SettingsError("--from-cluster: no cluster can be listed here")
-        inputs = _of_cluster(listing(options.cluster))
+        live = options.cluster
+        inputs = _of_cluster(listing(live.kubeconfig, live.context, live.resource, live.unit))
     else:
         inputs = _of_files(options.nodes, options.pods)
     if not options.units:
         return inputs
-    return Inputs(*in_units(inputs.nodes, inputs.pods, options.units), inputs.name)
+    nodes, pods = in_units(inputs.nodes, inputs.pods, options.units)
+    return replace(inputs, nodes=nodes, pods=pods)
 
 
 def read_shipped(name: str) -> Inputs:
@@ -93,4 +97,5 @@ def _of_files(nodes_file: str, pods_file: str) -> Inputs:
 def _of_cluster(rows: Mapping[str, object]) -> Inputs:
     nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster")
     pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster")
-    return Inputs(nodes, pods, "cluster")
+    notes = rows["notes"]
+    return Inputs(nodes, pods, "cluster", tuple(map(str, notes)) if isinstance(notes, list) else ())

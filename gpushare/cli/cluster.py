@@ -1,0 +1,160 @@
+"""A live cluster as rows of nodes and pods, in the words that `gpushare simulate` reads.
+
+Knows the API server's lists and what stands in them; not what is simulated. Nothing is written.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TypeVar
+
+from gpushare.core.model import NodeSpec, ObservedPod
+from gpushare.errors import SettingsError, WireError
+from gpushare.kube.api import Api
+from gpushare.kube.client import connect
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import is_unit
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES, PODS, Codec, Pod
+from gpushare.wire.pods import observe_pod
+
+Cells = dict[str, object]
+
+_T = TypeVar("_T")
+_MIB = 1 << 20
+_PAGE = "500"
+_TIMEOUT = 30.0
+_NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+_OF_A_DAEMON = "pod-template-generation"
+"""The label that the DaemonSet controller of kube-controller-manager gives its pods."""
+
+
+@dataclass
+class Cluster:
+    """Rows of nodes and of pods with the columns of gpushare/sim/trace.py; what was left out."""
+
+    nodes: list[Cells] = field(default_factory=list)
+    pods: list[Cells] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def live_rows(
+    kubeconfig: str, context: str, resource: str, unit: str
+) -> dict[str, list[Cells] | list[str]]:
+    """`nodes`, `pods` and `notes` of the cluster that kubectl would talk to, or the one named.
+
+    Raises SettingsError, ApiError, MessageError.
+    """
+    if not is_unit(unit):
+        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    names = Names.for_resource(resource)
+    client = connect(
+        kubeconfig or _usual_kubeconfig(),
+        context or None,
+        pool_size=1,
+        user_agent="gpushare-simulate",
+    )
+    try:
+        found = list_cluster(client, names, unit)
+    finally:
+        client.close()
+    return {"nodes": found.nodes, "pods": found.pods, "notes": found.notes}
+
+
+def list_cluster(api: Api, names: Names, unit: str) -> Cluster:
+    """The nodes that share GPU memory, and the pods that ask for it or run beside those that do.
+
+    What DaemonSets take of a node is there whatever comes: it makes the node smaller, and they are
+    no pods here. A node that is closed, or whose devices differ, is left out. Raises ApiError, and
+    MessageError where an answer cannot be read.
+    """
+    found = Cluster()
+    specs = {}
+    for node in _items(api, "/api/v1/nodes", NODES, {}, found):
+        spec = node_spec(node, names, unit)
+        why = _unfit(spec)
+        if why is None:
+            specs[spec.name] = spec
+        elif why:
+            found.notes.append(f"node {spec.name} is left out: {why}")
+    for pod in _items(api, "/api/v1/pods", PODS, _NOT_ENDED, found):
+        _take_pod(pod, names, specs, found)
+    found.nodes = [_node_cells(spec) for spec in specs.values()]
+    return found
+
+
+def _unfit(spec: NodeSpec) -> str | None:
+    """Why the node cannot be simulated; "" where it shares nothing, None where it can."""
+    if spec.closed is not None:
+        return spec.closed.value
+    if not spec.capacity:
+        return ""
+    if len(set(spec.capacity)) > 1:
+        return "its devices are of different sizes"
+    return "its CPU or memory is not known" if spec.cpu is None or spec.memory is None else None
+
+
+def _take_pod(pod: Pod, names: Names, specs: dict[str, NodeSpec], found: Cluster) -> None:
+    try:
+        seen = observe_pod(pod, names)
+    except WireError as error:
+        found.notes.append(f"a pod is left out: {error}")
+        return
+    request, host = seen.request, specs.get(seen.node)
+    labels = (pod.metadata and pod.metadata.labels) or {}
+    if not request.devices and _OF_A_DAEMON in labels:
+        if host is not None and host.cpu is not None and host.memory is not None:
+            cpu, memory = max(host.cpu - request.cpu, 0), max(host.memory - request.memory, 0)
+            specs[host.name] = replace(host, cpu=cpu, memory=memory)
+    elif request.devices or host is not None:
+        found.pods.append(_pod_cells(seen))
+
+
+def _node_cells(spec: NodeSpec) -> Cells:
+    return {
+        "name": spec.name,
+        "cpu_milli": spec.cpu,
+        "memory_mib": (spec.memory or 0) // _MIB,
+        "gpu": len(spec.capacity),
+        "units": spec.capacity[0],
+        "model": spec.models[0],
+    }
+
+
+def _pod_cells(seen: ObservedPod) -> Cells:
+    request = seen.request
+    return {
+        "name": str(seen.ref),
+        "cpu_milli": request.cpu,
+        "memory_mib": -(-request.memory // _MIB),
+        "gpu": request.devices,
+        "units": request.units,
+        "models": list(request.models),
+        "created": seen.created,
+    }
+
+
+def _items(
+    api: Api, path: str, codec: Codec[_T], query: Mapping[str, str], found: Cluster
+) -> Iterator[_T]:
+    """The objects of a list, page by page; what cannot be read is noted."""
+    more = ""
+    while True:
+        token = {"continue": more} if more else {}
+        body = api.request("GET", path, query={**query, "limit": _PAGE, **token}, timeout=_TIMEOUT)
+        page = codec.decode_list(body)
+        yield from page.items
+        found.notes += [f"left out: {bad}" for bad in page.bad]
+        more = page.continue_token
+        if not more:
+            return
+
+
+def _usual_kubeconfig() -> str:
+    """Where kubectl would look; "" in a pod without one."""
+    named = os.environ.get("KUBECONFIG")
+    usual = Path.home() / ".kube" / "config"
+    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
+        return named or ""
+    return str(usual)

@@ -1,0 +1,90 @@
+"""A live cluster as rows for the simulator: what is taken, what is left out and said."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli.cluster import live_rows
+from gpushare.errors import ApiError, SettingsError
+from gpushare.sim.rows import of_items
+from gpushare.sim.trace import nodes_of, pods_of
+from tests.integration.cluster import COUNT, MEM, PODS, Cluster, Json, inventory
+
+CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}
+
+
+def rows(cluster: Cluster, folder: Path) -> dict[str, list[Json]]:
+    found: dict[str, list[Json]] = live_rows(  # type: ignore[assignment]  # cells are anything
+        cluster.kubeconfig(folder), "", MEM, "GiB"
+    )
+    return found
+
+
+def cpu_pod(cluster: Cluster, node: str, **labels: str) -> None:
+    body = {
+        "metadata": {"name": f"cpu-{node}-{len(labels)}", "labels": labels},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "x", "resources": CPU}]},
+    }
+    cluster.create(PODS, "default", body)
+
+
+def test_nodes_and_pods_come_in_the_words_of_a_trace(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.node(devices=4, total=64)
+    pod = cluster.pod(8, annotations={COUNT: "2"})
+    found = rows(cluster, tmp_path)
+    (made,) = nodes_of(of_items("nodes", found["nodes"]), "nodes")
+    assert (made.name, made.cpu, made.memory) == (node, 96_000, 768 * 1024)
+    assert (made.devices, made.capacity) == (4, 16)
+    (asked,) = pods_of(of_items("pods", found["pods"]), "pods")
+    assert asked.name == f"default/{pod['metadata']['name']}"
+    assert (asked.devices, asked.units) == (2, 4)
+    assert asked.created
+    assert found["notes"] == []
+
+
+def test_what_daemons_take_makes_the_node_smaller(cluster: Cluster, tmp_path: Path) -> None:
+    node = cluster.node()
+    cpu_pod(cluster, node)
+    cpu_pod(cluster, node, **{"pod-template-generation": "1"})
+    found = rows(cluster, tmp_path)
+    assert [(row["cpu_milli"], row["memory_mib"]) for row in found["nodes"]] == [
+        (95_500, 767 * 1024)
+    ]
+    assert [(row["gpu"], row["cpu_milli"]) for row in found["pods"]] == [(0, 500)]
+
+
+def test_pods_without_gpu_elsewhere_and_pods_that_ended_are_no_load(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.node()
+    cpu_pod(cluster, cluster.node(total=0))
+    cluster.set_phase(cluster.pod(4), "Succeeded")
+    found = rows(cluster, tmp_path)
+    assert (len(found["nodes"]), found["pods"], found["notes"]) == (1, [], [])
+
+
+def test_what_is_left_out_is_said(cluster: Cluster, tmp_path: Path) -> None:
+    uneven, mixed = cluster.node(devices=3), cluster.node(annotations=inventory(16, 8))
+    cluster.pod(4, annotations={COUNT: "3"})
+    found = rows(cluster, tmp_path)
+    assert (found["nodes"], found["pods"]) == ([], [])
+    notes = "\n".join(map(str, found["notes"]))
+    assert f"node {uneven} is left out: GPU Memory is not a whole multiple" in notes
+    assert f"node {mixed} is left out: its devices are of different sizes" in notes
+    assert "a pod is left out: aliyun.com/gpu-mem: 4 cannot be split evenly" in notes
+
+
+def test_a_list_of_several_pages_comes_whole(cluster: Cluster, tmp_path: Path) -> None:
+    names = {cluster.node() for _ in range(501)}
+    assert {row["name"] for row in rows(cluster, tmp_path)["nodes"]} == names
+
+
+def test_a_cluster_that_cannot_be_asked_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
+    config = cluster.kubeconfig(tmp_path)
+    cluster.stop()
+    with pytest.raises(ApiError):
+        live_rows(config, "", MEM, "GiB")
+    with pytest.raises(SettingsError, match="--unit"):
+        live_rows(config, "", MEM, "apples")
+    with pytest.raises(SettingsError, match="does not exist"):
+        live_rows(str(tmp_path / "none"), "", MEM, "GiB")

@@ -1,0 +1,140 @@
+"""The command line of `gpushare simulate`: what words mean, and what is wrong in one line."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.errors import SettingsError
+from gpushare.sim.inputs import read_inputs, shipped
+from gpushare.sim.options import Options, read_options
+from gpushare.sim.rows import TraceError
+
+NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
+
+
+def read(line: str) -> Options:
+    return read_options(line.split())
+
+
+def test_the_form_of_the_command_is_understood() -> None:
+    options = read(
+        "churn --nodes n.csv --pods p.csv --policy fgd,shadow-price,fgd --seeds 42-44,7"
+        " --load 1.1 --life 12 --warmup 4 --wait --devices units:16 --json out.json --jobs 3"
+    )
+    assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
+    assert options.policies == ("fgd", "shadow-price")
+    assert options.seeds == (42, 43, 44, 7)
+    assert options.parameters == {"load": 1.1, "life": 12.0, "warmup": 4.0, "wait": True}
+    assert (options.json, options.jobs) == (Path("out.json"), 3)
+
+
+def test_a_newcomer_gets_the_shipped_trace_and_three_policies() -> None:
+    options = read("inflation")
+    assert (options.nodes, options.pods, options.units, options.output) == ("", "", 0, "table")
+    assert options.policies == ("device-bestfit", "fgd", "shadow-price")
+    inputs = read_inputs(options, None)
+    assert (len(inputs.nodes), inputs.devices, len(inputs.pods)) == (1213, 6212, 8152)
+
+
+def test_the_nine_traces_are_shipped() -> None:
+    assert sorted(shipped()) == NINE.split()
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "required: EXPERIMENT"),
+        ("deflation", "invalid choice: 'deflation'"),
+        ("inflation --seeds 9-1", "'9-1' is not 1 to 1000 seeds"),
+        ("inflation --seeds 1-999999999", "is not 1 to 1000 seeds"),
+        ("inflation --seeds 1-999,2000-2999", "more than 1000 seeds"),
+        ("inflation --seeds -1", "--seeds"),
+        ("inflation --seeds x", "'x' is not like 42-51"),
+        ("inflation --policy fgd,,x", "has an empty name"),
+        ("inflation --load 0", "is no number above 0 and up to 10"),
+        ("inflation --load nan", "is no number above 0 and up to 10"),
+        ("inflation --wait", "unrecognized arguments: --wait"),
+        ("inflation --devices units:0", "neither milli nor like units:16"),
+        ("inflation --devices 16", "neither milli nor like units:16"),
+        ("inflation --jobs 0", "--jobs"),
+        ("inflation --jobs 1.5", "is no whole number"),
+        ("inflation -o xml", "invalid choice: 'xml'"),
+        ("churn --life inf", "is no number above 0 and up to 1000"),
+    ],
+)
+def test_a_wrong_word_ends_with_2_and_one_line(
+    line: str, says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        read(line)
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert says in told.err
+    assert told.err.startswith("gpushare simulate")
+    assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
+        ("inflation --from-cluster --pods p.csv", "not of files"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(line: str, says: str) -> None:
+    with pytest.raises(SettingsError, match=says):
+        read(line)
+
+
+def test_nodes_with_units_of_their_own_want_pods_that_ask_for_them(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu,units,model\na,1,1,1,80,A100\n")
+    with pytest.raises(SettingsError, match="give --pods"):
+        read_inputs(read(f"inflation --nodes {nodes}"), None)
+    with pytest.raises(TraceError, match="cannot be read"):
+        read_inputs(read(f"inflation --nodes {nodes} --pods {tmp_path}/none.csv"), None)
+
+
+def test_ones_own_nodes_may_take_the_shipped_pods(tmp_path: Path) -> None:
+    nodes = tmp_path / "nodes.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu\na,96000,786432,8\n")
+    inputs = read_inputs(read(f"inflation --nodes {nodes} --pods gpuspec33"), None)
+    assert (inputs.devices, len(inputs.pods)) == (8, 8152)
+
+
+def test_sizes_are_rounded_up_to_units_of_a_device() -> None:
+    inputs = read_inputs(read("inflation --devices units:16"), None)
+    assert {node.capacity for node in inputs.nodes} == {16}
+    exact = read_inputs(read("inflation"), None)
+    for pod, before in zip(inputs.pods, exact.pods, strict=True):
+        assert 0 <= pod.units / 16 - before.units / 1000 < 1 / 16
+
+
+def test_devices_of_different_sizes_cannot_be_counted_anew(tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu,units\na,1,1,1,80\nb,1,1,1,40\n")
+    pods.write_text("name,cpu_milli,memory_mib,gpu,units\na,1,1,1,8\n")
+    with pytest.raises(TraceError, match="different sizes"):
+        read_inputs(read(f"inflation --nodes {nodes} --pods {pods} --devices units:16"), None)
+
+
+def test_a_live_cluster_comes_as_rows() -> None:
+    asked = []
+
+    def listing(*words: str) -> dict[str, object]:
+        asked.append(words)
+        node = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 2, "units": 16, "model": "T4"}
+        pod = {"name": "a/p", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 4}
+        return {"nodes": [node], "pods": [pod], "notes": ["node x is left out"]}
+
+    inputs = read_inputs(read("inflation --from-cluster --context prod"), listing)
+    assert asked == [("", "prod", "aliyun.com/gpu-mem", "GiB")]
+    assert (inputs.nodes[0].model, inputs.pods[0].units) == ("T4", 4)
+    assert inputs.notes == ("node x is left out",)
+
+
+def test_an_empty_cluster_is_told() -> None:
+    with pytest.raises(TraceError, match="nodes of the cluster: must be a list"):
+        read_inputs(
+            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": []}
+        )
