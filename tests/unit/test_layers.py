@@ -45,6 +45,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("extender.metrics",),
     "pynvml": ("device_plugin.devices",),
     "scipy": ("core.policies",),
+    "tqdm": ("sim.main",),
     "urllib3": ("kube.client", "localcluster"),
     "werkzeug": ("extender.app", "localcluster.api.apiserver"),
     "yaml": (
