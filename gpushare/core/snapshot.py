@@ -13,7 +13,7 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import Reason
+from gpushare.core.model import Reason, Request
 
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -27,6 +27,19 @@ Pinned = tuple[frozenset[int], tuple[int, ...]]
 """(sizes, devices) of a bound pod its device plug-in has not served yet."""
 
 
+KINDS = 5
+
+
+def pod_kind(request: Request, capacity: int) -> int:
+    """The column of `Snapshot.kinds` for a pod with GPU, on devices with so many units.
+
+    0: it shares a device; 1, 2, 3, 4: it has 1, 2, 3 or 4, or more whole devices.
+    """
+    if request.units < capacity and request.devices == 1:
+        return 0
+    return min((request.devices - 1).bit_length() + 1, KINDS - 1)
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """An immutable view of the books.
@@ -34,11 +47,12 @@ class Snapshot:
     names: node name by row ("" for an empty row). row: row by node name. generation: rises with
     every change. capacity, used: int64 (N, D) units. healthy: bool (N, D), False beyond a node's
     devices. model: int16 (N, D) index into `models`, -1 beyond. cpu_capacity, cpu_free: int64 (N,)
-    milli, memory_free: int64 (N,) bytes, all -1 capacity where unknown. cpu_only: int64 (N,) milli
-    held by pods without GPU. group: int32 (N,) equal for nodes that are alike when empty. closed:
-    int8 (N,) index into REASONS. order: int64 (N,) the rank of the node's name, the last key of
-    every order. row_generation: int64 (N,) generation of each row's last change. pinned: by row,
-    the bound pods whose equals have to wait or take the same devices (see decide).
+    milli, memory_capacity, memory_free: int64 (N,) bytes, all -1 capacity where unknown. cpu_only:
+    int64 (N,) milli held by pods without GPU. kinds: int16 (N, 5) pods by `pod_kind`. group: int32
+    (N,) equal for nodes that are alike when empty. closed: int8 (N,) index into REASONS. order:
+    int64 (N,) the rank of the node's name, the last key of every order. row_generation: int64 (N,)
+    generation of each row's last change. pinned: by row, the bound pods whose equals have to wait
+    or take the same devices (see decide).
     """
 
     names: tuple[str, ...]
@@ -50,9 +64,11 @@ class Snapshot:
     model: npt.NDArray[np.int16]
     models: tuple[str, ...]
     cpu_capacity: Ints
+    memory_capacity: Ints
     cpu_free: Ints
     memory_free: Ints
     cpu_only: Ints
+    kinds: npt.NDArray[np.int16]
     group: npt.NDArray[np.int32]
     closed: npt.NDArray[np.int8]
     order: Ints

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.model import NodeSpec, Request, Shares
-from gpushare.core.snapshot import REASONS, Bools, Ints, Pinned, Snapshot
+from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot, pod_kind
 
 _BOUND = 2**48
 """CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
@@ -36,6 +36,7 @@ class _Layout(NamedTuple):
     model: npt.NDArray[np.int16]
     models: tuple[str, ...]
     cpu_capacity: Ints
+    memory_capacity: Ints
     group: npt.NDArray[np.int32]
     closed: npt.NDArray[np.int8]
     order: Ints
@@ -54,6 +55,7 @@ class Tally:
         self._healthy = np.zeros((0, 1), dtype=bool)
         # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
         self._host = np.zeros((0, 5), dtype=np.int64)
+        self._kinds = np.zeros((0, KINDS), dtype=np.int16)
         self._closed = np.zeros(0, dtype=np.int8)
         self._changed = np.zeros(0, dtype=np.int64)
         self._layout: _Layout | None = None
@@ -142,7 +144,8 @@ class Tally:
         used, changed, cpu_only = (
             array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
         )
-        for array in (free, used, changed, cpu_only):
+        kinds = self._kinds[:count].copy()
+        for array in (free, used, changed, kinds, cpu_only):
             array.flags.writeable = False
         return Snapshot(
             **self._layout._asdict(),
@@ -151,6 +154,7 @@ class Tally:
             cpu_free=free[:, 0],
             memory_free=free[:, 1],
             cpu_only=cpu_only,
+            kinds=kinds,
             row_generation=changed,
             pinned=pinned,
         )
@@ -180,6 +184,7 @@ class Tally:
             model=model,
             models=tuple(models),
             cpu_capacity=self._host[:count, 0].copy(),
+            memory_capacity=self._host[:count, 2].copy(),
             group=group,
             closed=self._closed[:count].copy(),
             order=order,
@@ -204,7 +209,10 @@ class Tally:
         cpu = min(request.cpu, _BOUND)
         host[1] += sign * cpu
         host[3] += sign * min(request.memory, _BOUND)
-        if not request.devices:
+        if request.devices:
+            largest = max(spec.capacity, default=0) if spec else 0
+            self._kinds[row, pod_kind(request, largest)] += sign
+        else:
             host[4] += sign * cpu
         self._mark(row)
 
@@ -213,8 +221,10 @@ class Tally:
         self._changed[row] = self.generation
 
     def _clear(self, row: int) -> None:
-        for array in (self._capacity, self._used, self._host, self._closed, self._healthy):
+        for array in (self._capacity, self._used, self._host, self._kinds):
             array[row] = 0
+        self._closed[row] = 0
+        self._healthy[row] = False
         self._mark(row)
 
     def _grow_rows(self) -> int:
@@ -222,9 +232,15 @@ class Tally:
         self._specs.append(None)
         if row == len(self._used):
             more = max(64, row)
-            self._capacity, self._used, self._healthy, self._host = (
+            self._capacity, self._used, self._healthy, self._host, self._kinds = (
                 np.pad(array, ((0, more), (0, 0)))
-                for array in (self._capacity, self._used, self._healthy, self._host)
+                for array in (
+                    self._capacity,
+                    self._used,
+                    self._healthy,
+                    self._host,
+                    self._kinds,
+                )
             )
             self._closed = np.pad(self._closed, (0, more))
             self._changed = np.pad(self._changed, (0, more))

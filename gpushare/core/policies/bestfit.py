@@ -1,0 +1,30 @@
+"""bestfit: the node with the least CPU and GPU left over, and on it the tightest device.
+
+The "best-fit" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included.
+"""
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.ground import PerLayout, ground, on_tightest, with_blind
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import Workload
+
+LARGEST_CPU, LARGEST_GPU = 128_000, 8_000
+"""What counts as a whole node's worth of CPU and GPU, both in milli: the scales as published."""
+
+
+class BestFit:
+    """floor(100 (1 - the mean of the shares of CPU and GPU left over))."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """It judges by what is left of a node, whatever comes."""
+        self._ground = PerLayout(ground)
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """By what the node has left once the request is placed."""
+        facts, free = self._ground(snapshot), snapshot.free[rows]
+        gpu = (free.sum(axis=1) - request.total) * facts.milli[rows]
+        cpu = snapshot.cpu_free[rows] - request.cpu
+        value = np.floor(100 * (1 - (cpu / LARGEST_CPU + gpu / LARGEST_GPU) / 2))
+        return with_blind(on_tightest(value, free, request), facts, snapshot, rows, request)

@@ -1,0 +1,37 @@
+"""clustering: pods of one kind together, on the fullest such node.
+
+The "gpu-clustering" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding
+included: kinds are shares of a device, and 1, 2, 4 or 8 whole devices. On the node the tightest
+device; a pod without GPU goes to the first node.
+"""
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.bestfit import LARGEST_GPU
+from gpushare.core.policies.ground import PerLayout, ground, on_tightest
+from gpushare.core.snapshot import Floats, Rows, Snapshot, pod_kind
+from gpushare.core.workload import Workload
+
+
+class Clustering:
+    """75 for nodes that run this kind alone, 50 with others, 25 for none, 0; up to 25 if full."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """It judges by what runs on a node, whatever comes."""
+        self._ground = PerLayout(ground)
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """By the kinds of pods on the node, then by how full it is."""
+        facts, free = self._ground(snapshot), snapshot.free[rows]
+        if not request.devices:
+            return np.zeros(free.shape)
+        kinds = snapshot.kinds[rows]
+        share, whole = (pod_kind(request, capacity) for capacity in (request.units + 1, 1))
+        kind = np.where(request.units < facts.capacity[rows], share, whole)
+        own = np.take_along_axis(kinds, kind[:, None], axis=1)[:, 0]
+        others = kinds.sum(axis=1) > own
+        base = np.select([(own > 0) & ~others, own > 0, ~others], [75, 50, 25], 0)
+        gpu = free.sum(axis=1) * facts.milli[rows]
+        value = base + np.floor(25 * (LARGEST_GPU - gpu) / LARGEST_GPU)
+        return on_tightest(value, free, request)

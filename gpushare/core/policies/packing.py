@@ -1,0 +1,42 @@
+"""packing: used devices first, then idle devices of used nodes, then fresh nodes.
+
+The "gpu-packing" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included.
+A pod without GPU goes to the first node.
+"""
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.ground import MILLI, PerLayout, ground, idle, on_tightest, tightest
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import Workload
+
+
+class Packing:
+    """A whole number: over 50 on used devices, 33..50 on idle ones, less on idle nodes."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """It judges by what is in use, whatever comes."""
+        self._ground = PerLayout(ground)
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """By the state of the tightest devices and of their node."""
+        free = snapshot.free[rows]
+        if not request.devices:
+            return np.zeros(free.shape)
+        untouched = idle(snapshot, rows)
+        fresh = untouched.sum(axis=1)
+        chosen = tightest(free, request)
+        if request.devices == 1:
+            # Of equally tight devices one is meant.
+            chosen &= np.cumsum(chosen, axis=1) == 1
+        opened = (chosen & untouched).sum(axis=1)
+        percent = np.floor(free * self._ground(snapshot).milli[rows][:, None] * 100 / MILLI)
+        room = np.where(chosen, percent, 0).sum(axis=1)
+        whole_node = fresh == (snapshot.capacity[rows] > 0).sum(axis=1)
+        value = np.select(
+            [whole_node, opened > 0],
+            [np.maximum(33 - fresh, fresh), np.maximum(50 - opened, 33)],
+            np.maximum(100 - room // 10, 50),
+        )
+        return on_tightest(value, free, request)
