@@ -1,18 +1,23 @@
-"""Control planes for the tests: one that most of them share, others on request.
+"""Control planes for the tests: one with a scheduler and an extender that most share, one without.
 
 Every test here needs Kubernetes' own programs, and is skipped where there are none.
 """
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.e2e.binaries import needed
+from tests.e2e.pair import Access, Pair
 from tests.e2e.plane import Plane
-from tests.e2e.processes import until
 from tests.e2e.world import World
 
 MakePlane = Callable[[], Plane]
+MakeWorld = Callable[..., World]
+"""The arguments are World's, without plane and folder."""
+MakePair = Callable[..., Pair]
+"""The arguments are Pair's, without the folder."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -38,8 +43,10 @@ def make_plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakePlane]:
 
 
 @pytest.fixture(scope="session")
-def shared_world(make_plane: MakePlane) -> Iterator[World]:
-    world = World(make_plane())
+def shared_world(
+    make_plane: MakePlane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[World]:
+    world = World(make_plane(), tmp_path_factory.mktemp("world"))
     try:
         world.start()
         assert "orbidden" not in world.extender.log, world.extender.log
@@ -69,17 +76,54 @@ def _audited(world: World, unwanted: tuple[str, ...]) -> Iterator[World]:
     begin = len(world.extender.log)
     yield world
     try:
-        agrees(world)
+        world.agrees()
         log = world.extender.log[begin:]
         assert not [word for word in unwanted if word in log], log
     finally:
         world.objects.clear()
-        agrees(world)
+        world.agrees()
 
 
-def agrees(world: World) -> None:
-    """Return once the extender's books are what the API server's objects call for."""
-    until(
-        lambda: world.extender.inspect() == world.objects.inspect(),
-        lambda: f"{world.extender.inspect()}\n{world.objects.inspect()}\n{world.told()}",
-    )
+@pytest.fixture(scope="session")
+def shared_plane(make_plane: MakePlane) -> Plane:
+    """A control plane on which nothing schedules but what a test starts."""
+    return make_plane()
+
+
+@pytest.fixture
+def plane(shared_plane: Plane) -> Iterator[Plane]:
+    """The same, emptied after the test."""
+    yield shared_plane
+    shared_plane.objects().clear()
+
+
+@pytest.fixture
+def make_world(plane: Plane, tmp_path: Path) -> Iterator[MakeWorld]:
+    """Puts together worlds of other kinds, one after another; all are ended."""
+    made: list[World] = []
+
+    def make(**options: object) -> World:
+        options = {"flags": ("--leadership", "off"), **options}
+        folder = tmp_path / f"world-{len(made)}"
+        made.append(World(plane, folder, **options))  # type: ignore[arg-type]  # passed on
+        return made[-1]
+
+    yield make
+    for world in made:
+        world.stop()
+
+
+@pytest.fixture
+def make_pair(tmp_path: Path) -> Iterator[MakePair]:
+    """Puts together pairs that elect a leader; all are ended."""
+    made: list[Pair] = []
+
+    def make(text: str, access: Access, **options: object) -> Pair:
+        folder = tmp_path / f"pair-{len(made)}"
+        options = {"scheduler_flags": (), **options}
+        made.append(Pair(folder, text, access, **options))  # type: ignore[arg-type]  # passed on
+        return made[-1]
+
+    yield make
+    for pair in made:
+        pair.stop()

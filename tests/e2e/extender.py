@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gpushare.localcluster.client import HttpClient
-from tests.e2e.processes import Process
+from tests.e2e.processes import PATIENCE, Process
 from tests.integration.process import free_port
 from tests.integration.verbs import Reply, Verbs
 
@@ -21,22 +21,48 @@ _TIMEOUT = 15.0
 class Extender(Verbs):
     """An extender process; `url` is what kube-scheduler calls."""
 
-    def __init__(self, folder: Path, port: int, kubeconfig: Path, *flags: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        kubeconfig: Path,
+        *flags: str,
+        prefix: tuple[str, ...] = (),
+    ) -> None:
         self._folder = folder
         health = free_port()
         self.url = f"http://127.0.0.1:{port}{_PREFIX}"
         self._http = HttpClient(self.url)
         self._health = HttpClient(f"http://127.0.0.1:{health}")
         self._command = [
-            *(*GPUSHARE, "serve", "--kubeconfig", str(kubeconfig), *flags),
+            *(*prefix, *GPUSHARE, "serve", "--kubeconfig", str(kubeconfig), *flags),
             *("--health-listen", f"127.0.0.1:{health}"),
         ]
         self.process: Process | None = None
 
     def start(self) -> None:
         """Return once it leads and its books are full."""
+        self.launch()
+        self.wait_ready()
+
+    def launch(self) -> None:
+        """Start it; who leads may be another."""
         self.process = Process("extender", self._command, self._folder)
-        self.process.wait(self.ready, "is not ready")
+
+    def wait_ready(self, seconds: float = PATIENCE) -> None:
+        """Return once it leads and its books are full; fail with its last lines."""
+        assert self.process, "launched"
+        self.process.wait(self.ready, "is not ready", seconds)
+
+    def wait_answering(self) -> None:
+        """Return once it takes calls, leading or not."""
+        assert self.process, "launched"
+        self.process.wait(self._answers, "does not answer")
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            return self.inspect_reply().status in {200, 503}
+        return False
 
     def kill(self) -> None:
         """SIGKILL master and worker."""

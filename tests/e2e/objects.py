@@ -61,6 +61,12 @@ class Objects:
         }
         return self.api.create(PODS, body).body
 
+    def priority(self, name: str, value: int) -> None:
+        """A priority class, which may be there already."""
+        body = {"metadata": {"name": name}, "value": value}
+        reply = self.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        assert reply.status in {201, 409}, reply.body
+
     def many(self, sizes: Iterable[int]) -> list[Json]:
         """New pods, made at once as far as one client can."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
@@ -71,9 +77,7 @@ class Objects:
             list(pool.map(self._delete, pods))
 
     def _delete(self, pod: Json) -> None:
-        meta = pod["metadata"]
-        path = f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
-        reply = self.api.delete(path, {"gracePeriodSeconds": 0})
+        reply = self.api.delete(self.path(pod), {"gracePeriodSeconds": 0})
         assert reply.status in {200, 404}, reply.body
 
     def patch(self, path: str, change: Json) -> None:
@@ -94,8 +98,13 @@ class Objects:
     def pods(self) -> list[Json]:
         return list(self.api.get("/api/v1/pods").body["items"])
 
+    @staticmethod
+    def path(pod: Json) -> str:
+        meta = pod["metadata"]
+        return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
+
     def get(self, pod: Json) -> Json:
-        reply = self.api.get(f"{PODS}/{pod['metadata']['name']}")
+        reply = self.api.get(self.path(pod))
         assert reply.status == 200, reply.body
         return reply.body
 

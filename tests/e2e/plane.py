@@ -12,12 +12,16 @@ from base64 import b64encode
 from pathlib import Path
 
 from tests.contract.apiserver.client import Api
+from tests.e2e.objects import Objects
 from tests.e2e.processes import Process
 from tests.integration.process import free_port
 
-ADMIN, SCHEDULER = "admin", "system:kube-scheduler"
-_GROUPS = {ADMIN: "system:masters", SCHEDULER: ""}
-"""Users and their groups: RBAC knows system:masters and system:kube-scheduler from the start."""
+ADMIN, SCHEDULER, EXTENDER = "admin", "system:kube-scheduler", "gpushare-extender"
+_GROUPS = {ADMIN: "system:masters", SCHEDULER: "", EXTENDER: ""}
+"""Users and their groups: RBAC knows system:masters and system:kube-scheduler from the start.
+
+The extender's user is for the wiring where it has a certificate; elsewhere it has an account.
+"""
 
 _KUBECONFIG = """\
 apiVersion: v1
@@ -92,6 +96,10 @@ class Plane:
     def api(self, token: str = "") -> Api:
         """A client; the administrator's where no token is given."""
         return Api(self.url, token=token or self._tokens[ADMIN], ca=str(self.ca))
+
+    def objects(self) -> Objects:
+        """What is in the cluster, in the administrator's hands."""
+        return Objects(self.api())
 
     def kubeconfig(self, user: str, token: str = "") -> Path:
         """The file of a kubeconfig; `token` is for users that the plane does not know by itself."""

@@ -46,14 +46,16 @@ class Process:
     def last_lines(self) -> str:
         return "\n".join(self.log.splitlines()[-_SHOWN:])
 
-    def wait(self, condition: Callable[[], bool], what: str) -> None:
+    def wait(self, condition: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         """Return once the condition holds; fail with the last lines if it ends or is late."""
 
         def checked() -> bool:
             self.running()
             return condition()
 
-        until(checked, lambda: f"{self.name}: {what}; its last lines:\n{self.last_lines()}")
+        until(
+            checked, lambda: f"{self.name}: {what}; its last lines:\n{self.last_lines()}", seconds
+        )
 
     def kill(self) -> None:
         """End it and what it has started, at once. Does nothing where it has ended."""

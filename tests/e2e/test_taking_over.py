@@ -4,20 +4,19 @@ The state is what a real API server showed of it (tests/data/golden/aliyun).
 """
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.contract.apiserver.client import Json
-from tests.e2e.conftest import MakePlane, agrees
+from tests.e2e.conftest import MakeWorld
 from tests.e2e.objects import NODES, PODS
 from tests.e2e.world import World
 
 _RECORDED = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
 _MIB = "no-address-mib"
 """Its cluster counts in MiB, which is a setting of the extender."""
-CASES = sorted(folder.name for folder in _RECORDED.iterdir() if folder.name != _MIB)
+CASES = sorted(folder.name for folder in _RECORDED.iterdir())
 _KEPT = ("name", "labels", "annotations")
 
 
@@ -37,33 +36,22 @@ def kept(body: Json) -> Json:
     return {key: value for key, value in body["metadata"].items() if key in _KEPT}
 
 
-@pytest.fixture(scope="module")
-def installed(make_plane: MakePlane) -> Iterator[World]:
-    """A world whose processes each test starts when the state is there."""
-    world = World(make_plane(), flags=("--leadership", "off"))
-    yield world
-    world.stop()
-
-
 @pytest.mark.parametrize("case", CASES)
 def test_its_pods_keep_their_devices_and_new_ones_fit_beside_them(
-    installed: World, case: str
+    make_world: MakeWorld, case: str
 ) -> None:
-    world, objects = installed, installed.objects
+    unit = "MiB" if case == _MIB else "GiB"
+    world = make_world(flags=("--leadership", "off", "--unit", unit))
+    objects = world.objects
     load(world, case)
     before = {pod["metadata"]["uid"]: pod["metadata"] for pod in objects.pods()}
     world.start()
-    try:
-        agrees(world)
-        own = objects.many([1, 2, 3])
-        nodes = objects.nodes()
-        for pod in own if nodes else ():
-            objects.lands(pod, world.told)
-        agrees(world)
-        now = {pod["metadata"]["uid"]: pod["metadata"] for pod in objects.pods()}
-        names = ("annotations", "labels")
-        bound = [uid for uid, meta in before.items() if meta.get("annotations")]
-        assert all(now[uid].get(key) == before[uid].get(key) for uid in bound for key in names)
-    finally:
-        world.objects.clear()
-        world.kill()
+    world.agrees()
+    own = objects.many([1, 2, 3])
+    for pod in own if objects.nodes() else ():
+        objects.lands(pod, world.told)
+    world.agrees()
+    now = {pod["metadata"]["uid"]: pod["metadata"] for pod in objects.pods()}
+    names = ("annotations", "labels")
+    bound = [uid for uid, meta in before.items() if meta.get("annotations")]
+    assert all(now[uid].get(key) == before[uid].get(key) for uid in bound for key in names)

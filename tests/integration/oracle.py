@@ -111,9 +111,14 @@ def _dashed(resource: str) -> str:
 
 def _limits(pod: Json, resource: str) -> list[int]:
     return [
-        int((container.get("resources", {}).get("limits") or {}).get(resource, 0))
+        _whole(str((container.get("resources", {}).get("limits") or {}).get(resource, 0)))
         for container in pod["spec"]["containers"]
     ]
+
+
+def _whole(quantity: str) -> int:
+    """The API server writes 2000 as 2k."""
+    return int(quantity.removesuffix("k")) * (1000 if quantity.endswith("k") else 1)
 
 
 def _pod(pod: Json, units: int) -> Json:
