@@ -103,6 +103,10 @@ class Gate:
             self._asked_after = fence
             self._sources["pods"].reflector.request_relist()
 
+    def shown(self, name: str) -> str:
+        """Up to which resourceVersion the books hold that collection; "" where that is open."""
+        return self._sources[name].reflector.shown
+
     def state(self) -> dict[str, float]:
         """Values for metrics."""
         now = self._clock()

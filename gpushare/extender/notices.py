@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gpushare.core.model import PodRef, Shares
+from gpushare.extender.audit import Finding
 from gpushare.extender.books import Library
 from gpushare.extender.eventflow import NoFits
 from gpushare.extender.events import Records
@@ -21,6 +22,7 @@ NO_FIT = "GPUShareNoFit"
 UNHEALTHY = "GPUShareDeviceUnhealthy"
 HEALTHY = "GPUShareDeviceHealthy"
 MISMATCH = "GPUShareAllocationMismatch"
+BOOKS_WRONG = "GPUShareBooksWrong"
 
 _MISMATCHES = {
     "placement_edited": "the annotations of the pod were changed after it was bound;"
@@ -76,6 +78,13 @@ class Notices:
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
         note = f"0 of {total} nodes take the pod: {parts}"
         self._records.record(about, NO_FIT, "Scheduling", note, warning=True)
+
+    def books_wrong(self, finding: Finding, healed: bool) -> None:
+        """An audit found the books wrong."""
+        now = "put on the safe side" if healed else "left as it is"
+        about = _pod(finding.pod) if finding.pod else _node(finding.node)
+        note = f"{finding.resource}: {finding}; {now}"
+        self._records.record(about, BOOKS_WRONG, "Auditing", note, warning=True)
 
     def tick(self, ready: bool) -> None:
         """Tell what the books show since the last call; called about once a second, by one thread.

@@ -200,6 +200,11 @@ class ListWatch(Generic[PageT, EventT]):
         )
         return flags + place + times + trouble
 
+    @property
+    def version(self) -> str:
+        """Where in history the last thing delivered stands; "" before a list, and after trouble."""
+        return self._version
+
     def request_relist(self) -> None:
         """Have the collection listed anew; a list already begun does not count as that."""
         self._relist_wanted = True

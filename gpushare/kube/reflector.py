@@ -60,12 +60,18 @@ class Reflector(Generic[PageT, EventT]):
         self._relist = False
         self._lines: Lines | None = None
         self._due = NEVER
+        self._shown = ""
         self._thread: threading.Thread | None = None
 
     @property
     def status(self) -> ListWatch[PageT, EventT]:
         """The machine, to be read only: synced, last_contact, listed_at and the counts."""
         return self._machine
+
+    @property
+    def shown(self) -> str:
+        """Up to which resourceVersion the sink has been told everything; "" where that is open."""
+        return self._shown
 
     def start(self) -> None:
         """Run in a thread of its own."""
@@ -142,6 +148,7 @@ class Reflector(Generic[PageT, EventT]):
         whole = self._machine.on_page(body, self._clock())
         if whole is not None:
             self._deliver(partial(self._sink.replace, whole.pages, whole.started))
+            self._shown = self._machine.version
 
     def _watch(self, action: Watch) -> None:
         self._expect(2 * action.connect_timeout)
@@ -169,6 +176,7 @@ class Reflector(Generic[PageT, EventT]):
                 event = self._machine.on_line(line, self._clock())
                 if event is not None:
                     self._deliver(partial(self._sink.apply, event))
+                self._shown = self._machine.version
                 if not self._machine.watching or self._interrupted():
                     break
                 self._expect(silence)

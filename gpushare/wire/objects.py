@@ -156,8 +156,17 @@ class _List(Struct, Generic[_T], gc=False):
     items: list[_T] | None = None
 
 
+class _Identity(Struct, gc=False, rename="camel"):
+    """What names an object, and nothing else that might not decode."""
+
+    name: str | None = None
+    namespace: str | None = None
+    uid: str | None = None
+    resource_version: str | None = None
+
+
 class _Identified(Struct, gc=False):
-    metadata: Metadata | None = None
+    metadata: _Identity | None = None
 
 
 class _WatchEvent(Struct, gc=False):
@@ -292,14 +301,14 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
 def _describe(raw: Raw, error: Exception) -> tuple[Bad, str]:
     """(who the object is as far as can be read, its resourceVersion)."""
     try:
-        metadata = _IDENTIFIED.decode(raw).metadata or Metadata()
+        metadata = _IDENTIFIED.decode(raw).metadata or _Identity()
     except _UNDECODABLE:
-        metadata = Metadata()
+        metadata = _Identity()
     ref = PodRef(metadata.namespace or "", metadata.name or "", metadata.uid or "")
     return Bad(ref, _plain(error)), _version_of(metadata)
 
 
-def _version_of(metadata: Metadata | None) -> str:
+def _version_of(metadata: Metadata | _Identity | None) -> str:
     return (metadata.resource_version or "") if metadata else ""
 
 

@@ -94,6 +94,20 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     )
 
 
+def units_of(pod: Pod, resource: str) -> int:
+    """The units a pod asks for, over all its devices: the `total` of its request.
+
+    A tenth of the cost of `observe_pod`. Raises QuantityError.
+    """
+    spec = pod.spec or PodSpec()
+    regular, inits = spec.containers or (), spec.init_containers or ()
+    units = [_gpu_units(container, resource) for container in regular]
+    total = _peak(units, inits, lambda container: _gpu_units(container, resource))
+    if total > MAX_UNITS:
+        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
+    return total
+
+
 def priority_of(pod: Pod) -> int:
     """The pod's priority; 0 where it has none, as in kube-scheduler (corev1helpers.PodPriority)."""
     return (pod.spec and pod.spec.priority) or 0
@@ -113,10 +127,10 @@ def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares]:
         cpu=_host_sum(spec, regular, inits, "cpu", to_milli),
         memory=_host_sum(spec, regular, inits, "memory", to_bytes),
     )
-    units = [_gpu_units(container, names.resource) for container in regular]
-    total = _peak(units, inits, lambda container: _gpu_units(container, names.resource))
-    if total > MAX_UNITS:
-        raise QuantityError(f"{names.resource}: the pod's total is larger than {MAX_UNITS}")
+    total = units_of(pod, names.resource)
+    if not total:
+        return plain, 0, ()
+    units = (_gpu_units(container, names.resource) for container in regular)
     return plain, total, tuple((index, asked) for index, asked in enumerate(units) if asked)
 
 

@@ -161,3 +161,9 @@ def test_the_binding_carries_uid_and_annotations() -> None:
         "metadata": {"name": "pod", "namespace": "team", "uid": "u-1", "annotations": {"K": "v"}},
         "target": {"apiVersion": "v1", "kind": "Node", "name": "node-a"},
     }
+
+
+def test_an_odd_object_is_named_whatever_else_of_its_metadata_is_odd() -> None:
+    metadata = {"name": "p", "namespace": "d", "uid": "u", "labels": {"a": 1}, "annotations": 7}
+    page = PODS.decode_list(json.dumps({"items": [{"metadata": metadata}]}).encode())
+    assert [bad.ref for bad in page.bad] == [PodRef("d", "p", "u")]

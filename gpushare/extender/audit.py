@@ -1,0 +1,130 @@
+"""Are the books right? What they hold against what their entries sum to, and against a fresh list.
+
+Pure: compares values and says what differs. What is done about it, and when a difference counts, is
+in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory are
+not, nor where on its node a pod is (users may edit annotations; the books keep what they saw first,
+and an alarm tells of the edit).
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import NamedTuple
+
+from gpushare.core.model import Entry, NodeSpec, PodRef, State
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import pod_ref
+
+MISSING = "not charged"
+MISPLACED = "charged elsewhere, or less than it asks"
+OVERCHARGED = "charged more than it asks"
+LEAKED = "charged although it is gone"
+SHAPE = "other devices than the node has"
+ARRAYS = "sums that are not those of the entries"
+HALF = "half assumed"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference; equal ones are the same difference seen again.
+
+    what: one of the texts above. node: where it is in the books, else on the API server. pod: whom
+    it concerns, if not a node. detail: what differs. seen: what the books ought to know.
+    """
+
+    resource: str
+    what: str
+    node: str = ""
+    pod: PodRef | None = None
+    detail: str = ""
+    seen: Pod | NodeSpec | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """The finding in a sentence's end."""
+        whom = f"pod {self.pod} on node {self.node}" if self.pod else f"node {self.node}"
+        return f"{whom}: {self.what}" + (f" ({self.detail})" if self.detail else "")
+
+
+class Holder(NamedTuple):
+    """A bound pod as listed: where it is and how many units it asks for."""
+
+    node: str
+    units: int
+    pod: Pod
+
+
+def compare_pods(
+    resource: str,
+    entries: Mapping[str, Entry],
+    listed: Mapping[str, Holder],
+    unread: Collection[str],
+) -> Iterator[Finding]:
+    """The differences between the charges and the bound pods that ask for devices, both by uid.
+
+    unread: uids of pods that are listed but make no sense; whatever they hold is kept. An assumed
+    charge that is not listed is a bind under way.
+    """
+    for uid, (node, asked, pod) in listed.items():
+        entry = entries.get(uid)
+        if entry is None:
+            yield Finding(resource, MISSING, node, pod_ref(pod), seen=pod)
+            continue
+        least, most = _charged(entry)
+        if entry.node != node or least < asked:
+            told = f"{least} units, on node {node} it asks for {asked}"
+            yield Finding(resource, MISPLACED, entry.node, entry.ref, told, pod)
+        elif most > asked:
+            told = f"{most} units, it asks for {asked}"
+            yield Finding(resource, OVERCHARGED, entry.node, entry.ref, told)
+    for uid in entries.keys() - listed.keys() - set(unread):
+        entry = entries[uid]
+        if entry.state is State.BOUND:
+            yield Finding(resource, LEAKED, entry.node, entry.ref)
+
+
+def compare_nodes(
+    resource: str,
+    known: Mapping[str, NodeSpec],
+    listed: Mapping[str, NodeSpec],
+    unread: Collection[str],
+) -> Iterator[Finding]:
+    """The differences between the shapes of nodes, by name, in the books and as listed."""
+    nothing = NodeSpec("")
+    for name in sorted((known.keys() | listed.keys()) - set(unread)):
+        ours, theirs = known.get(name, nothing), listed.get(name, nothing)
+        if _devices(ours) != _devices(theirs):
+            told = f"books {_told(ours)}, API server {_told(theirs)}"
+            yield Finding(resource, SHAPE, name, detail=told, seen=replace(theirs, name=name))
+
+
+def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
+    """The node as it was seen, but with nothing free that was not free as it is known."""
+    pairs = list(zip_longest(known.capacity, seen.capacity, fillvalue=0))
+    healthy = zip_longest(known.healthy, seen.healthy, fillvalue=False)
+    wider = max(known, seen, key=lambda spec: len(spec.capacity))
+    return replace(
+        wider,
+        capacity=tuple(min(pair) for pair in pairs),
+        healthy=tuple(all(pair) for pair in healthy),
+        closed=known.closed or seen.closed,
+    )
+
+
+def _charged(entry: Entry) -> tuple[int, int]:
+    """(least, most) units the entry can be said to charge; they differ only by a mistake."""
+    if entry.placement is None:
+        return entry.request.total, entry.request.total
+    held = sum(units for _, units in entry.placement)
+    return min(held, entry.request.total), max(held, entry.request.total)
+
+
+def _devices(spec: NodeSpec) -> tuple[object, ...]:
+    return (spec.capacity, spec.healthy, spec.closed)
+
+
+def _told(spec: NodeSpec) -> str:
+    units = ",".join(
+        f"{units}{'' if ok else ' (unhealthy)'}"
+        for units, ok in zip(spec.capacity, spec.healthy, strict=False)
+    )
+    return (units or "none") + (f", closed: {spec.closed.value}" if spec.closed else "")

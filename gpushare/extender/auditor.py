@@ -1,0 +1,294 @@
+"""The thread that audits the books once a minute, and what it does about what it finds.
+
+A list and the watch show different moments, so a difference between books and list counts only when
+the next audit finds it again and the watch had meanwhile come to where the first list stood: the
+books are copied before each list, so what was bound or gone in the first list must be in the copy.
+Differences within the books count at once.
+
+What is wrong is healed towards less free memory only: a pod that is not charged gets charged, a
+node is narrowed, sums grow. What is charged for nothing stays charged, and told, until somebody
+ends this process: an audit that frees would need as much trust as the books.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef
+from gpushare.errors import ApiError, ApiNotFound, WireError
+from gpushare.extender.audit import (
+    ARRAYS,
+    HALF,
+    MISPLACED,
+    MISSING,
+    SHAPE,
+    Finding,
+    Holder,
+    compare_nodes,
+    compare_pods,
+    narrowed,
+)
+from gpushare.extender.books import Books, Library
+from gpushare.extender.logs import Line
+from gpushare.kube.api import Api
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Node, Pod
+from gpushare.wire.pods import observe_pod, units_of
+
+log = logging.getLogger("gpushare.audit")
+
+_T = TypeVar("_T")
+
+EVERY = 60.0
+_PAGE = "500"
+_TIMEOUT = 10.0
+_BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_STUCK = 120.0
+
+Tell = Callable[[Finding, bool], None]
+"""Told of each new finding, and whether it has been healed."""
+
+
+class Auditor:
+    """Audits all books; `audit` once, or `start` to have it done every minute.
+
+    unit: the memory unit of the cluster. not_ready: why not to look now (the books are being filled
+    or are old, another process leads), or "". shown: up to which resourceVersion the books hold a
+    collection ("nodes", "pods").
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        library: Library,
+        unit: str,
+        *,
+        not_ready: Callable[[], str],
+        shown: Callable[[str], str],
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._library = library
+        self._unit = unit
+        self._not_ready = not_ready
+        self._shown = shown
+        self._tell = tell
+        self._clock = clock
+        self._nodes = _Suspects()
+        self._pods = _Suspects()
+        self._open: dict[str, frozenset[Finding]] = {}
+        self._audits = self._found = self._healed = 0
+        self._beat = self._last = clock()
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Audit every minute, in a thread."""
+        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; an audit under way is not waited for long."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def stuck(self) -> bool:
+        """Whether the thread has not turned for long."""
+        return self._clock() - self._beat > EVERY + _STUCK
+
+    def state(self) -> dict[str, float]:
+        """Values for metrics."""
+        return {
+            "audits_total": self._audits,
+            "audit_age_seconds": self._clock() - self._last,
+            "audit_findings": sum(map(len, self._open.values())),
+            "audit_findings_total": self._found,
+            "audit_healed_total": self._healed,
+        }
+
+    def audit(self) -> None:
+        """Look once. Raises ApiError where the API server does not list."""
+        if self._not_ready():
+            self._open = {}
+            self._nodes, self._pods = _Suspects(), _Suspects()
+            return
+        self._note("sums", frozenset(self._within()))
+        self._note("lists", self._against_the_api_server())
+        self._audits += 1
+        self._last = self._clock()
+
+    def _note(self, part: str, found: frozenset[Finding]) -> None:
+        """Heal what is new, and tell it once."""
+        for finding in sorted(found - self._open.get(part, frozenset()), key=str):
+            self._found += 1
+            healed = self._heal(finding)
+            self._healed += healed
+            log.error(Line("the books are wrong", healed=healed, **_values(finding)))
+            self._tell(finding, healed)
+        self._open[part] = found
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY):
+            self._beat = self._clock()
+            try:
+                self.audit()
+            except ApiError as error:
+                log.warning(Line("audit not done", error=error))
+            except Exception:
+                # The thread must go on: an audit that never runs again finds nothing.
+                log.exception("audit failed")
+
+    def _within(self) -> Iterator[Finding]:
+        for books in self._library:
+            nodes, half = books.ledger.drift()
+            for node in nodes:
+                yield Finding(books.names.resource, ARRAYS, node)
+            for uid in half:
+                entry = books.ledger.standing(uid)
+                ref = entry.ref if entry else PodRef("", uid, uid)
+                yield Finding(books.names.resource, HALF, entry.node if entry else "", ref)
+
+    def _against_the_api_server(self) -> frozenset[Finding]:
+        held = [(books, *books.ledger.held()) for books in self._library]
+        shown = {name: self._shown(name) for name in ("nodes", "pods")}
+        specs = [_Listed[NodeSpec]() for _ in held]
+        pods = [_Listed[Holder]() for _ in held]
+        nodes_at = pods_at = ""
+        for nodes in self._pages("/api/v1/nodes", NODES):
+            nodes_at = nodes_at or nodes.resource_version
+            for (books, *_), listed in zip(held, specs, strict=True):
+                _add_nodes(nodes, books, self._unit, listed)
+        for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
+            pods_at = pods_at or page.resource_version
+            for (books, *_), seen in zip(held, pods, strict=True):
+                _add_pods(page, books, seen)
+        found = [
+            finding
+            for (books, _, known), listed in zip(held, specs, strict=True)
+            for finding in compare_nodes(books.names.resource, known, listed.read, listed.unread)
+        ]
+        sure = self._nodes.judge(found, shown["nodes"], nodes_at)
+        found = [
+            finding
+            for (books, entries, _), seen in zip(held, pods, strict=True)
+            for finding in compare_pods(books.names.resource, entries, seen.read, seen.unread)
+        ]
+        return sure | self._pods.judge(found, shown["pods"], pods_at)
+
+    def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
+        """The pages of a list, one moment of the collection."""
+        query = {"limit": _PAGE} | ({"fieldSelector": select} if select else {})
+        while True:
+            self._beat = self._clock()
+            page = codec.decode_list(self._api.request("GET", path, query=query, timeout=_TIMEOUT))
+            yield page
+            if not page.continue_token:
+                return
+            query["continue"] = page.continue_token
+
+    def _heal(self, finding: Finding) -> bool:
+        """Whether the books have been put right, or at least on the safe side."""
+        books = self._library.find(finding.resource)
+        if books is None:
+            return False
+        ledger = books.ledger
+        if finding.what == ARRAYS:
+            ledger.recount([finding.node])
+            return finding.node not in ledger.drift()[0]
+        if finding.what == SHAPE and isinstance(finding.seen, NodeSpec):
+            known = ledger.held()[1].get(finding.node)
+            if known is not None:
+                ledger.node_changed(narrowed(known, finding.seen))
+            return known is not None
+        if finding.what in (MISSING, MISPLACED) and isinstance(finding.seen, Pod):
+            with contextlib.suppress(WireError):  # the watch could not read it either
+                return self._charge(books, observe_pod(finding.seen, books.names))
+        return False
+
+    def _charge(self, books: Books, pod: ObservedPod) -> bool:
+        """Charge it, then look whether it is still there: its end may have been shown already."""
+        books.ledger.correct(pod)
+        ref = pod.ref
+        path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+        try:
+            now = PODS.decode(self._api.request("GET", path, timeout=_TIMEOUT))
+            gone = now.metadata is None or now.metadata.uid != ref.uid
+        except ApiNotFound:
+            gone = True
+        if gone:
+            books.ledger.pod_gone(ref.uid)
+        return True
+
+
+class _Suspects:
+    """Differences between books and lists, until it is known whether they were only a delay."""
+
+    def __init__(self) -> None:
+        self._suspects: frozenset[Finding] = frozenset()
+        self._listed_at = ""
+        self._sure: frozenset[Finding] = frozenset()
+
+    def judge(self, found: Collection[Finding], shown: str, listed_at: str) -> frozenset[Finding]:
+        """Those that count: found again since the watch had come to the list that first had them.
+
+        shown: where the watch stood when the books were copied that were compared with this list;
+        listed_at: where this list stands.
+        """
+        again = frozenset(finding for finding in found if finding in self._suspects)
+        caught_up = _is_at(shown, self._listed_at)
+        self._sure = again if caught_up else again & self._sure
+        if caught_up or not again:
+            self._suspects, self._listed_at = frozenset(found), listed_at
+        else:
+            self._suspects = again
+        return self._sure
+
+
+@dataclass(slots=True)
+class _Listed(Generic[_T]):
+    """What a list has: by name or uid, and the names or uids of what cannot be read."""
+
+    read: dict[str, _T] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+
+
+def _is_at(shown: str, listed: str) -> bool:
+    """Whether one resourceVersion is not before the other: of one API server they are numbers."""
+    return shown.isdecimal() and listed.isdecimal() and int(shown) >= int(listed)
+
+
+def _add_nodes(page: Decoded[Node], books: Books, unit: str, listed: _Listed[NodeSpec]) -> None:
+    listed.unread.update(bad.ref.name for bad in page.bad)
+    for node in page.items:
+        spec = node_spec(node, books.names, unit)
+        listed.read[spec.name] = spec
+
+
+def _add_pods(page: Decoded[Pod], books: Books, listed: _Listed[Holder]) -> None:
+    """Add the bound pods that ask for the resource."""
+    listed.unread.update(bad.ref.uid for bad in page.bad)
+    for pod in page.items:
+        uid, node = (pod.metadata and pod.metadata.uid) or "", (pod.spec and pod.spec.node_name)
+        try:
+            units = units_of(pod, books.names.resource)
+        except WireError:
+            listed.unread.add(uid)
+            continue
+        if units and node:
+            listed.read[uid] = Holder(node, units, pod)
+
+
+def _values(finding: Finding) -> dict[str, object]:
+    return {
+        "what": finding.what,
+        "resource": finding.resource,
+        "node": finding.node,
+        "pod": finding.pod or "-",
+        "detail": finding.detail or "-",
+    }

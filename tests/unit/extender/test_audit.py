@@ -1,0 +1,357 @@
+"""The audit finds every way in which books can be wrong, and heals towards less free memory."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
+from gpushare.core.tally import Charge, Tally
+from gpushare.errors import ApiError, ApiNotFound
+from gpushare.extender.audit import Finding, narrowed
+from gpushare.extender.auditor import Auditor
+from gpushare.extender.notices import Notices
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.pods import observe_pod
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.desk import Heard
+from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
+from tests.unit.extender.scripted_api import ScriptedApi
+
+NODE = "gpu"
+PODS = "/api/v1/pods"
+
+
+class Lists(ScriptedApi):
+    """An API server that lists what it is told to hold, two objects a page."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.nodes: dict[str, Any] = {NODE: node_json(NODE, 32, 2), "cpu": node_json("cpu", 0)}
+        self.pods: dict[str, Any] = {}
+        self.version = 10
+        self.down = False
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+    ) -> bytes:
+        if self.down:
+            raise ApiError("away", 503)
+        if query is None:
+            name = path.rpartition("/")[2]
+            if name not in self.pods:
+                raise ApiNotFound(f"{path}: not found", 404)
+            return json.dumps(self.pods[name]).encode()
+        held = [*(self.pods if path == PODS else self.nodes).values()]
+        start = int(query.get("continue", "0"))
+        meta = {"resourceVersion": str(self.version)}
+        if start + 2 < len(held):
+            meta["continue"] = str(start + 2)
+        return json.dumps({"metadata": meta, "items": held[start : start + 2]}).encode()
+
+
+class Office:
+    """Books that follow a cluster, and their auditor."""
+
+    def __init__(self) -> None:
+        self.library = make_library()
+        self.ledger: Ledger = self.library.shelves[0].ledger
+        self.api, self.heard, self.told = Lists(), Heard(), list[tuple[str, bool]]()
+        self.shown, self.why_not = "10", ""
+        notices = Notices(self.heard, self.library, "GiB")
+
+        def tell(finding: Finding, healed: bool) -> None:
+            self.told.append((finding.what, healed))
+            notices.books_wrong(finding, healed)
+
+        self.auditor = Auditor(
+            self.api,
+            self.library,
+            "GiB",
+            not_ready=lambda: self.why_not,
+            shown=lambda _name: self.shown,
+            tell=tell,
+            clock=self.api.clock,
+        )
+        for body in self.api.nodes.values():
+            self.ledger.node_changed(node_spec(read_node(body), ALIYUN, "GiB"))
+        for number in range(5):
+            self.bind(f"p{number}", 4, number % 2)
+        self.watch()
+
+    def bind(self, name: str, units: int, device: int, node: str = NODE) -> None:
+        marks = {ALIYUN.idx: str(device)}
+        self.api.pods[name] = pod_json(name, units, node=node, annotations=marks)
+
+    def watch(self) -> None:
+        """Have the books show what is there."""
+        self.ledger.replace_pods(
+            [observe_pod(read_pod(body), ALIYUN) for body in self.api.pods.values()]
+        )
+
+    def audit(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.auditor.audit()
+
+    def free(self) -> list[int]:
+        view = self.ledger.snapshot()
+        return [int(units) for units in view.free[view.row[NODE]]]
+
+    @property
+    def found(self) -> list[str]:
+        return [what for what, _ in self.told]
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+def sums(ledger: Ledger) -> Tally:
+    return ledger._tally  # noqa: SLF001 -- what a mistake of ours would make wrong
+
+
+def charge_wrongly(ledger: Ledger, name: str, units: int, node: str = NODE) -> None:
+    """Replace the charge of a pod, as a mistake of ours would."""
+    ref = PodRef("team", name, f"uid-{name}")
+    placement = ((0, units),) if node == NODE else None
+    ledger._take(ref.uid)  # noqa: SLF001 -- as above
+    ledger._put(  # noqa: SLF001 -- as above
+        Entry(ref, Request(units, 1), node, placement, State.BOUND)
+    )
+
+
+def observed(name: str, units: int, node: str = NODE) -> ObservedPod:
+    ref = PodRef("team", name, f"uid-{name}")
+    return ObservedPod(ref, Request(units, 1), node, ((0, units),))
+
+
+def test_books_that_are_right_are_found_right(office: Office) -> None:
+    office.audit(3)
+    assert office.told == []
+    state = office.auditor.state()
+    assert (state["audits_total"], state["audit_findings"]) == (3, 0)
+
+
+def test_sums_that_show_too_little_are_raised(office: Office) -> None:
+    right = office.free()
+    sums(office.ledger).add(Charge(NODE, Request(3, 1), ((1, -3),)))
+    assert office.free() != right
+    office.audit()
+    assert office.told == [("sums that are not those of the entries", True)]
+    assert office.free() == right
+    office.ledger.check()
+
+
+def test_sums_that_show_too_much_stay_and_are_told(office: Office) -> None:
+    sums(office.ledger).add(Charge(NODE, Request(3, 1), ((1, 3),)))
+    less = office.free()
+    office.audit(3)
+    assert office.told == [("sums that are not those of the entries", False)]
+    assert office.free() == less
+    assert office.auditor.state()["audit_findings"] == 1
+
+
+def test_sums_wrong_in_both_directions_become_the_lesser_of_both(office: Office) -> None:
+    right = office.free()
+    sums(office.ledger).add(Charge(NODE, Request(1, 1), ((0, -5), (1, 5))))
+    office.audit()
+    assert office.free() == [right[0], right[1] - 5]
+
+
+def test_a_device_whose_capacity_was_raised_in_the_sums_is_lowered(office: Office) -> None:
+    right = office.free()
+    sums(office.ledger).set_node(make_node(NODE, 24, 16), ())
+    office.audit()
+    assert office.free() == right
+    assert office.found == ["sums that are not those of the entries"]
+
+
+def test_a_node_that_is_in_the_sums_alone_is_taken_out(office: Office) -> None:
+    sums(office.ledger).set_node(make_node("ghost", 16), ())
+    office.audit()
+    assert "ghost" not in office.ledger.snapshot().row
+
+
+def test_a_bound_pod_that_is_not_charged_gets_charged(office: Office) -> None:
+    right = office.free()
+    office.ledger.pod_gone("uid-p0")
+    office.audit()
+    assert office.told == [], "it may be a delay of the watch"
+    office.audit()
+    assert office.told == [("not charged", True)]
+    assert office.free() == right
+    office.audit(2)
+    assert len(office.told) == 1
+    assert office.auditor.state()["audit_findings"] == 0
+    ((about, reason, note),) = office.heard.events
+    assert (about, reason) == ("Pod p0", "GPUShareBooksWrong")
+    assert "not charged" in note
+
+
+def test_a_pod_charged_less_than_it_asks_is_charged_to_every_device(office: Office) -> None:
+    right = office.free()
+    charge_wrongly(office.ledger, "p0", 1)
+    office.audit(2)
+    assert office.told == [("charged elsewhere, or less than it asks", True)]
+    assert office.free() == [right[0], right[1] - 4]
+    office.ledger.check()
+
+
+def test_a_pod_charged_on_another_node_is_charged_where_it_is(office: Office) -> None:
+    right = office.free()
+    charge_wrongly(office.ledger, "p0", 4, "cpu")
+    assert office.free() != right
+    office.audit(2)
+    assert office.told == [("charged elsewhere, or less than it asks", True)]
+    assert office.free() == right
+
+
+def test_a_pod_charged_more_than_it_asks_keeps_it_and_is_told(office: Office) -> None:
+    charge_wrongly(office.ledger, "p0", 9)
+    less = office.free()
+    office.audit(3)
+    assert office.told == [("charged more than it asks", False)]
+    assert office.free() == less
+
+
+def test_a_charge_whose_pod_is_gone_stays_and_is_told_once(office: Office) -> None:
+    office.ledger.pod_changed(observed("ghost", 5))
+    less = office.free()
+    office.audit(4)
+    assert office.told == [("charged although it is gone", False)]
+    assert office.free() == less
+    assert office.auditor.state()["audit_findings"] == 1
+
+
+def test_a_node_that_has_less_than_the_books_say_is_narrowed(office: Office) -> None:
+    office.api.nodes[NODE] = node_json(NODE, 24, 2)
+    office.audit(2)
+    assert office.told == [("other devices than the node has", True)]
+    assert office.free() == [12 - 12, 12 - 8]
+
+
+def test_a_node_that_has_more_than_the_books_say_is_told_and_stays(office: Office) -> None:
+    less = office.free()
+    office.api.nodes[NODE] = node_json(NODE, 64, 2)
+    office.audit(3)
+    assert office.found == ["other devices than the node has"]
+    assert office.free() == less
+
+
+def test_a_node_that_is_gone_gives_nothing_out(office: Office) -> None:
+    del office.api.nodes[NODE]
+    office.audit(2)
+    assert office.free() == [0, 0]
+
+
+def test_a_difference_counts_only_when_the_watch_has_come_to_the_list(office: Office) -> None:
+    office.ledger.pod_changed(observed("ghost", 5))
+    office.api.version = 20
+    office.audit(5)
+    assert office.told == []
+    office.shown = "20"
+    office.audit()
+    assert office.found == ["charged although it is gone"]
+    office.shown, office.api.version = "", 30
+    office.audit(2)
+    assert office.auditor.state()["audit_findings"] == 1, "known once, it stays open"
+
+
+@pytest.mark.parametrize("shown", ["9", "", "ten", "010x"])
+def test_an_old_or_odd_version_of_the_watch_proves_nothing(office: Office, shown: str) -> None:
+    office.ledger.pod_changed(observed("ghost", 5))
+    office.shown = shown
+    office.audit(4)
+    assert office.told == []
+
+
+def test_what_the_watch_shows_late_is_no_finding(office: Office) -> None:
+    office.bind("late", 2, 0)
+    gone = office.api.pods.pop("p1")
+    office.audit()
+    assert gone["metadata"]["uid"] == "uid-p1"
+    office.watch()
+    office.audit(2)
+    assert office.told == []
+
+
+def test_a_bind_under_way_is_no_finding(office: Office) -> None:
+    ref = PodRef("team", "new", "uid-new")
+    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
+    office.audit(3)
+    office.bind("new", 2, 1)
+    office.audit(3)
+    assert office.told == []
+
+
+def test_pods_that_make_no_sense_or_ask_for_nothing_are_left_alone(office: Office) -> None:
+    office.api.pods["p0"]["spec"]["containers"][0]["resources"]["limits"] = {ALIYUN.resource: "x"}
+    office.api.pods["p1"]["metadata"]["labels"] = {"a": 1}
+    office.api.pods["plain"] = pod_json("plain", node=NODE)
+    office.audit(3)
+    assert office.told == []
+
+
+def test_one_that_ended_while_it_was_charged_is_not_charged(office: Office) -> None:
+    right = office.free()
+    office.ledger.pod_gone("uid-p0")
+    office.audit()
+    listed = office.api.request
+
+    def gone_after_the_list(method: str, path: str, **rest: Any) -> bytes:
+        if path != PODS and path.startswith("/api/v1/namespaces"):
+            office.api.pods.pop("p0", None)
+        return listed(method, path, **rest)
+
+    office.api.request = gone_after_the_list  # type: ignore[method-assign]  # p0 goes in between
+    office.audit()
+    assert office.free()[0] == right[0] + 4
+
+
+def test_who_is_not_ready_finds_nothing_and_begins_anew(office: Office) -> None:
+    office.ledger.pod_changed(observed("ghost", 5))
+    office.audit()
+    office.why_not = "another process leads"
+    office.audit()
+    office.why_not = ""
+    office.audit()
+    assert office.told == []
+    office.audit()
+    assert len(office.told) == 1
+
+
+def test_while_the_api_server_is_away_the_sums_are_audited_all_the_same(office: Office) -> None:
+    right = office.free()
+    sums(office.ledger).add(Charge(NODE, Request(3, 1), ((1, -3),)))
+    office.api.down = True
+    with pytest.raises(ApiError):
+        office.audit()
+    assert office.free() == right
+    assert office.auditor.state()["audits_total"] == 0
+
+
+def test_a_bind_of_ours_without_a_charge_is_told(office: Office) -> None:
+    ref = PodRef("team", "new", "uid-new")
+    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
+    office.ledger._take("uid-new")  # noqa: SLF001 -- as above
+    office.audit(2)
+    assert office.told == [("half assumed", False)]
+
+
+def test_narrowed_lets_nothing_become_free() -> None:
+    known = make_node("a", 16, 8, unhealthy=[0])
+    seen = make_node("a", 8, 16, 4)
+    assert narrowed(known, seen).capacity == (8, 8, 0)
+    assert narrowed(known, seen).healthy == (False, True, False)
+    assert narrowed(seen, known) == narrowed(known, seen)
