@@ -75,7 +75,7 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
         pairs = list(zip(measures, found, strict=True))
         rows.append([policy, str(seeds), *(_mean(one, m.digits) for m, one in pairs)])
         if policy != policies[0]:
-            cells = [_difference(one, m.digits) for m, one in pairs]
+            cells = [difference(one, m.digits) for m, one in pairs]
             differences.append([f"{policy} - {policies[0]}", "", *cells])
     return aligned([*rows, *differences])
 
@@ -150,7 +150,8 @@ def _mean(found: Statistic | None, digits: int) -> str:
     return f"{found.mean:.{digits}f}{spread}"
 
 
-def _difference(found: Statistic | None, digits: int) -> str:
+def difference(found: Statistic | None, digits: int) -> str:
+    """What it is above the first policy, the error in brackets; "-" where it is not known."""
     if found is None or found.difference is None:
         return "-"
     error = "" if found.error is None else f" ({found.error:.{digits}f})"
