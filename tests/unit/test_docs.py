@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Reason
+from gpushare.extender.auditor import Auditor
 from gpushare.extender.books import Books, Library
 from gpushare.extender.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Device, Inventory, decode_inventory
+from tests.unit.extender.scripted_api import ScriptedApi
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -71,7 +73,8 @@ def test_every_metric_is_listed() -> None:
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds")
-    state = (*process, *own, *(f"nodes_{of}" for of in watch))
+    auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, shown=str, tell=print)
+    state = (*process, *own, *auditor.state(), *(f"nodes_{of}" for of in watch))
     metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0))
     metrics.observe("filter", "fit", 0.1)
     metrics.rejected({"busy": 1})
