@@ -137,14 +137,24 @@ def place(snapshot: Snapshot, node: str, request: Request, ranking: Ranking) -> 
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
     values = np.where(mask, ranking.at(snapshot, rows, request), -np.inf)[0]
-    alone = values
-    if request.devices > 1:
-        # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
-        # each is in a best pair, the first two are none. Those better alone belong to all of them.
-        alone = ranking.at(snapshot, rows, replace(request, devices=1))[0]
-    # Highest value first, then the lowest index: lexsort is stable.
-    chosen = sorted(np.lexsort((-alone, -values))[: request.devices].tolist())
-    return Allocation(node, tuple(chosen), (request.units,) * len(chosen))
+    chosen = best_devices(ranking, snapshot, row, values, request)
+    return Allocation(node, chosen, (request.units,) * len(chosen))
+
+
+def best_devices(
+    ranking: Ranking, snapshot: Snapshot, row: int, values: Floats, request: Request
+) -> tuple[int, ...]:
+    """The devices, rising, of the best placement on the row, whose devices have these values (D,).
+
+    The highest value first, then the lowest index.
+    """
+    if request.devices <= 1:
+        return (int(values.argmax()),) if request.devices else ()
+    # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
+    # each is in a best pair, the first two are none. Those better alone belong to all of them.
+    alone = ranking.at(snapshot, np.array([row]), replace(request, devices=1))[0]
+    # lexsort is stable.
+    return tuple(sorted(np.lexsort((-alone, -values))[: request.devices].tolist()))
 
 
 def _enough(mask: Bools, request: Request) -> Bools:

@@ -1,0 +1,180 @@
+"""The experiments: a cluster that fills, one whose pods come and go, and a trace lived again.
+
+Each is a function of nodes, pods, the name of a policy, a seed and options, and gives a plain
+record. What is drawn (the stream of pods and the order of nodes) comes from generators of its own
+before anything is placed, so that all policies of one seed meet the same pods on the same nodes and
+may be compared pair by pair.
+
+`inflation` is the experiment of Weng et al., "Beware of Fragmentation", USENIX ATC 2023.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.fragmentation import Fragmentation
+from gpushare.core.policies.ground import ground
+from gpushare.core.policy import Policy, load_policy
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.workload import Workload
+from gpushare.sim.dice import Dice
+from gpushare.sim.engine import Cluster, request_of, workload_of_trace
+from gpushare.sim.trace import TraceNode, TracePod
+
+RANDOM = "random"
+"""The name of the policy that only simulations have."""
+
+Record = dict[str, object]
+
+_FULL = 1.3
+"""Up to which share of the capacity pods arrive."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What may be chosen of an experiment.
+
+    load: GPU that would be held on average if nothing were refused, as a share of the capacity.
+    life, warmup: how long it lasts, and from when on is measured, in mean lifetimes. wait: pods
+    that fit nowhere wait, first come first served, instead of being lost. speed: by how much faster
+    pods arrive in a replay than they did. picture: the record has what is used of each device in
+    the end.
+    """
+
+    load: float = 1.0
+    life: float = 6.0
+    warmup: float = 2.0
+    wait: bool = False
+    speed: float = 1.0
+    picture: bool = False
+
+
+def make_policy(name: str, workload: Workload, seed: int) -> Policy:
+    """The policy of that name. Raises SettingsError when there is none."""
+    return Dice(seed) if name == RANDOM else load_policy(name, workload)
+
+
+def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
+    """The nodes in the order that breaks ties in the runs of this seed."""
+    order = np.random.default_rng(seed - 42 + 10**6).permutation(len(nodes))
+    return [nodes[index] for index in order.tolist()]
+
+
+def inflation(
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    policy: str,
+    seed: int,
+    options: Options = Options(),
+) -> Record:
+    """The record of a cluster that fills up to 130 % and loses no pod: each share is in %."""
+    requests = [request_of(pod) for pod in pods]
+    workload = workload_of_trace(nodes, pods)
+    cluster = Cluster(node_order(nodes, seed), make_policy(policy, workload, seed))
+    stream = [requests[index] for index in _filling(pods, cluster.capacity, seed)]
+    course = _Course(cluster, workload)
+    for request in stream:
+        placed = cluster.place(request)
+        course.arrived(request, placed is not None)
+    return {
+        "experiment": "inflation",
+        "policy": policy,
+        "seed": seed,
+        **course.record(),
+        **_picture(cluster, options),
+    }
+
+
+def _filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
+    """The pods to arrive, as indices: each once in random order, then fewer or more by chance."""
+    rng = np.random.default_rng(seed)
+    sizes = [pod.devices * pod.units for pod in pods]
+    chosen: list[int] = rng.permutation(len(pods)).tolist()
+    target, asked = _FULL * capacity, sum(sizes)
+    if asked > target:
+        while asked > target:
+            asked -= sizes[chosen.pop(int(rng.integers(len(chosen))))]
+        return chosen
+    while True:
+        index = int(rng.integers(len(pods)))
+        # As published: the draw that ends it is judged by one of its devices.
+        if asked + pods[index].units > target:
+            return chosen
+        chosen.append(index)
+        asked += sizes[index]
+
+
+def size_class(request: Request, capacity: int) -> str:
+    """What a pod is counted under: cpu, share, or its number of whole devices."""
+    if not request.devices:
+        return "cpu"
+    return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
+
+
+class _Course:
+    """What is measured while a cluster fills."""
+
+    def __init__(self, cluster: Cluster, workload: Workload) -> None:
+        self._cluster = cluster
+        self._measure = Fragmentation(workload.typical())
+        self._largest = int(cluster.view.capacity.max())
+        self._asked = 0
+        self._arrived: list[int] = []
+        self._allocated: list[int] = []
+        self._fragmented: dict[int, float] = {}
+        self._refused: dict[str, int] = {}
+
+    def arrived(self, request: Request, placed: bool) -> None:
+        """A pod has come, and was placed or refused."""
+        self._asked += request.total
+        self._arrived.append(self._asked)
+        self._allocated.append(self._cluster.allocated)
+        if not placed:
+            size = size_class(request, self._largest)
+            self._refused[size] = self._refused.get(size, 0) + 1
+        load = round(100 * self._asked / self._cluster.capacity)
+        if load not in self._fragmented:
+            self._fragmented[load] = self._fragmentation()
+
+    def record(self) -> Record:
+        """allocated: by arrived load the mean share of GPU allocated; fragmentation: the share that
+        a typical pod could not use; both in % by whole % of arrived load. failed: pods refused, and
+        by size.
+        """
+        capacity = self._cluster.capacity
+        loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
+        sums = np.bincount(loads, weights=100 * np.array(self._allocated) / capacity)
+        seen = np.bincount(loads)
+        curve = {str(load): sums[load] / seen[load] for load in np.flatnonzero(seen).tolist()}
+        return {
+            "allocated": curve,
+            "fragmentation": {str(load): value for load, value in self._fragmented.items()},
+            "pods": len(loads),
+            "failed": sum(self._refused.values()),
+            "failed_by_size": self._refused,
+        }
+
+    def _fragmentation(self) -> float:
+        return 100 * fragmented(self._measure, self._cluster.view) / self._cluster.capacity
+
+
+def fragmented(measure: Fragmentation, view: Snapshot) -> float:
+    """The free units of the cluster that the mean typical pod could not use."""
+    tables = measure.tables(view.models, view.capacity.shape[1])
+    rows = np.arange(len(view.names))
+    lost = measure.lost(tables, ground(view), view, rows)
+    return float(lost.sum()) / max(measure.pods, 1)
+
+
+def _picture(cluster: Cluster, options: Options) -> Record:
+    """capacity, used: by node the units of each device, in the order of the nodes; or nothing."""
+    if not options.picture:
+        return {}
+    view = cluster.view
+    counts = view.healthy.sum(axis=1).tolist()
+    return {
+        name: [line[:count] for line, count in zip(array.tolist(), counts, strict=True)]
+        for name, array in (("capacity", view.capacity), ("used", view.used))
+    }
