@@ -44,23 +44,37 @@ _TOKEN_CHECK_SECONDS = 5.0
 
 
 class _PlainConnection(HTTPConnection):
-    """Keeps hold of its socket: http.client lets go of it when the answer says `close`."""
+    """Keeps hold of its socket: http.client lets go of it when the answer says `close`.
+
+    Sends head and body at once. http.client sends them apart, and at each system call another
+    thread may take the interpreter lock (and over TLS, each would be a record of its own).
+    """
 
     live: socket.socket | None = None
+    _parts: list[bytes] | None = None
 
     def connect(self) -> None:
         super().connect()
         self.live = self.sock
 
+    def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- as the base class
+        self._parts = []
+        try:
+            super().request(*args, **options)
+            whole = b"".join(self._parts)
+        finally:
+            self._parts = None
+        self.send(whole)
 
-class _TlsConnection(HTTPSConnection):
+    def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class
+        if self._parts is None:
+            super().send(data)
+        else:
+            self._parts.append(data)
+
+
+class _TlsConnection(_PlainConnection, HTTPSConnection):
     """The same over TLS."""
-
-    live: socket.socket | None = None
-
-    def connect(self) -> None:
-        super().connect()
-        self.live = self.sock
 
 
 class LineStream:
@@ -403,8 +417,11 @@ def _read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
         # http.client takes an answer cut within its head for one that ends with the connection.
         raise OSError("the answer does not say where it ends")
     parts = []
+    plain = "Content-Encoding" not in response.headers
     while part := response.read1(_CHUNK, decode_content=True):
         parts.append(part)
+        if plain and response.length_remaining == 0:
+            break
         left = deadline - time.monotonic()
         if left <= 0:
             raise TimeoutError("the answer's body did not end in time")
