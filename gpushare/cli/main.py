@@ -3,7 +3,7 @@ for others.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpushare import __version__
 
@@ -16,6 +16,7 @@ usage: gpushare VERB [OPTIONS]
   serve    run the scheduler extender
   scheduler-config
            print the file that makes kube-scheduler call the extender
+  simulate try placement policies on a trace or on your cluster's nodes and pods
 
 gpushare VERB --help tells more; gpushare --version the version.
 """
@@ -51,12 +52,26 @@ def _scheduler_config(argv: Sequence[str]) -> int:
     return scheduler_config(argv)
 
 
+def _simulate(argv: Sequence[str]) -> int:
+    from gpushare.sim.main import main as simulate
+
+    return simulate(argv, _live_rows)
+
+
+def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mapping[str, object]:
+    """Nodes and pods of a live cluster, for whom the simulator may not know API servers."""
+    from gpushare.cli.cluster import live_rows
+
+    return live_rows(kubeconfig, context, resource, unit)
+
+
 _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
     "doctor": _doctor,
     "inspect": _inspect,
     "scheduler-config": _scheduler_config,
     "serve": _serve,
+    "simulate": _simulate,
 }
 
 

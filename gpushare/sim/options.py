@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from gpushare.errors import SettingsError
+from gpushare.sim import experiments
 
 EXPERIMENTS = ("inflation", "churn", "replay", "paper")
 FORMATS = ("table", "json", "yaml", "csv")
@@ -51,7 +52,7 @@ class Options:
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     units: int
-    parameters: dict[str, float | bool] = field(default_factory=dict)
+    parameters: experiments.Options = field(default_factory=experiments.Options)
     traces: tuple[str, ...] = ()
     document: Path | None = None
     json: Path | None = None
@@ -80,7 +81,6 @@ def read_options(words: Sequence[str]) -> Options:
 def _experiment(given: argparse.Namespace) -> Options:
     if given.from_cluster and (given.nodes or given.pods):
         raise SettingsError("--from-cluster takes nodes and pods of a cluster, not of files")
-    parameters = {name: vars(given)[name] for name in _PARAMETERS[given.experiment]}
     if given.experiment == "churn" and given.warmup >= given.life:
         raise SettingsError("--warmup must be less than --life")
     live = ClusterOptions(given.kubeconfig, given.context, given.resource, given.unit)
@@ -92,7 +92,7 @@ def _experiment(given: argparse.Namespace) -> Options:
         given.policy,
         given.seeds,
         given.devices,
-        parameters,
+        _parameters(given),
         json=given.json,
         csv=given.csv,
         plots=given.plot,
@@ -175,11 +175,13 @@ def _count(text: str) -> int:
     return int(value)
 
 
-_PARAMETERS: dict[str, tuple[str, ...]] = {
-    "inflation": ("load",),
-    "churn": ("load", "life", "warmup", "wait"),
-    "replay": ("load",),
-}
+def _parameters(given: argparse.Namespace) -> experiments.Options:
+    picture = given.plot is not None
+    if given.experiment == "inflation":
+        return experiments.Options(load=given.load, picture=picture)
+    if given.experiment == "replay":
+        return experiments.Options(speed=given.speed, picture=picture)
+    return experiments.Options(given.load, given.life, given.warmup, given.wait, picture=picture)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -219,9 +221,10 @@ def _parser() -> argparse.ArgumentParser:
 def _inflation(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
         "--load",
-        type=number(0, 10),
-        default=1.3,
-        help="GPU asked for in the end, in parts of the cluster's (default: %(default)s)",
+        type=number(0, 1.3),
+        default=1.0,
+        help="tell also what is allocated when this much has been asked for, in parts of the"
+        " cluster's GPU; pods come until 1.3 (default: %(default)s)",
     )
 
 
@@ -246,11 +249,10 @@ def _churn(verb: argparse.ArgumentParser) -> None:
 
 def _replay(verb: argparse.ArgumentParser) -> None:
     verb.add_argument(
-        "--load",
-        type=number(0, 1000),
+        "--speed",
+        type=number(0, 10_000),
         default=1.0,
-        help="how many times as fast the pods come, their lifetimes unchanged"
-        " (default: %(default)s)",
+        help="how many times as fast the pods come; they stay as long (default: %(default)s)",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.sim.report import Record, difference, statistic
+from gpushare.sim.report import Record, allocated_at, difference, statistic
 
 FILES = (
     "default",
@@ -67,16 +67,11 @@ def cells(records: Sequence[Record]) -> list[Cell]:
         of_file = [record for record in records if record["file"] == file]
         for policy in _in_order(of_file, "policy", PUBLISHED):
             for load in LOADS:
-                ours = statistic(of_file, policy, policy, key_of(load))
+                ours = statistic(of_file, policy, policy, allocated_at(load))
                 if ours is not None:
                     told = known.get((file, policy, load))
                     found.append(Cell(file, policy, load, told, ours.mean))
     return found
-
-
-def key_of(load: int) -> str:
-    """The measure of a record that holds what is allocated at an arrived load."""
-    return f"allocated_{load}"
 
 
 def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
@@ -157,7 +152,7 @@ def _lead_table(records: Sequence[Record]) -> str:
         of_file = [record for record in records if record["file"] == file]
         row = [file]
         for load in LOADS:
-            lead = statistic(of_file, OURS, BEST, key_of(load))
+            lead = statistic(of_file, OURS, BEST, allocated_at(load))
             row.append(difference(lead, 2) if lead is not None else "")
         rows.append(row)
     return markdown(rows)

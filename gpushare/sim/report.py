@@ -20,11 +20,47 @@ KIND = "SimulationReport"
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A measure that the table shows: its name in the record, its heading, and its decimals."""
+    """A measure that the table shows, and its heading.
+
+    key: its name in the record; at: where it is a mapping, the key in that. digits: its decimals.
+    """
 
     key: str
     head: str
+    at: str = ""
     digits: int = 2
+
+    @property
+    def name(self) -> str:
+        """What it is called in CSV and the document."""
+        return f"{self.key}_{self.at}" if self.at else self.key
+
+    def of(self, record: Record) -> float | None:
+        """Its value in the record; None where it has none."""
+        value = record.get(self.key)
+        if self.at and isinstance(value, Mapping):
+            value = value.get(self.at)
+        return float(value) if isinstance(value, int | float) else None
+
+
+def allocated_at(load: int) -> Measure:
+    """GPU allocated when `load` percent of the cluster's GPU has been asked for."""
+    return Measure("allocated", f"ALLOC@{load}", str(load))
+
+
+_LOSS = (
+    Measure("allocated", "ALLOC"),
+    Measure("blocked_gpu", "BLOCKED GPU"),
+    Measure("blocked_pods", "BLOCKED PODS"),
+)
+
+
+def measures_of(experiment: str, load: float = 1.0) -> Sequence[Measure]:
+    """What the table shows of an experiment, in percent but for counts."""
+    if experiment in ("inflation", "paper"):
+        loads = sorted({95, 100, 130, round(100 * load)})
+        return (*map(allocated_at, loads), Measure("failed", "FAILED", digits=0))
+    return _LOSS
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +78,9 @@ class Statistic:
     error: float | None
 
 
-def statistic(records: Sequence[Record], policy: str, first: str, key: str) -> Statistic | None:
+def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -> Statistic | None:
     """The measure of a policy, beside the first one's; None where no run of it has one."""
-    mine, base = _by_seed(records, policy, key), _by_seed(records, first, key)
+    mine, base = _by_seed(records, policy, of), _by_seed(records, first, of)
     if not mine:
         return None
     values = list(mine.values())
@@ -66,11 +102,11 @@ def policies_of(records: Iterable[Record]) -> list[str]:
 def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
     """A line for each policy, mean and spread; then what each is above the first, and the error."""
     policies = policies_of(records)
-    measures = [m for m in measures if _by_seed(records, policies[0], m.key)] if policies else []
+    measures = [m for m in measures if _by_seed(records, policies[0], m)] if policies else []
     rows = [["POLICY", "SEEDS", *(measure.head for measure in measures)]]
     differences: list[list[str]] = []
     for policy in policies:
-        found = [statistic(records, policy, policies[0], measure.key) for measure in measures]
+        found = [statistic(records, policy, policies[0], measure) for measure in measures]
         seeds = max((one.seeds for one in found if one), default=0)
         pairs = list(zip(measures, found, strict=True))
         rows.append([policy, str(seeds), *(_mean(one, m.digits) for m, one in pairs)])
@@ -80,18 +116,17 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
     return aligned([*rows, *differences])
 
 
-def as_csv(records: Sequence[Record]) -> str:
-    """A line for each run with all its measures that are one number or one word."""
-    plain = [
-        {key: value for key, value in record.items() if isinstance(value, str | int | float)}
-        for record in records
-    ]
-    names = list(dict.fromkeys(name for record in plain for name in record))
+def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
+    """A line for each run: these measures, and whatever else is one number or one word."""
+    lines = []
+    for record in records:
+        line = {key: value for key, value in record.items() if isinstance(value, str | int | float)}
+        lines.append({**line, **{measure.name: measure.of(record) for measure in measures}})
     out = io.StringIO()
-    writer = csv.DictWriter(out, names, lineterminator="\n")
+    writer = csv.DictWriter(out, list(dict.fromkeys(key for line in lines for key in line)))
     writer.writeheader()
-    writer.writerows(plain)
-    return out.getvalue()
+    writer.writerows(lines)
+    return out.getvalue().replace("\r\n", "\n")
 
 
 def document(
@@ -102,7 +137,7 @@ def document(
     summary = [
         {
             "policy": policy,
-            "measure": measure.key,
+            "measure": measure.name,
             "seeds": found.seeds,
             "mean": found.mean,
             "deviation": found.spread,
@@ -111,7 +146,7 @@ def document(
         }
         for policy in policies
         for measure in measures
-        if (found := statistic(records, policy, policies[0], measure.key)) is not None
+        if (found := statistic(records, policy, policies[0], measure)) is not None
     ]
     return {
         "apiVersion": API_VERSION,
@@ -135,11 +170,11 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([*lines, ""])
 
 
-def _by_seed(records: Iterable[Record], policy: str, key: str) -> dict[object, float]:
+def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[object, float]:
     return {
-        record["seed"]: float(value)
+        record["seed"]: value
         for record in records
-        if record["policy"] == policy and isinstance(value := record.get(key), int | float)
+        if record["policy"] == policy and (value := measure.of(record)) is not None
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 from gpushare import __version__
 from gpushare.cli.main import main
 
-VERBS = ("demo", "doctor", "inspect", "scheduler-config", "serve")
+VERBS = ("demo", "doctor", "inspect", "scheduler-config", "serve", "simulate")
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import SettingsError
+from gpushare.sim.experiments import Options as Parameters
 from gpushare.sim.inputs import read_inputs, shipped
 from gpushare.sim.options import Options, read_options
 from gpushare.sim.rows import TraceError
@@ -24,7 +25,7 @@ def test_the_form_of_the_command_is_understood() -> None:
     assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
     assert options.policies == ("fgd", "shadow-price")
     assert options.seeds == (42, 43, 44, 7)
-    assert options.parameters == {"load": 1.1, "life": 12.0, "warmup": 4.0, "wait": True}
+    assert options.parameters == Parameters(load=1.1, life=12.0, warmup=4.0, wait=True)
     assert (options.json, options.jobs) == (Path("out.json"), 3)
 
 
@@ -51,8 +52,8 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --seeds -1", "--seeds"),
         ("inflation --seeds x", "'x' is not like 42-51"),
         ("inflation --policy fgd,,x", "has an empty name"),
-        ("inflation --load 0", "is no number above 0 and up to 10"),
-        ("inflation --load nan", "is no number above 0 and up to 10"),
+        ("inflation --load 0", "is no number above 0 and up to 1.3"),
+        ("inflation --load nan", "is no number above 0 and up to 1.3"),
         ("inflation --wait", "unrecognized arguments: --wait"),
         ("inflation --devices units:0", "neither milli nor like units:16"),
         ("inflation --devices 16", "neither milli nor like units:16"),

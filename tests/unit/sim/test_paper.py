@@ -19,8 +19,8 @@ from gpushare.sim.report import Record
 
 
 def record(file: str, policy: str, seed: int, allocated: float) -> Record:
-    loads = {f"allocated_{load}": allocated + load / 1000 for load in LOADS}
-    return {"file": file, "policy": policy, "seed": seed, **loads}
+    curve = {str(load): allocated + load / 1000 for load in LOADS}
+    return {"file": file, "policy": policy, "seed": seed, "allocated": curve}
 
 
 RUNS = [

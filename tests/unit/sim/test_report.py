@@ -17,7 +17,7 @@ from gpushare.sim.report import (
 )
 
 ALLOCATED = Measure("allocated", "ALLOC")
-FAILED = Measure("failed", "FAILED", 0)
+FAILED = Measure("failed", "FAILED", digits=0)
 
 
 def record(policy: str, seed: int, allocated: float | None, failed: int = 0) -> Record:
@@ -27,9 +27,11 @@ def record(policy: str, seed: int, allocated: float | None, failed: int = 0) -> 
         "seed": seed,
         "allocated": allocated,
         "failed": failed,
-        "curve": [0.0, 1.0],
+        "curve": {"0": 0.0, "1": 0.5},
     }
 
+
+AT_1 = Measure("curve", "CURVE", "1")
 
 RUNS = [
     record("fgd", 42, 95.0, 10),
@@ -40,7 +42,7 @@ RUNS = [
 
 
 def test_policies_are_compared_by_pairs_of_equal_seeds() -> None:
-    found = statistic(RUNS, "ours", "fgd", "allocated")
+    found = statistic(RUNS, "ours", "fgd", ALLOCATED)
     assert found is not None
     assert (found.seeds, found.mean, found.difference) == (2, 96.75, 1.25)
     # The differences 1.0 and 1.5 deviate by 0.3536; over two pairs that errs by 0.25.
@@ -49,19 +51,21 @@ def test_policies_are_compared_by_pairs_of_equal_seeds() -> None:
 
 
 def test_only_seeds_that_both_have_make_pairs() -> None:
-    found = statistic([*RUNS, record("ours", 44, 50.0)], "ours", "fgd", "allocated")
+    found = statistic([*RUNS, record("ours", 44, 50.0)], "ours", "fgd", ALLOCATED)
     assert found is not None
     assert (found.seeds, found.difference) == (3, 1.25)
 
 
 def test_one_seed_has_a_mean_and_no_spread() -> None:
-    found = statistic(RUNS[:1], "fgd", "fgd", "allocated")
+    found = statistic(RUNS[:1], "fgd", "fgd", ALLOCATED)
     assert found is not None
     assert (found.mean, found.spread, found.difference, found.error) == (95.0, None, None, None)
 
 
 def test_the_table_shows_means_then_differences() -> None:
-    assert as_table(RUNS, [ALLOCATED, FAILED, Measure("absent", "ABSENT")]) == (
+    assert as_table(
+        RUNS, [ALLOCATED, FAILED, Measure("absent", "ABSENT"), Measure("curve", "X", "7")]
+    ) == (
         "POLICY      SEEDS         ALLOC  FAILED\n"
         "fgd             2   95.50 ±0.71   11 ±1\n"
         "ours            2   96.75 ±1.06   11 ±3\n"
@@ -84,10 +88,11 @@ def test_nothing_finished_is_an_empty_table() -> None:
 
 
 def test_the_csv_has_a_line_for_each_run() -> None:
-    rows = list(csv.DictReader(io.StringIO(as_csv(RUNS))))
+    rows = list(csv.DictReader(io.StringIO(as_csv(RUNS, [ALLOCATED, AT_1]))))
     assert [row["seed"] for row in rows] == ["42", "43", "42", "43"]
+    assert [row["curve_1"] for row in rows] == ["0.5"] * 4
     assert "curve" not in rows[0]
-    assert as_csv([]) == "\n"
+    assert as_csv([], [ALLOCATED]) == "\n"
 
 
 def test_the_document_has_every_run_and_what_they_say_together() -> None:

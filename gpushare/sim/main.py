@@ -1,0 +1,186 @@
+"""`gpushare simulate`: the composition root. Reads traces, has the runs made, prints and writes.
+
+Whatever ends it, what is finished is told. Nodes and pods of a live cluster are listed by whoever
+calls it and reach it as rows, like those of a file.
+"""
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import yaml
+from tqdm import tqdm
+
+from gpushare.core.policy import policy_names
+from gpushare.errors import GpuShareError, SettingsError, WireError
+from gpushare.sim import experiments, paper
+from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
+from gpushare.sim.options import Options, read_options
+from gpushare.sim.report import Record, aligned, as_csv, as_table, document, measures_of
+from gpushare.sim.runner import run_all
+
+_EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
+    "inflation": experiments.inflation,
+    "paper": experiments.inflation,
+}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run."""
+
+    experiment: str
+    inputs: Inputs
+    policy: str
+    seed: int
+    parameters: experiments.Options
+
+
+def main(argv: Sequence[str], listing: Listing | None = None) -> int:
+    """The exit code: 0 done, 1 something failed, 2 bad input, 130 interrupted."""
+    try:
+        options = read_options(argv)
+        jobs = _jobs(options, listing)
+    except (SettingsError, WireError) as error:
+        return _failed(error, 2)
+    except GpuShareError as error:
+        return _failed(error, 1)
+    for note in jobs[0].inputs.notes:
+        print(f"Warning: {note}", file=sys.stderr)
+    finished: list[Record] = []
+    code = _run_all(jobs, options.jobs, finished)
+    # They came as they were done; told are the policies in their order, the seeds of each together.
+    order = {(job.inputs.name, job.policy): number for number, job in enumerate(jobs)}
+    finished.sort(key=lambda one: (order[str(one["file"]), str(one["policy"])], one["seed"]))
+    try:
+        _tell(options, jobs, finished)
+    except (OSError, SettingsError) as error:
+        return _failed(error, 1)
+    return code
+
+
+def run(job: Job) -> Record:
+    """What one run measures, and on which pods."""
+    inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
+    found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters)
+    return {"file": inputs.name, **found}
+
+
+def _failed(error: Exception, code: int) -> int:
+    print(f"gpushare simulate: {' '.join(str(error).split())}", file=sys.stderr)
+    return code
+
+
+def _jobs(options: Options, listing: Listing | None) -> list[Job]:
+    """All runs, those of a seed together, so that what is finished can be compared at any time."""
+    for path in (options.json, options.csv, options.plots):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise SettingsError(f"{path}: there is no directory to write it to")
+    if options.plots is not None:
+        _plots()
+    there = (*policy_names(), experiments.RANDOM)
+    for name in options.policies:
+        if name not in there:
+            known = ", ".join(there)
+            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
+    return [
+        Job(options.experiment, inputs, policy, seed, options.parameters)
+        for inputs in _inputs(options, listing)
+        for seed in options.seeds
+        for policy in options.policies
+    ]
+
+
+def _inputs(options: Options, listing: Listing | None) -> list[Inputs]:
+    if options.experiment == "paper":
+        return [read_shipped(name) for name in options.traces or paper.FILES]
+    return [read_inputs(options, listing)]
+
+
+def _run_all(jobs: Sequence[Job], processes: int, finished: list[Record]) -> int:
+    """The exit code; what is finished stands in the list whatever that is."""
+    try:
+        with (
+            _ended_by_signal(),
+            closing(run_all(run, jobs, processes)) as results,
+            # disable=None: of the bar nothing is seen unless stderr is a terminal.
+            tqdm(total=len(jobs), unit="run", disable=None, leave=False) as bar,
+        ):
+            for record in results:
+                finished.append(record)
+                bar.update()
+    except KeyboardInterrupt:
+        print(f"interrupted: {len(finished)} of {len(jobs)} runs are finished", file=sys.stderr)
+        return 130
+    except GpuShareError as error:
+        return _failed(error, 1)
+    return 0
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    """Within, SIGTERM is answered as Ctrl-C."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> None:
+    """Write and print what is finished. Raises OSError, and SettingsError of a document."""
+    inputs = jobs[0].inputs
+    measures = measures_of(options.experiment, options.parameters.load)
+    about = {
+        "experiment": options.experiment,
+        "parameters": asdict(options.parameters),
+        "nodes": len(inputs.nodes),
+        "devices": inputs.devices,
+        "complete": len(records) == len(jobs),
+    }
+    whole = document(records, measures, about)
+    forms: Mapping[str, Callable[[], str]] = {
+        "json": lambda: json.dumps(whole, indent=1) + "\n",
+        "yaml": lambda: yaml.safe_dump(whole, sort_keys=False),
+        "csv": lambda: as_csv(records, measures),
+        "table": lambda: _heading(options, inputs) + as_table(records, measures),
+        "paper": lambda: _paper(records),
+    }
+    for path, form in ((options.json, "json"), (options.csv, "csv")):
+        if path is not None:
+            path.write_text(forms[form](), encoding="utf-8")
+    if options.document is not None:
+        text = options.document.read_text(encoding="utf-8")
+        options.document.write_text(paper.renew(text, paper.tables(records)), encoding="utf-8")
+    if options.plots is not None:
+        _plots()(records, options.plots)
+    side_by_side = options.output == "table" and options.experiment == "paper"
+    print(forms["paper" if side_by_side else options.output](), end="")
+
+
+def _heading(options: Options, inputs: Inputs) -> str:
+    return (
+        f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
+        f" with {inputs.devices} devices\n"
+    )
+
+
+def _paper(records: Sequence[Record]) -> str:
+    found = paper.cells(records)
+    far = paper.worst(found)
+    table = aligned(paper.side_by_side(found))
+    if far is None:
+        return table
+    where = f"{far.file}, {far.policy} at {far.load}"
+    return f"{table}farthest from the published figures: {far.difference:+.2f} ({where})\n"
+
+
+def _plots() -> Callable[[Sequence[Record], Path], list[Path]]:
+    """What draws. Raises SettingsError where matplotlib is missing."""
+    from gpushare.sim.plots import draw  # noqa: PLC0415 -- matplotlib, which only pictures need
+
+    return draw
