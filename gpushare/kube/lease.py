@@ -100,15 +100,29 @@ def read_lease(body: bytes) -> Lease:
         spec = document.get("spec") or {}
         return Lease(
             holder=str(spec.get("holderIdentity") or ""),
-            duration=float(spec.get("leaseDurationSeconds") or 0),
+            duration=_finite(spec.get("leaseDurationSeconds") or 0),
             acquired=str(spec.get("acquireTime") or ""),
             renewed=str(spec.get("renewTime") or ""),
             transitions=int(spec.get("leaseTransitions") or 0),
             version=str(document["metadata"]["resourceVersion"]),
             document=body,
         )
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise WireError(f"Lease: not readable ({type(error).__name__}: {error})") from error
+
+
+_UNREADABLE = (
+    *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
+    OverflowError,  # a number too large for a float, or infinite where a whole one belongs
+)
+
+
+def _finite(seconds: float) -> float:
+    """Return them as a float; a lease that never ends, or of no known length, is none."""
+    found = float(seconds)
+    if not math.isfinite(found):
+        raise ValueError("leaseDurationSeconds")
+    return found
 
 
 def seconds_of(stamp: str) -> float:

@@ -220,6 +220,16 @@ def test_an_answer_that_is_no_lease_is_an_error_and_ends_no_term(body: bytes) ->
         me.on_lease(body, 0.0)
 
 
+@pytest.mark.parametrize("seconds", ["1e999", "NaN", "1" + "0" * 400, '"inf"'])
+def test_a_lease_of_no_length_that_ends_is_no_lease(seconds: str) -> None:
+    metadata = '"metadata": {"resourceVersion": "1"}'
+    body = f'{{{metadata}, "spec": {{"leaseDurationSeconds": {seconds}}}}}'
+    me = elector()
+    me.tick(0.0, 0.0, 0.5)
+    with pytest.raises(WireError):
+        me.on_lease(body.encode(), 0.0)
+
+
 @pytest.mark.parametrize("times", [(15.0, 15.0, 2.0), (15.0, 10.0, 10.0), (15.0, 10.0, 0.0)])
 def test_times_that_allow_two_leaders_are_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(SettingsError):

@@ -1,0 +1,253 @@
+"""Every decoder of bytes from outside, with documents to begin from, and what may come out of it.
+
+A decoder answers or raises one of REFUSALS; what it answers keeps the promises that are asserted
+here. Anything else is a finding.
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from gpushare.cli import facts
+from gpushare.core.model import MAX_UNITS, Request
+from gpushare.errors import MessageError, SettingsError, WireError
+from gpushare.kube.lease import read_lease, seconds_of
+from gpushare.kube.lines import LineSplitter
+from gpushare.kube.refusal import refusal
+from gpushare.wire.annotations import ALIYUN, placement
+from gpushare.wire.budgets import read_budget
+from gpushare.wire.extender import decode_bind, decode_filter
+from gpushare.wire.fields import parse_duration
+from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, Codec
+from gpushare.wire.pods import observe_pod, pod_ref, priority_of, units_of
+from gpushare.wire.preempt import decode_preempt
+from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units
+from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler_entry import our_entry
+from gpushare.wire.scheduler_policy import policy_source
+from tests.badinput import odd
+
+REFUSALS = (WireError, SettingsError)
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """One decoder: what runs it, and documents that it takes."""
+
+    name: str
+    run: Callable[[bytes], object]
+    seeds: tuple[Any, ...]
+
+    def seed_bytes(self) -> list[bytes]:
+        return [
+            seed.encode() if isinstance(seed, str) else json.dumps(seed).encode()
+            for seed in self.seeds
+        ]
+
+    def refuses(self, data: bytes) -> bool:
+        """Whether it refused; anything but an answer or a refusal is raised."""
+        try:
+            self.run(data)
+        except REFUSALS:
+            return True
+        return False
+
+
+def _text(data: bytes) -> str:
+    """The text as an object of the API server can hold it."""
+    return data.decode("utf-8", "replace")
+
+
+def _quantity(data: bytes) -> None:
+    text = _text(data)
+    values: list[Any] = [text]
+    try:
+        parsed = json.loads(text)
+    except (ValueError, RecursionError):
+        parsed = None
+    if isinstance(parsed, int | float):
+        values.append(parsed)
+    for quantity in values:
+        for convert, limit in ((to_units, MAX_UNITS), (to_milli, MAX_VALUE), (to_bytes, MAX_VALUE)):
+            try:
+                found = convert(quantity)
+            except WireError:
+                continue
+            assert type(found) is int
+            assert 0 <= found <= limit
+
+
+def _annotations(data: bytes) -> None:
+    text = _text(data)
+    request = Request(4, 2, containers=((0, 6), (1, 2)))
+    for notes in ({ALIYUN.idx: text}, {ALIYUN.allocation: text}):
+        found = placement(notes, request, ALIYUN)
+        if found is not None:
+            assert sum(units for _, units in found) == request.total
+            assert list(found) == sorted(set(found))
+
+
+def _inventory(data: bytes) -> None:
+    found = decode_inventory(_text(data))
+    assert decode_inventory(encode_inventory(found)) == found
+
+
+def _unhealthy(data: bytes) -> None:
+    assert all(index >= 0 for index in decode_unhealthy({"gpus": _text(data)}))
+
+
+def _filter(data: bytes) -> None:
+    args = decode_filter(data)
+    assert len(set(args.names)) == len(args.names)
+    _pod_of(args.pod)
+
+
+def _pod_of(pod: Any) -> None:
+    """What is made of a decoded pod, whoever sent it."""
+    priority_of(pod)
+    for read in (pod_ref, lambda each: units_of(each, ALIYUN.resource)):
+        try:
+            read(pod)
+        except WireError:
+            continue
+    seen = observe_pod(pod, ALIYUN)
+    assert seen.request.total == units_of(pod, ALIYUN.resource)
+    assert 0 <= seen.request.total <= MAX_UNITS
+
+
+def _pod(data: bytes) -> None:
+    _pod_of(PODS.decode(data))
+
+
+def _node(data: bytes) -> None:
+    spec = node_spec(NODES.decode(data), ALIYUN, "GiB")
+    assert len(spec.capacity) == len(spec.healthy) == len(spec.models) == len(spec.uuids) <= 64
+    assert all(0 <= units <= MAX_UNITS for units in spec.capacity)
+
+
+def _budget(data: bytes) -> None:
+    budget = BUDGETS.decode(data)
+    read_budget("default", budget.spec, budget.status).chooses("default", {"a": "b"})
+
+
+def _codec(kind: Codec[Any]) -> Callable[[bytes], None]:
+    """The list, and the event of a watch, of a kind; one odd object hides no other."""
+
+    def run(data: bytes) -> None:
+        for part in (kind.decode_list, kind.decode_event):
+            try:
+                part(data)
+            except WireError:
+                continue
+        wrapped = b'{"items":[{},' + data + b"]}"
+        try:
+            json.loads(wrapped)
+        except (ValueError, RecursionError):
+            return
+        try:
+            page = kind.decode_list(wrapped)
+        except MessageError:
+            return  # JSON by Python's reading (NaN, lone surrogates) that is none
+        assert len(page.items) + len(page.bad) >= 1
+
+    return run
+
+
+def _document(data: bytes) -> Any:
+    try:
+        return yaml.load(_text(data), yaml.CSafeLoader)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SettingsError("no YAML") from error
+
+
+def _scheduler(data: bytes) -> None:
+    document = _document(data)
+    policy_source(document)
+    our_entry(decode_scheduler_config(document), ("127.0.0.1", 32766))
+
+
+def _duration(data: bytes) -> None:
+    parse_duration(_text(data))
+
+
+def _lease(data: bytes) -> None:
+    lease = read_lease(data)
+    seconds_of(lease.renewed)
+    assert read_lease(lease.held_by("me", 1e9, 15.0)).holder == "me"
+
+
+def _lines(data: bytes) -> None:
+    splitter, lines = LineSplitter(), list[bytes]()
+    for at in range(0, len(data), 7):
+        lines += splitter.feed(data[at : at + 7])
+    assert lines == [line for line in data.split(b"\n")[:-1] if line.strip()]
+
+
+def _refusal(data: bytes) -> None:
+    assert "\n" not in str(refusal("GET /x", 500, data))
+
+
+def _facts(data: bytes) -> None:
+    """What the command line makes of a node and a pod, which its JSON reader let through."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return
+    fields: Mapping[str, Any] = facts.mapping(document)
+    for read in (facts.read_node, facts.read_pod):
+        try:
+            read(fields, ALIYUN)
+        except WireError:
+            continue
+
+
+_META = {"resourceVersion": "7", "continue": "x"}
+_BIND = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n"}
+_VICTIMS = {"gpu": {"Pods": [{"UID": "u"}, None], "NumPDBViolations": 1}, "b": None}
+
+
+def _listed(body: Any) -> tuple[Any, ...]:
+    return ({"metadata": _META, "items": [body]}, {"type": "ADDED", "object": body}, body)
+
+
+DECODERS = (
+    Decoder("quantity", _quantity, ("16", "1.5Gi", "100m", "1e3", "-0.5k", "12345678901234567890")),
+    Decoder("annotations", _annotations, ("0,1", '{"0":{"0":4,"1":2},"1":{"1":2}}')),
+    Decoder("inventory", _inventory, (odd.INVENTORY,)),
+    Decoder("unhealthy list", _unhealthy, ("0, 2", "")),
+    Decoder(
+        "filter, prioritize",
+        _filter,
+        (
+            {"Pod": odd.POD, "NodeNames": ["a", "b"]},
+            {"Pod": odd.POD, "Nodes": {"items": [odd.NODE]}},
+        ),
+    ),
+    Decoder("bind", decode_bind, (_BIND,)),
+    Decoder(
+        "preempt",
+        decode_preempt,
+        (
+            {"Pod": odd.POD, "NodeNameToMetaVictims": _VICTIMS},
+            {"Pod": odd.POD, "NodeNameToVictims": {"a": {"Pods": [odd.POD]}}},
+        ),
+    ),
+    Decoder("pod", _pod, (odd.POD,)),
+    Decoder("node", _node, (odd.NODE,)),
+    Decoder("disruption budget", _budget, (odd.BUDGET,)),
+    Decoder("pods listed, watched", _codec(PODS), _listed(odd.POD)),
+    Decoder("nodes listed, watched", _codec(NODES), _listed(odd.NODE)),
+    Decoder("config maps listed, watched", _codec(CONFIG_MAPS), _listed({"data": {"gpus": "0"}})),
+    Decoder("watch errors", _codec(PODS), ({"type": "ERROR", "object": {"code": 410}},)),
+    Decoder("scheduler files", _scheduler, (odd.SCHEDULER, odd.POLICY)),
+    Decoder("durations", _duration, ("5s", "1m30.5s", "-0")),
+    Decoder("lease", _lease, (odd.LEASE,)),
+    Decoder("lines of a watch", _lines, ('{"a":1}\n\n{"b":2}\n{"c"',)),
+    Decoder("refusals", _refusal, ({"kind": "Status", "message": "no\nway", "reason": "x"},)),
+    Decoder("command line", _facts, (odd.POD, odd.NODE)),
+)
