@@ -105,9 +105,14 @@ class Binder:
     def _write(self, step: WriteBinding, timeout: float) -> ApiError | None:
         ref = step.ref
         body = binding(ref, step.node, step.annotations)
+        # kube-apiserver ends its work after so long, too (the query `timeout` of any request): who
+        # leads after us need not wait for a write that it would otherwise go on with for a minute.
+        query = {"timeout": f"{timeout:.3f}s"}
         try:
             # Judged by its status alone: the server answers a Status, not a Binding.
-            self._api.request("POST", f"{_path(ref)}/binding", body=body, timeout=timeout)
+            self._api.request(
+                "POST", f"{_path(ref)}/binding", query=query, body=body, timeout=timeout
+            )
         except ApiError as error:
             if isinstance(error, ApiConflict):
                 with self._stamping:

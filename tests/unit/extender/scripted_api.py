@@ -15,6 +15,7 @@ class Call:
     path: str
     body: bytes | None
     timeout: float
+    query: Mapping[str, str] | None = None
 
 
 @dataclass
@@ -42,9 +43,8 @@ class ScriptedApi:
         content_type: str = "application/json",
         timeout: float,
     ) -> bytes:
-        assert query is None
         assert content_type == "application/json"
-        self.calls.append(Call(method, path, body, timeout))
+        self.calls.append(Call(method, path, body, timeout, query))
         self.now += self.takes(timeout)
         answer = self.answers.pop(0) if self.answers else self.forever
         if isinstance(answer, BaseException):

@@ -122,6 +122,14 @@ def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
     assert max(call.timeout for call in api.calls) <= 3.0
 
 
+def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_is_waited_for(
+    api: ScriptedApi, binder: Binder, library: Library
+) -> None:
+    binder.bind(REF, "n", True, asked(library))
+    (call,) = api.calls
+    assert call.query == {"timeout": f"{call.timeout:.3f}s"}
+
+
 def test_a_process_that_was_stopped_midway_still_gives_each_call_a_moment(
     api: ScriptedApi, binder: Binder, library: Library
 ) -> None:
