@@ -172,6 +172,8 @@ class Ledger:
                 for uid in known.keys() - listed - set(keep):
                     if uid not in self._assumptions:
                         self._forget(uid)
+                    elif known is self._waiting:
+                        del self._waiting[uid]
             for assumption in self._assumptions.values():
                 assumption.suspect = True
                 assumption.token = next(self._tokens)
@@ -241,7 +243,7 @@ class Ledger:
         """Give back an assumed charge whose binding was never sent, or was definitely refused."""
         with self._lock:
             if uid in self._assumptions and not self._entries[uid].landed:
-                self._forget(uid)
+                self._give_back(uid)
 
     def overdue(self, now: float) -> tuple[Overdue, ...]:
         """The assumed charges whose pods have to be read now; see settle."""
@@ -270,7 +272,7 @@ class Ledger:
                 assumption.suspect, assumption.since = False, now
                 self._adopt(self._entries[uid], seen, State.ASSUMED)
             elif now >= assumption.since + HOLD:
-                self._forget(uid)
+                self._give_back(uid)
 
     def standing(self, uid: str) -> Entry | None:
         """The charge of the pod as it stands."""
@@ -311,7 +313,7 @@ class Ledger:
                 "bound": len(self._entries) - assumed,
                 "unplaced": sum(map(self._unplaced, self._entries.values())),
                 "plain": len(self._plain),
-                "waiting": len(self._waiting),
+                "waiting": len(self._waiting.keys() - self._entries.keys()),
                 **self._alarms,
             }
 
@@ -340,7 +342,7 @@ class Ledger:
     def waiting(self) -> tuple[Waiting, ...]:
         """The pods without a node that ask for devices, oldest first."""
         with self._lock:
-            held = list(self._waiting.items())
+            held = [item for item in self._waiting.items() if item[0] not in self._entries]
         found = (Waiting(uid, *what) for uid, what in held if what[0].devices)
         return tuple(sorted(found, key=lambda pod: (pod.created, pod.uid)))
 
@@ -488,7 +490,9 @@ class Ledger:
 
     def _put(self, entry: Entry) -> None:
         uid = entry.ref.uid
-        self._waiting.pop(uid, None)
+        if entry.state is State.BOUND:
+            # While it is assumed it may come to wait again, and no watch would say so anew.
+            self._waiting.pop(uid, None)
         self._entries[uid] = entry
         self._on_node.setdefault(entry.node, set()).add(uid)
         self._pins.add(entry)
@@ -505,6 +509,11 @@ class Ledger:
         uids.remove(uid)
         if not uids:
             del self._on_node[node]
+
+    def _give_back(self, uid: str) -> None:
+        """The pod was not bound: it waits as before."""
+        del self._assumptions[uid]
+        self._take(uid)
 
     def _forget(self, uid: str) -> None:
         self._assumptions.pop(uid, None)
