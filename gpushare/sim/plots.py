@@ -67,21 +67,23 @@ def _figure(
 
 def _allocated(axes: Axes, records: Sequence[Record]) -> bool:
     """Against what has arrived: the mean of each policy, and the spread of its seeds."""
-    return _lines(axes, records, "allocated")
+    # Until the cluster is nearly full all that comes is placed, by every policy.
+    return _lines(axes, records, "allocated", 80)
 
 
 def _fragmentation(axes: Axes, records: Sequence[Record]) -> bool:
     return _lines(axes, records, "fragmentation")
 
 
-def _lines(axes: Axes, records: Sequence[Record], key: str) -> bool:
+def _lines(axes: Axes, records: Sequence[Record], key: str, first: int = 0) -> bool:
     """A line and a band for each policy; False where no record has such a course."""
     axes.set_xlabel("GPU asked for by the pods that have come, % of the cluster's")
     axes.set_ylabel("% of the cluster's GPU")
     painted = False
     for number, policy in enumerate(policies_of(records)):
         curves = [_numbers(one, key) for one in records if one["policy"] == policy]
-        loads = sorted(set.intersection(*(set(curve) for curve in curves)), key=int)
+        there = set.intersection(*(set(curve) for curve in curves))
+        loads = sorted((load for load in there if int(load) >= first), key=int)
         if not loads:
             continue
         values = np.array([[curve[load] for load in loads] for curve in curves])
@@ -95,15 +97,18 @@ def _lines(axes: Axes, records: Sequence[Record], key: str) -> bool:
 def _refused(axes: Axes, records: Sequence[Record]) -> bool:
     """The pods refused of each size, in the mean of the seeds."""
     policies = policies_of(records)
-    sizes = list(dict.fromkeys(size for one in records for size in _numbers(one, "failed_by_size")))
+    there = {size for one in records for size in _numbers(one, "failed_by_size")}
+    sizes = sorted(there, key=lambda size: (size.isdecimal(), size.zfill(4)))
     width = 0.8 / max(len(policies), 1)
     for number, policy in enumerate(policies):
         runs = [_numbers(one, "failed_by_size") for one in records if one["policy"] == policy]
-        heights = [float(np.mean([run.get(size, 0.0) for run in runs])) for size in sorted(sizes)]
+        heights = [float(np.mean([run.get(size, 0.0) for run in runs])) for size in sizes]
         at = np.arange(len(sizes)) + width * (number - (len(policies) - 1) / 2)
         axes.bar(at, heights, width, label=policy)
-    axes.set_xticks(np.arange(len(sizes)), [_SIZES.get(s, f"{s} GPUs") for s in sorted(sizes)])
+    axes.set_xticks(np.arange(len(sizes)), [_SIZES.get(s, f"{s} GPUs") for s in sizes])
     axes.set_ylabel("pods")
+    # Few large pods weigh as much as many small ones.
+    axes.set_yscale("symlog", linthresh=1)
     return bool(sizes)
 
 
@@ -117,14 +122,7 @@ def _devices(record: Record) -> Figure | None:
         for held, there in zip(used, capacity, strict=True)
         if there
     ]
-    nodes.sort(key=lambda free: (-len(free), sum(free)))
-    height = max(map(len, nodes))
-    bands = -(-len(nodes) // _NODES_A_BAND)
-    cells: _Floats = np.full((bands * (height + 1), min(len(nodes), _NODES_A_BAND)), np.nan)
-    for number, free in enumerate(nodes):
-        band, column = divmod(number, _NODES_A_BAND)
-        top = band * (height + 1)
-        cells[top : top + len(free), column] = free
+    cells = _bands(nodes)
     figure = Figure(figsize=(_SIZE[0] * 1.4, 0.9 + 0.11 * cells.shape[0]), layout="constrained")
     axes = figure.add_subplot()
     image = axes.imshow(cells * 100, cmap="viridis", vmin=0, vmax=100, aspect="auto")
@@ -132,6 +130,22 @@ def _devices(record: Record) -> Figure | None:
     axes.set_title(f"{record['policy']}, seed {record['seed']}: every device, in the end")
     axes.set_axis_off()
     return figure
+
+
+def _bands(nodes: Sequence[Sequence[float]]) -> _Floats:
+    """float64 (lines, columns): free shares, nodes of as many devices side by side, fullest first.
+
+    NaN where there is no device; an empty line between bands.
+    """
+    bands = []
+    for height in sorted({len(free) for free in nodes}, reverse=True):
+        alike = sorted((free for free in nodes if len(free) == height), key=sum)
+        for start in range(0, len(alike), _NODES_A_BAND):
+            band = np.full((height + 1, min(len(nodes), _NODES_A_BAND)), np.nan)
+            columns = np.array(alike[start : start + _NODES_A_BAND]).T
+            band[:height, : columns.shape[1]] = columns
+            bands.append(band)
+    return np.vstack(bands)
 
 
 def _numbers(record: Record, key: str) -> Mapping[str, float]:

@@ -40,7 +40,7 @@ class Measure:
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
             value = value.get(self.at)
-        return float(value) if isinstance(value, int | float) else None
+        return value if isinstance(value, int | float) else None
 
 
 def allocated_at(load: int) -> Measure:
