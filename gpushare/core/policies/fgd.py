@@ -8,8 +8,9 @@ nodes and others empty.
 import numpy as np
 
 from gpushare.core.model import Request
+from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation, in_milli
-from gpushare.core.policies.ground import PerLayout, ground, with_blind
+from gpushare.core.policies.ground import PerLayout, ground, tightest, with_blind
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 
@@ -25,11 +26,16 @@ class Fgd:
         )
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """By the fall of fragmentation on each device."""
+        """By the fall of fragmentation on each device; as DeviceBestFit without a workload."""
+        if not self._measure.pods:
+            return DeviceBestFit().score(snapshot, rows, request)
         facts, tables = self._ground(snapshot), self._tables(snapshot)
         before = self._measure.lost(tables, facts, snapshot, rows)
         after = self._measure.lost_after(tables, facts, snapshot, rows, request)
         fall = in_milli(before[:, None] - after, self._measure.pods, facts.milli[rows])
         values = np.floor(100 / (1 + np.exp(-fall / 1000)))
-        whole = np.broadcast_to(values, (len(rows), snapshot.capacity.shape[1]))
+        free = snapshot.free[rows]
+        if request.devices > 1:
+            values = np.where(tightest(free, request), values, values - 1)
+        whole = np.broadcast_to(values, free.shape)
         return with_blind(whole, facts, snapshot, rows, request)

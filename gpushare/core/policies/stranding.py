@@ -1,0 +1,57 @@
+"""GPU stranded by CPU: what would be left on a node when the pods that come have used its CPU.
+
+Pods are drawn by count from the workload until the node is full; one that finds GPU but not enough
+CPU is passed over with probability ETA and another is drawn, else the node is stuck. The expected
+GPU left is a table by free GPU and free CPU. Steps are a tenth of a device, to the nearest, and a
+core, rounded down where free and up where asked.
+"""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from gpushare.core.snapshot import Floats, Ints
+from gpushare.core.workload import PodClass
+
+ETA = 0.97
+STEPS = 10
+"""Of a device."""
+
+MOST_DEVICES, MOST_CORES = 16, 256
+"""Of a node; one with more is judged as one with so many."""
+
+
+def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
+    """float64 (steps + 1, cores + 1): GPU expected to be left, in milli, by free GPU and CPU."""
+    weights: dict[tuple[int, int], int] = {}
+    for cls, count in classes:
+        size = int(STEPS * cls.devices * min(cls.units, capacity) / capacity + 0.5)
+        if size:
+            key = (size, -(-cls.cpu // 1000))
+            weights[key] = weights.get(key, 0) + count
+    kinds = sorted(weights.items())
+    left = np.zeros((STEPS * MOST_DEVICES + 1, MOST_CORES + 1))
+    for gpu in range(1, len(left)):
+        fitting = [kind for kind in kinds if kind[0][0] <= gpu]
+        left[gpu] = _left(left, fitting, gpu)
+    return left * (1000 / STEPS)
+
+
+def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
+    """float64 (cores + 1,): one line of the table, of those before it; unit: steps."""
+    total = sum(weight for _, weight in kinds)
+    if not total:
+        return np.full(left.shape[1], float(gpu))
+    after, lacking = np.zeros(left.shape[1]), np.zeros(left.shape[1])
+    for (size, cores), weight in kinds:
+        share = weight / total
+        lacking[:cores] += share
+        after[cores:] += share * left[gpu - size, : max(left.shape[1] - cores, 0)]
+    values: Floats = (after + (1 - ETA) * lacking * gpu) / (1 - ETA * lacking)
+    return values
+
+
+def at(free_milli: Floats, cpu: Ints) -> tuple[Ints, Ints]:
+    """int64 (K,) twice: where in the table nodes with so much free GPU and CPU (milli) are."""
+    gpu = np.floor(free_milli / (1000 / STEPS) + 0.5).astype(np.int64)
+    return np.clip(gpu, 0, STEPS * MOST_DEVICES), np.clip(cpu // 1000, 0, MOST_CORES)
