@@ -145,7 +145,7 @@ def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> N
     whole = document(records, measures, about)
     forms: Mapping[str, Callable[[], str]] = {
         "json": lambda: json.dumps(whole, indent=1) + "\n",
-        "yaml": lambda: yaml.safe_dump(whole, sort_keys=False),
+        "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: as_csv(records, measures),
         "table": lambda: _heading(options, inputs) + as_table(records, measures),
         "paper": lambda: _paper(records),

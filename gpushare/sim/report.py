@@ -22,7 +22,7 @@ KIND = "SimulationReport"
 class Measure:
     """A measure that the table shows, and its heading.
 
-    key: its name in the record; at: where it is a mapping, the key in that. digits: its decimals.
+    key: its name in the record. at: where it is a course by load, at which load. digits: decimals.
     """
 
     key: str
@@ -39,7 +39,9 @@ class Measure:
         """Its value in the record; None where it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
-            value = value.get(self.at)
+            # In a small cluster a pod may carry the load past a whole percent.
+            reached = [load for load in value if float(load) <= float(self.at)]
+            value = value[max(reached, key=float)] if reached else None
         return value if isinstance(value, int | float) else None
 
 

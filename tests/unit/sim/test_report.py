@@ -62,9 +62,15 @@ def test_one_seed_has_a_mean_and_no_spread() -> None:
     assert (found.mean, found.spread, found.difference, found.error) == (95.0, None, None, None)
 
 
+def test_a_course_is_read_at_the_last_load_before_the_one_asked_for() -> None:
+    course = {"allocated": {"9": 8.5, "98": 90.0, "103": 95.0}}
+    for at, value in (("98", 90.0), ("100", 90.0), ("130", 95.0), ("8", None)):
+        assert Measure("allocated", "", at).of(course) == value
+
+
 def test_the_table_shows_means_then_differences() -> None:
     assert as_table(
-        RUNS, [ALLOCATED, FAILED, Measure("absent", "ABSENT"), Measure("curve", "X", "7")]
+        RUNS, [ALLOCATED, FAILED, Measure("absent", "ABSENT"), Measure("curve", "X", "-1")]
     ) == (
         "POLICY      SEEDS         ALLOC  FAILED\n"
         "fgd             2   95.50 ±0.71   11 ±1\n"

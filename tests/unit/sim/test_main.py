@@ -1,0 +1,135 @@
+"""`gpushare simulate` on a small cluster: what it prints and writes, and how it ends."""
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.cli.main import main
+from gpushare.sim.main import main as simulator
+
+Capsys = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> list[str]:
+    """The flags of a cluster of ten nodes with four devices of 16 units, and of its pods."""
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    lines = [f"n{index},32000,131072,4,16,T4" for index in range(10)]
+    nodes.write_text("\n".join(["name,cpu_milli,memory_mib,gpu,units,model", *lines]))
+    sizes = [(1, 16), (1, 5), (1, 9), (1, 3), (2, 16), (0, 0), (1, 7), (4, 16)]
+    lines = [
+        f"p{index},{4000 * max(devices, 1)},4096,{devices},{units},{index},{index},{index + 20}"
+        for index in range(64)
+        for devices, units in [sizes[index % len(sizes)]]
+    ]
+    head = "name,cpu_milli,memory_mib,gpu,units,created,scheduled,deleted"
+    pods.write_text("\n".join([head, *lines]))
+    return ["--nodes", str(nodes), "--pods", str(pods), "--jobs", "1"]
+
+
+def simulate(*words: str) -> int:
+    return main(["simulate", *words])
+
+
+def test_a_run_prints_a_table_and_writes_a_record_for_each_policy_and_seed(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    out, table = tmp_path / "out.json", tmp_path / "out.csv"
+    words = ["--policy", "fgd,device-bestfit", "--seeds", "42-43"]
+    assert simulate("inflation", *small, *words, "--json", str(out), "--csv", str(table)) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    lines = told.out.splitlines()
+    assert lines[0].endswith("64 pods on 10 nodes with 40 devices")
+    assert lines[1].split() == ["POLICY", "SEEDS", "ALLOC@95", "ALLOC@100", "ALLOC@130", "FAILED"]
+    assert [line.split()[0] for line in lines[2:]] == ["fgd", "device-bestfit", "device-bestfit"]
+    document = json.loads(out.read_text())
+    assert (document["kind"], document["complete"]) == ("SimulationReport", True)
+    runs = [(one["policy"], one["seed"]) for one in document["records"]]
+    assert runs == [("fgd", 42), ("fgd", 43), ("device-bestfit", 42), ("device-bestfit", 43)]
+    ends = document["records"][0]["allocated"]
+    assert 60 < max(ends.values()) <= 100
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [(row["policy"], int(row["seed"])) for row in rows] == runs
+    assert 60 < float(rows[0]["allocated_95"]) <= float(rows[0]["allocated_130"]) <= 100
+
+
+@pytest.mark.parametrize(
+    ("form", "read"), [("json", json.loads), ("yaml", yaml.safe_load), ("csv", csv.reader)]
+)
+def test_every_form_can_be_printed(small: list[str], capsys: Capsys, form: str, read: Any) -> None:
+    assert simulate("inflation", *small, "--seeds", "42", "--policy", "fgd", "-o", form) == 0
+    assert read(capsys.readouterr().out)
+
+
+def test_the_headline_may_be_read_at_another_load(small: list[str], capsys: Capsys) -> None:
+    assert simulate("inflation", *small, "--seeds", "42", "--policy", "fgd", "--load", "1.1") == 0
+    assert "ALLOC@110" in capsys.readouterr().out
+
+
+def test_the_same_seed_gives_the_same_figures(small: list[str], capsys: Capsys) -> None:
+    told = []
+    for _ in range(2):
+        assert simulate("inflation", *small, "--seeds", "7", "--policy", "random,fgd") == 0
+        told.append(capsys.readouterr().out)
+    assert told[0] == told[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--policy", "none"], "no policy is called 'none'; there are: "),
+        (["--pods", "no-such-file"], "no-such-file: cannot be read"),
+        (["--json", "/no/such/directory/out.json"], "there is no directory to write it to"),
+    ],
+)
+def test_wrong_input_ends_with_2_and_one_line(
+    small: list[str], capsys: Capsys, words: list[str], says: str
+) -> None:
+    assert simulate("inflation", *small, *words) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpushare simulate: ")
+    assert says in told.err
+    assert told.err.count("\n") == 1
+
+
+def test_a_wrong_trace_is_told_by_file_line_and_column(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    broken = tmp_path / "broken.csv"
+    broken.write_text("name,cpu_milli,memory_mib,gpu,units\na,1,1,1,4\nb,-1,1,1,4\n")
+    assert simulate("churn", *small, "--pods", str(broken)) == 2
+    assert capsys.readouterr().err == (
+        f"gpushare simulate: {broken} line 3, column cpu_milli:"
+        " is no whole number from 0 to 100000000: '-1'\n"
+    )
+
+
+def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
+    node = {"name": "n", "cpu_milli": 8000, "memory_mib": 8000, "gpu": 2, "units": 16}
+    pods = [
+        {"name": f"p{units}", "cpu_milli": 100, "memory_mib": 1, "gpu": 1, "units": units}
+        for units in (3, 5, 8)
+    ]
+    listed = {"nodes": [node], "pods": pods, "notes": ["node x is left out: it is closed"]}
+    words = ["inflation", "--from-cluster", "--policy", "fgd", "--seeds", "42"]
+    assert simulator(words, lambda *_: listed) == 0
+    told = capsys.readouterr()
+    assert told.err == "Warning: node x is left out: it is closed\n"
+    assert told.out.startswith("inflation: cluster, 3 pods on 1 nodes with 2 devices\n")
+
+
+def test_pictures_are_drawn(small: list[str], tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    folder = tmp_path / "pictures"
+    words = ["--policy", "fgd,random", "--seeds", "42-43", "--plot", str(folder)]
+    assert simulate("inflation", *small, *words) == 0
+    names = ["allocated", "devices-fgd", "devices-random", "fragmentation", "refused"]
+    assert sorted(file.name for file in folder.iterdir()) == [f"{name}.png" for name in names]
+    for file in folder.iterdir():
+        assert file.read_bytes().startswith(b"\x89PNG")
