@@ -111,6 +111,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     timeout = 3
     protocol_version = "HTTP/1.1"
+    default_request_version = "HTTP/1.0"  # 0.9 has no status line, and a bad request no version
 
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
         """(status, content type, body)."""
@@ -125,6 +126,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
+
+    def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
+        """Refuse; what a caller did wrong is no 5xx, which would be taken for our failure."""
+        refused = {501: 405, 505: 400}.get(code, code)
+        super().send_error(refused, message, explain)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
         """Nothing: a probe every second is no news."""

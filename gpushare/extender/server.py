@@ -45,6 +45,11 @@ class Server(BaseApplication):
             "keepalive": 120,
             "graceful_timeout": drain,
             "control_socket_disable": True,
+            # gunicorn believes whoever calls from this host: SCRIPT_NAME, PATH_INFO and alike in
+            # a head would be another path. There is no proxy before us.
+            "forwarded_allow_ips": "",
+            "forwarder_headers": "",
+            "secure_scheme_headers": {},
             "preload_app": False,
             "max_requests": 0,
             "loglevel": "warning",

@@ -31,7 +31,7 @@ class Extender(Verbs):
     def __init__(self, folder: Path, kubeconfig: str, *flags: str) -> None:
         self.log_file = folder / f"extender-{free_port()}.log"
         port, health_port = free_port(), free_port()
-        self.port = port
+        self.port, self.health_port = port, health_port
         self._http = HttpClient(f"http://127.0.0.1:{port}")
         self._health = HttpClient(f"http://127.0.0.1:{health_port}")
         command = [

@@ -205,3 +205,11 @@ def test_what_is_no_request_of_http_is_refused_and_closed(
     answer.read()
     connection.close()
     assert world.extender.ready()
+
+
+@pytest.mark.parametrize("header", ["SCRIPT_NAME", "PATH_INFO", "X-Forwarded-Proto", "REMOTE_USER"])
+def test_no_header_leads_to_another_path(world: World, header: str) -> None:
+    headers = {header: f"{PREFIX}/bind"}
+    reply = world.extender.call("GET", "/version", None, headers)
+    assert reply.status == 200
+    assert "version" in reply.json()

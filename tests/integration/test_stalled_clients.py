@@ -186,10 +186,11 @@ def test_requests_sent_together_are_answered_in_turn(start: Start, request_bytes
     ("request_head", "status"),
     [
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n", b"413"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n", b"413"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"411"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 40000, b"431"),
     ],
-    ids=["body too large", "chunked", "head too large"],
+    ids=["body too large", "body far too large", "chunked", "head too large"],
 )
 def test_what_cannot_be_collected_is_refused_with_a_status(
     start: Start, request_head: bytes, status: bytes

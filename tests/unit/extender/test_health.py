@@ -123,7 +123,7 @@ def test_other_pages_are_404_and_say_which_there_are(subject: Subject, path: str
         (b"GET http://[x HTTP/1.1", b" 404 "),
         (b"GET //[ HTTP/1.1", b" 404 "),
         (b"GET /livez?%ff&=&;;=% HTTP/1.1", b" 200 "),
-        (b"\xff\xfe /livez HTTP/1.1", b" 501 "),
+        (b"\xff\xfe /livez HTTP/1.1", b" 405 "),
     ],
 )
 def test_an_odd_request_gets_an_answer_all_the_same(
@@ -136,7 +136,7 @@ def test_an_odd_request_gets_an_answer_all_the_same(
 
 
 def test_nothing_can_be_written(subject: Subject) -> None:
-    assert subject.get("/livez", "POST")[0] == 501
+    assert subject.get("/livez", "POST")[0] == 405
 
 
 def test_a_connection_can_be_used_again(subject: Subject) -> None:
@@ -203,3 +203,22 @@ def test_a_server_that_never_started_can_be_stopped() -> None:
     made.server.stop()
     with pytest.raises(OSError, match="refused"):
         made.connect()
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"POST /livez HTTP/1.1\r\n\r\n", b"405"),
+        (b"HEAD /livez HTTP/1.1\r\n\r\n", b"405"),
+        (b"GET /livez HTTP/3.0\r\n\r\n", b"400"),
+        (b"GET\r\n\r\n", b"400"),
+        (b"GET /livez\r\n\r\n", b"200"),
+        (b"\x16\x03\x01 \r\n\r\n", b"400"),
+    ],
+)
+def test_what_a_caller_does_wrong_is_not_told_as_our_failure(
+    subject: Subject, sent: bytes, status: bytes
+) -> None:
+    with subject.connect() as client:
+        client.sendall(sent)
+        assert client.recv(64).split(b" ")[:2] == [b"HTTP/1.1", status]

@@ -1,0 +1,19 @@
+"""Which input comes when: a kind after the other, each from the seed and its number alone."""
+
+import random
+
+from tests.badinput import bodies, heads
+from tests.badinput.attempt import Attempt, Spoil, Targets
+
+KINDS: tuple[Spoil, ...] = (
+    *(bodies.wrong_values, bodies.broken_bytes, bodies.nested, bodies.numbers, bodies.twice),
+    *(bodies.texts, bodies.pods, bodies.annotations, bodies.node_names, bodies.binds),
+    *(bodies.media, bodies.paths, heads.request_lines, heads.odd_heads, heads.smuggled),
+    *(heads.chunked, heads.short, heads.gone, heads.together, heads.noise, heads.probes),
+)
+
+
+def attempt(number: int, seed: int, targets: Targets) -> Attempt:
+    """Input number so many of a seed."""
+    rng = random.Random(f"{seed}:{number}")
+    return KINDS[number % len(KINDS)](rng, targets)

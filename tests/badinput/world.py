@@ -1,0 +1,96 @@
+"""The real process on a cluster of the test, and all that no input may change.
+
+Knows the tests' own cluster and process; nothing of the inputs.
+"""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.badinput.attempt import SMUGGLED, Targets
+from tests.integration.cluster import NODES, PODS, Cluster
+from tests.integration.process import Extender
+from tests.integration.verbs import poll
+
+_TOLD = ("gpushare_pods{", "gpushare_alarms_total{", "gpushare_audit_findings ")
+
+
+class BadWorld:
+    """An extender with nodes and bound pods, and what its books are."""
+
+    def __init__(self, cluster: Cluster, extender: Extender) -> None:
+        self.cluster, self.extender = cluster, extender
+        nodes = [cluster.node(devices=4, total=64) for _ in range(4)]
+        extender.knows(*nodes)
+        bound = [cluster.pod(3 + index % 5) for index in range(8)]
+        for index, pod in enumerate(bound):
+            extender.filter(pod, nodes)
+            assert extender.bind(pod, nodes[index % 3]) == ""
+        cluster.pod(2)  # waits, and must go on waiting
+        poll(self._all_shown, "the watch has shown every bind")
+        self.targets = Targets(nodes, [cluster.get(pod) for pod in bound])
+        self._before = self.state()
+        self._read = 0
+
+    def state(self) -> dict[str, Any]:
+        """The books as they are told, and the objects of the API server."""
+        metrics = self.extender.probe("/metrics").body.decode()
+        return {
+            "inspect": self.extender.inspect(),
+            "metrics": [line for line in metrics.splitlines() if line.startswith(_TOLD)],
+            "pods": self.cluster.all(PODS),
+            "nodes": self.cluster.all(NODES),
+        }
+
+    def changes(self) -> list[str]:
+        """What is not as it was before any input, or was logged that must not be."""
+        now = self.state()
+        found = [
+            f"{part} changed: {json.dumps(self._before[part])} -> {json.dumps(now[part])}"
+            for part in now
+            if now[part] != self._before[part]
+        ]
+        with self.extender.log_file.open("rb") as log:
+            log.seek(self._read)
+            new = log.read()
+        self._read += len(new)
+        if b"Traceback" in new:
+            at = new.index(b"Traceback")
+            found.append("a traceback in the log: " + new[max(0, at - 400) : at + 3000].decode())
+        if any(SMUGGLED in path for _, path in self.cluster.server.requests):
+            found.append("a bind that was hidden in another request was tried")
+        if self.extender.ended():
+            found.append("the process has ended")
+        elif not self.extender.ready():
+            found.append("the process is not ready")
+        return found
+
+    @property
+    def probe_port(self) -> int:
+        return self.extender.health_port
+
+    def _all_shown(self) -> bool:
+        text = self.extender.probe("/metrics").body.decode()
+        counts = [line for line in text.splitlines() if line.startswith("gpushare_pods{")]
+        return any('state="bound"} 8.0' in line for line in counts)
+
+
+@contextlib.contextmanager
+def bad_world(folder: Path) -> Iterator[BadWorld]:
+    """A world that lasts as long as the block."""
+    cluster = Cluster()
+    try:
+        extender = Extender(folder, cluster.kubeconfig(folder), "--leadership", "off")
+        try:
+            extender.wait_ready()
+            yield BadWorld(cluster, extender)
+        finally:
+            extender.stop()
+    finally:
+        cluster.stop()
+
+
+def url(world: BadWorld, path: str = "/openapi.json") -> str:
+    return f"http://127.0.0.1:{world.extender.port}{path}"
