@@ -21,9 +21,7 @@ class Fgd:
     def __init__(self, workload: Workload) -> None:
         self._measure = Fragmentation(workload.typical())
         self._ground = PerLayout(ground)
-        self._tables = PerLayout(
-            lambda snapshot: self._measure.tables(snapshot.models, snapshot.capacity.shape[1])
-        )
+        self._tables = PerLayout(self._measure.tables_for)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """By the fall of fragmentation on each device; as DeviceBestFit without a workload."""

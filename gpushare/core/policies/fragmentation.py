@@ -44,6 +44,10 @@ class Fragmentation:
         self._sizes = np.unique([cls.units for cls in self._classes if cls.devices] or [1])
         self.pods = int(self._counts.sum())
 
+    def tables_for(self, snapshot: Snapshot) -> _Tables:
+        """The tables for the nodes of the snapshot."""
+        return self.tables(snapshot.models, snapshot.capacity.shape[1])
+
     def tables(self, models: tuple[str, ...], width: int) -> _Tables:
         """The tables for nodes of these models, with up to so many devices."""
         runs = self._may_run(models)

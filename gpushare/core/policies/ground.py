@@ -41,6 +41,10 @@ class PerLayout(Generic[_Made]):
             last = self._last = (snapshot.capacity, self._make(snapshot))
         return last[1]
 
+    def __getstate__(self) -> dict[str, object]:
+        """What survives a pickle: not the memo."""
+        return {"_make": self._make, "_last": None}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Ground:

@@ -17,6 +17,8 @@ One set of parameters serves all clusters and workloads that it was tried on; ea
 halved without much change.
 """
 
+from functools import partial
+
 import numpy as np
 
 from gpushare.core.model import Request
@@ -54,10 +56,8 @@ class ShadowPrice:
         for capacity in workload.capacities:
             self._tables_of(capacity)
         self._ground = PerLayout(ground)
-        self._tables = PerLayout(
-            lambda snapshot: self._measure.tables(snapshot.models, snapshot.capacity.shape[1])
-        )
-        self._scarce = PerLayout(lambda snapshot: scarcity.scarcity(snapshot, shares))
+        self._tables = PerLayout(self._measure.tables_for)
+        self._scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
         self._priced = PerLayout(self._price_tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
