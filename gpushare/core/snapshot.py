@@ -87,7 +87,22 @@ class Snapshot:
         """int64 (N, D): units that can be given out; 0 on devices that are not open, never
         negative.
         """
-        left: Ints = np.where(self.open, np.maximum(self.capacity - self.used, 0), 0)
+        return self._left(slice(None))
+
+    def inherit(self, before: "Snapshot") -> None:
+        """Nothing: takes from an earlier snapshot what has not changed since, to compute less."""
+        if before.capacity is not self.capacity:  # another layout: nodes have come, gone or changed
+            return
+        self.__dict__["open"] = before.open  # where cached_property would put it
+        rows = self.changed_since(before.generation)
+        free = before.free.copy()
+        free[rows] = self._left(rows)
+        free.flags.writeable = False
+        self.__dict__["free"] = free
+
+    def _left(self, rows: Rows | slice) -> Ints:
+        left: Ints = np.maximum(self.capacity[rows] - self.used[rows], 0)
+        left[~self.open[rows]] = 0
         left.flags.writeable = False
         return left
 

@@ -59,6 +59,7 @@ class Tally:
         self._closed = np.zeros(0, dtype=np.int8)
         self._changed = np.zeros(0, dtype=np.int64)
         self._layout: _Layout | None = None
+        self._last: Snapshot | None = None
 
     def used(self, node: str) -> tuple[int, ...]:
         """Units used by device of a known node."""
@@ -140,24 +141,29 @@ class Tally:
         if self._layout is None:
             self._layout = self._new_layout()
         host = self._host[:count]
-        free = np.maximum(host[:, (0, 2)] - host[:, (1, 3)], 0)
+        cpu_free = np.maximum(host[:, 0] - host[:, 1], 0)
+        memory_free = np.maximum(host[:, 2] - host[:, 3], 0)
         used, changed, cpu_only = (
             array[:count].copy() for array in (self._used, self._changed, self._host[:, 4])
         )
         kinds = self._kinds[:count].copy()
-        for array in (free, used, changed, kinds, cpu_only):
+        for array in (cpu_free, memory_free, used, changed, kinds, cpu_only):
             array.flags.writeable = False
-        return Snapshot(
+        view = Snapshot(
             **self._layout._asdict(),
             generation=self.generation,
             used=used,
-            cpu_free=free[:, 0],
-            memory_free=free[:, 1],
+            cpu_free=cpu_free,
+            memory_free=memory_free,
             cpu_only=cpu_only,
             kinds=kinds,
             row_generation=changed,
             pinned=pinned,
         )
+        if self._last is not None:
+            view.inherit(self._last)
+        self._last = view
+        return view
 
     def _new_layout(self) -> _Layout:
         count = len(self._specs)
