@@ -67,6 +67,13 @@ def workload_of_trace(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> W
     return workload_of(counts, {node.capacity for node in nodes if node.devices})
 
 
+def size_class(request: Request, capacity: int) -> str:
+    """What a pod is counted under: cpu, share, or its number of whole devices."""
+    if not request.devices:
+        return "cpu"
+    return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
+
+
 def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """bool (K, D): where the request fits by devices, CPU, memory and model."""
     enough = snapshot.cpu_free[rows] >= request.cpu
@@ -104,10 +111,16 @@ class Cluster:
 
     def place_on(self, row: int, request: Request) -> Placement | None:
         """The same, on this node alone."""
-        values = self.ranking.values(self.view, request)[row]
-        if values.max() == -np.inf:
+        rows = np.array([row])
+        mask = fits(self.view, rows, request)
+        if not mask.any():
             return None
+        values = np.where(mask, self.ranking.at(self.view, rows, request), -np.inf)[0]
         return self.put(row, best_devices(self.ranking, self.view, row, values, request), request)
+
+    def fits_empty(self, request: Request) -> bool:
+        """Whether there is a node that the request fits now; asked of an empty cluster."""
+        return bool(fits(self.view, np.arange(len(self.view.names)), request).any())
 
     def put(self, row: int, devices: tuple[int, ...], request: Request) -> Placement:
         """Charge the pod to these devices of the node."""

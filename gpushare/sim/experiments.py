@@ -20,13 +20,12 @@ from gpushare.core.policy import Policy, load_policy
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
-from gpushare.sim.engine import Cluster, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, request_of, size_class, workload_of_trace
+from gpushare.sim.flow import Flow, Record, Stream
 from gpushare.sim.trace import TraceNode, TracePod
 
 RANDOM = "random"
 """The name of the policy that only simulations have."""
-
-Record = dict[str, object]
 
 _FULL = 1.3
 """Up to which share of the capacity pods arrive."""
@@ -87,6 +86,70 @@ def inflation(
     }
 
 
+def churn(
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    policy: str,
+    seed: int,
+    options: Options = Options(),
+) -> Record:
+    """The record of a cluster whose pods come at random and stay for random times (see Flow).
+
+    Arrivals are Poisson, each a pod of the file; lifetimes are exponential with a mean of 1, which
+    is the unit of time.
+    """
+    requests = [request_of(pod) for pod in pods]
+    workload = workload_of_trace(nodes, pods)
+    cluster = Cluster(node_order(nodes, seed), make_policy(policy, workload, seed))
+    asked = sum(request.total for request in requests) / len(requests)
+    rate = options.load * cluster.capacity / asked
+    rng = np.random.default_rng(seed)
+    number = int(rate * options.life * 1.05) + 1000
+    times = np.cumsum(rng.exponential(1 / rate, number))
+    which = rng.integers(len(pods), size=number)
+    stream = Stream(tuple(requests), times, which, rng.exponential(1, number))
+    flow = Flow(cluster, options.warmup, options.life, options.wait)
+    named = {"experiment": "churn", "policy": policy, "seed": seed, "load": options.load}
+    return {**named, **flow.run(stream), **_picture(cluster, options)}
+
+
+def replay(
+    nodes: Sequence[TraceNode],
+    pods: Sequence[TracePod],
+    policy: str,
+    seed: int,
+    options: Options = Options(),
+) -> Record:
+    """The record of the pods coming when they came, and staying as long as they did (see Flow).
+
+    They come faster by `speed`; the seed is only for the order of nodes. Raises ValueError when no
+    pod has a time of creation.
+    """
+    timed = [(pod, pod.created) for pod in pods if pod.created is not None]
+    if not timed:
+        raise ValueError("no pod has a time of creation, so nothing can be replayed")
+    timed.sort(key=lambda item: item[1])
+    workload = workload_of_trace(nodes, pods)
+    cluster = Cluster(node_order(nodes, seed), make_policy(policy, workload, seed))
+    first = timed[0][1]
+    times = np.array([(created - first) / options.speed for _, created in timed])
+    stream = Stream(
+        tuple(request_of(pod) for pod, _ in timed),
+        times,
+        np.arange(len(timed)),
+        np.array([_lifetime(pod) for pod, _ in timed]),
+    )
+    flow = Flow(cluster, 0.0, float(times[-1]), options.wait)
+    named = {"experiment": "replay", "policy": policy, "seed": seed, "speed": options.speed}
+    return {**named, **flow.run(stream), **_picture(cluster, options)}
+
+
+def _lifetime(pod: TracePod) -> float:
+    """Seconds that the pod ran; for ever where no end is known."""
+    start = pod.created if pod.scheduled is None else pod.scheduled
+    return np.inf if pod.deleted is None or start is None else pod.deleted - start
+
+
 def _filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
     """The pods to arrive, as indices: each once in random order, then fewer or more by chance."""
     rng = np.random.default_rng(seed)
@@ -104,13 +167,6 @@ def _filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
             return chosen
         chosen.append(index)
         asked += sizes[index]
-
-
-def size_class(request: Request, capacity: int) -> str:
-    """What a pod is counted under: cpu, share, or its number of whole devices."""
-    if not request.devices:
-        return "cpu"
-    return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
 
 
 class _Course:

@@ -1,0 +1,158 @@
+"""Pods that come and go: virtual time, departures, and the queue of those that fit nowhere.
+
+It knows a cluster and a stream of arrivals drawn beforehand; nothing of where streams come from.
+Departures that are due are handled before an arrival. Of those that wait, first come first served:
+at each departure they are tried in the order of arrival on the node that changed, since they fit no
+other.
+"""
+
+import heapq
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from itertools import count
+
+import numpy as np
+
+from gpushare.core.model import Kind, Request
+from gpushare.core.snapshot import Floats, Ints
+from gpushare.sim.engine import Cluster, Placement, size_class
+
+Record = dict[str, object]
+
+_SETTLED = 2.0
+"""Pods that come in the last so many lifetimes are not asked how long they waited."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Arrivals in the order of time: when, which of `kinds`, and for how long once placed."""
+
+    kinds: tuple[Request, ...]
+    times: Floats
+    which: Ints
+    lifetimes: Floats
+
+
+@dataclass(slots=True)
+class _Waiting:
+    order: int
+    came: float
+    lifetime: float
+
+
+class Flow:
+    """A cluster through which a stream goes, measured from `start` to `end`."""
+
+    def __init__(self, cluster: Cluster, start: float, end: float, wait: bool) -> None:
+        self._cluster, self._start, self._end, self._wait = cluster, start, end, wait
+        self._largest = int(cluster.view.capacity.max())
+        self._now = 0.0
+        self._orders = count()
+        self._leaving: list[tuple[float, int, Placement]] = []
+        self._queues: dict[Kind, deque[_Waiting]] = defaultdict(deque)
+        self._kinds: dict[Kind, Request] = {}
+        self._waiting: dict[str, int] = defaultdict(int)
+        self._held = 0.0
+        self._waited: dict[str, float] = defaultdict(float)
+        self._waits: dict[str, list[float]] = defaultdict(list)
+        self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
+
+    def run(self, stream: Stream) -> Record:
+        """What was measured; see `_record`."""
+        possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
+        for time, which, lifetime in zip(
+            stream.times.tolist(), stream.which.tolist(), stream.lifetimes.tolist(), strict=True
+        ):
+            if time > self._end:
+                break
+            if possible[which]:
+                self._leave_until(time)
+                self._arrive(stream.kinds[which], lifetime)
+        self._leave_until(self._end)
+        return self._record()
+
+    def _arrive(self, request: Request, lifetime: float) -> None:
+        counts = self._now > self._start
+        self._offered += counts
+        self._offered_gpu += counts * request.total
+        placement = self._cluster.place(request)
+        if placement is not None:
+            self._stay(placement, lifetime)
+            self._waited_for(request, self._now)
+        elif self._wait:
+            self._kinds[request.kind] = request
+            self._queues[request.kind].append(_Waiting(next(self._orders), self._now, lifetime))
+            self._waiting[self._size(request)] += 1
+        else:
+            self._refused += counts
+            self._refused_gpu += counts * request.total
+
+    def _stay(self, placement: Placement, lifetime: float) -> None:
+        heapq.heappush(self._leaving, (self._now + lifetime, next(self._orders), placement))
+
+    def _leave_until(self, time: float) -> None:
+        while self._leaving and self._leaving[0][0] <= time:
+            leaves, _, placement = heapq.heappop(self._leaving)
+            self._pass_to(leaves)
+            self._cluster.release(placement)
+            if self._queues:
+                self._try_waiting(placement.row)
+        self._pass_to(time)
+
+    def _try_waiting(self, row: int) -> None:
+        """Those that wait, first come first, on the node that has room again."""
+        heads = [(queue[0].order, kind) for kind, queue in self._queues.items()]
+        heapq.heapify(heads)
+        while heads:
+            _, kind = heapq.heappop(heads)
+            request = self._kinds[kind]
+            placement = self._cluster.place_on(row, request)
+            # What is there only becomes less: a kind that does not fit now is done with.
+            if placement is None:
+                continue
+            queue = self._queues[kind]
+            pod = queue.popleft()
+            self._waiting[self._size(request)] -= 1
+            self._waited_for(request, pod.came)
+            self._stay(placement, pod.lifetime)
+            if queue:
+                heapq.heappush(heads, (queue[0].order, kind))
+            else:
+                del self._queues[kind]
+
+    def _pass_to(self, time: float) -> None:
+        span = min(time, self._end) - max(self._now, self._start)
+        if span > 0:
+            self._held += span * self._cluster.allocated
+            for size, number in self._waiting.items():
+                self._waited[size] += span * number
+        self._now = time
+
+    def _waited_for(self, request: Request, came: float) -> None:
+        if self._wait and self._start < came <= self._end - _SETTLED:
+            self._waits[self._size(request)].append(self._now - came)
+
+    def _size(self, request: Request) -> str:
+        return size_class(request, self._largest)
+
+    def _record(self) -> Record:
+        """alloc: mean share of GPU allocated; blocked_gpu, blocked_pods: of what was offered the
+        share refused; all in %. Where pods wait: waiting, their mean number, in all and by size;
+        wait_mean and wait_p95: how long pods of a size waited, as far as it is known at the end.
+        """
+        span = self._end - self._start
+        record: Record = {"alloc": 100 * self._held / span / self._cluster.capacity}
+        if not self._wait:
+            record["blocked_gpu"] = 100 * self._refused_gpu / max(self._offered_gpu, 1)
+            record["blocked_pods"] = 100 * self._refused / max(self._offered, 1)
+            return record
+        for kind, queue in self._queues.items():
+            for pod in queue:
+                self._waited_for(self._kinds[kind], pod.came)
+        record["waiting"] = sum(self._waited.values()) / span
+        record["waiting_by_size"] = {size: sum_ / span for size, sum_ in self._waited.items()}
+        record["wait_mean"] = {size: float(np.mean(all_)) for size, all_ in self._waits.items()}
+        record["wait_p95"] = {
+            size: float(np.percentile(all_, 95)) for size, all_ in self._waits.items()
+        }
+        return record
