@@ -9,6 +9,7 @@ import http.client
 import json
 import select
 import socket
+import ssl
 import threading
 import time
 import urllib.parse
@@ -35,12 +36,22 @@ class Answer:
 
 
 class HttpClient:
-    """Calls one server over a pool of kept-alive connections. Safe for many threads; http only."""
+    """Calls one server over a pool of kept-alive connections. Safe for many threads.
 
-    def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
+    tls: how an https server is trusted; None for plain http.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         parts = urllib.parse.urlsplit(url)
         self._host = parts.hostname or "127.0.0.1"
         self._port = parts.port or 80
+        self._tls = tls
         self._prefix = parts.path.rstrip("/")
         self._headers = dict(headers or {})
         self._lock = threading.Lock()
@@ -117,11 +128,17 @@ class HttpClient:
             connection.close()
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        connection = self._connection(timeout)
         connection.connect()
         # Header and body leave in two small writes: without this each call waits for a delayed ACK.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return connection
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        place = (self._host, self._port)
+        if self._tls is not None:
+            return http.client.HTTPSConnection(*place, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(*place, timeout=timeout)
 
     def _put_back(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:
@@ -132,12 +149,24 @@ class HttpClient:
 
 
 class ApiClient:
-    """JSON calls to the API server; answers that are no success raise errors of the Api family."""
+    """JSON calls to the API server; answers that are no success raise errors of the Api family.
 
-    def __init__(self, url: str, *, user_agent: str, timeout: float = 10.0) -> None:
-        self._http = HttpClient(
-            url, headers={"Accept": "application/json", "User-Agent": user_agent}
-        )
+    token and tls are for a server that asks who calls, as a real one does.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        user_agent: str,
+        timeout: float = 10.0,
+        token: str = "",
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        headers = {"Accept": "application/json", "User-Agent": user_agent}
+        if token:
+            headers["Authorization"] = f"Bearer {token}"
+        self._http = HttpClient(url, headers=headers, tls=tls)
         self._timeout = timeout
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:

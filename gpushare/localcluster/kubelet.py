@@ -54,11 +54,14 @@ class LogSink(Protocol):
 
 
 class Kubelet:
-    """Runs the pods of all nodes in one thread; their output goes to `logs`."""
+    """Runs the pods of all nodes in one thread; their output goes to `logs`.
 
-    def __init__(self, api_url: str, logs: LogSink) -> None:
+    It closes `api` at its end.
+    """
+
+    def __init__(self, api: ApiClient, logs: LogSink) -> None:
         self._logs = logs
-        self._api = ApiClient(api_url, user_agent="gpushare-local-kubelet")
+        self._api = api
         self._lock = threading.Lock()
         self._pods: dict[str, Json] = {}
         self._nodes: dict[str, NodeInfo] = {}

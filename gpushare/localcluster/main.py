@@ -216,7 +216,7 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         extender = ExtenderProcess(folder, kubeconfig, settings, port)
         ends.callback(extender.stop)
         extender.start()
-        kubelet = Kubelet(server.url, server.logs)
+        kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)
         ends.callback(kubelet.stop)
         kubelet.start()
         document = yaml.safe_load(settings.read_text(encoding="utf-8"))

@@ -60,12 +60,11 @@ class Pair:
         self._scheduler_flags = (*scheduler_flags, "--secure-port", "0", "-v", "2")
         self._kubeconfig = access.scheduler
         self._prefix: tuple[str, ...] = on_host(host) if host else ()
-        port = int(_URL.findall(text)[0])
         self.file = folder / "scheduler-file"
         self.file.write_text(text.replace(_HOME, str(access.scheduler)))
         self.extender = Extender(
             folder,
-            port,
+            port_of(text),
             access.extender,
             *("--scheduler-config", str(self.file), *flags),
             prefix=self._prefix,
@@ -130,6 +129,11 @@ def printed(version: str, *options: str, change: Mapping[str, str] | None = None
         assert old in text, old
         text = text.replace(old, new)
     return text
+
+
+def port_of(text: str) -> int:
+    """Where the file has kube-scheduler call."""
+    return int(_URL.findall(text)[0])
 
 
 def moved(text: str) -> str:

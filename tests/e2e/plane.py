@@ -95,7 +95,11 @@ class Plane:
 
     def api(self, token: str = "") -> Api:
         """A client; the administrator's where no token is given."""
-        return Api(self.url, token=token or self._tokens[ADMIN], ca=str(self.ca))
+        return Api(self.url, token=token or self.token(ADMIN), ca=str(self.ca))
+
+    def token(self, user: str) -> str:
+        """By which the API server knows one of its own users."""
+        return self._tokens[user]
 
     def objects(self) -> Objects:
         """What is in the cluster, in the administrator's hands."""
@@ -104,7 +108,7 @@ class Plane:
     def kubeconfig(self, user: str, token: str = "") -> Path:
         """The file of a kubeconfig; `token` is for users that the plane does not know by itself."""
         file = self.folder / f"{user.replace(':', '-')}.kubeconfig"
-        token = token or self._tokens[user]
+        token = token or self.token(user)
         file.write_text(_KUBECONFIG.format(url=self.url, ca=self.ca, token=token))
         return file
 

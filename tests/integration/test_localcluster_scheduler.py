@@ -44,7 +44,7 @@ class Cluster:
         )
         options = SchedulerOptions((config,), initial_backoff=0.05, max_backoff=0.2, seed=1)
         self.scheduler = Scheduler(server.url, options, observer=self.decisions.append)
-        self.kubelet = Kubelet(server.url, server.logs)
+        self.kubelet = Kubelet(ApiClient(server.url, user_agent="test"), server.logs)
 
     def node(self, name: str, units: int = 16, **spec: Any) -> None:
         amounts = {"cpu": "8", "memory": "16Gi", "pods": "10", GPU: str(units)}

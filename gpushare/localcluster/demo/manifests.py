@@ -69,13 +69,7 @@ def node_document(plan: NodePlan, number: int) -> Json:
 def pod_document(plan: PodPlan) -> Json:
     """The Pod object. cpu and memory are asked for by its first container."""
     meta: Json = {"name": plan.name, "namespace": NAMESPACE}
-    annotations: dict[str, str] = {}
-    if plan.gpu_count > 1:
-        annotations[ALIYUN.count] = str(plan.gpu_count)
-    if plan.run_seconds is not None:
-        annotations[RUN_SECONDS] = str(plan.run_seconds)
-    if plan.policy:
-        annotations[ALIYUN.policy] = plan.policy
+    annotations = _annotations(plan)
     if annotations:
         meta["annotations"] = annotations
     if plan.labels:
@@ -85,6 +79,8 @@ def pod_document(plan: PodPlan) -> Json:
     }
     if plan.priority:
         spec["priorityClassName"] = _class_name(plan.priority)
+    if plan.tolerations:
+        spec["tolerations"] = [dict(toleration) for toleration in plan.tolerations]
     if plan.node_selector:
         spec["nodeSelector"] = dict(plan.node_selector)
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
@@ -113,6 +109,17 @@ def budget_document(plan: Protect) -> Json:
 
 def _class_name(priority: int) -> str:
     return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
+
+
+def _annotations(plan: PodPlan) -> dict[str, str]:
+    annotations: dict[str, str] = {}
+    if plan.gpu_count > 1:
+        annotations[ALIYUN.count] = str(plan.gpu_count)
+    if plan.run_seconds is not None:
+        annotations[RUN_SECONDS] = str(plan.run_seconds)
+    if plan.policy:
+        annotations[ALIYUN.policy] = plan.policy
+    return annotations
 
 
 def _container(plan: PodPlan, index: int) -> Json:

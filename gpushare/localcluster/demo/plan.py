@@ -40,6 +40,7 @@ class PodPlan:
     labels: Mapping[str, str] = field(default_factory=dict)
     priority: int = 0
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, str], ...] = ()
     run_seconds: float | None = None
     policy: str = ""
 

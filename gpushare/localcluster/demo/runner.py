@@ -42,6 +42,7 @@ _POLL = 0.05
 _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLEAN_TIMEOUT = 20.0
+_FORBIDDEN = 403
 
 _READY: dict[str, Callable[[PodState], bool]] = {
     "bound": lambda pod: bool(pod.node),
@@ -52,13 +53,25 @@ _READY: dict[str, Callable[[PodState], bool]] = {
 
 
 class Runner:
-    """Runs scenarios one after another on one cluster."""
+    """Runs scenarios one after another on one cluster.
 
-    def __init__(self, api: ApiClient, extender: HttpClient, board: Board, report: Report) -> None:
+    stretch: how many times as long everything may take there.
+    """
+
+    def __init__(
+        self,
+        api: ApiClient,
+        extender: HttpClient,
+        board: Board,
+        report: Report,
+        *,
+        stretch: float = 1.0,
+    ) -> None:
         self._api = api
         self._extender = extender
         self._board = board
         self._report = report
+        self._stretch = stretch
 
     def run(self, scenario: Scenario) -> bool:
         """Whether every wait and every expectation held. Raises ApiError when a call is refused."""
@@ -94,7 +107,7 @@ class Runner:
             self._delete(f"/api/v1/namespaces/{namespace}/pods/{pod.name}")
         for budget in self._api.get(_BUDGETS)["items"]:
             self._delete(_budget_path(budget["metadata"]))
-        self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT)
+        self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT * self._stretch)
         for node in self._api.get("/api/v1/nodes")["items"]:
             self._delete(f"/api/v1/nodes/{node['metadata']['name']}")
         if not self._wait_for_books(set()):
@@ -126,7 +139,17 @@ class Runner:
         if pod.priority:
             with contextlib.suppress(ApiConflict):
                 self._api.create(_PRIORITY_CLASSES, priority_class_document(pod.priority))
-        self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
+        deadline = time.monotonic() + _PATIENCE * self._stretch
+        while True:
+            try:
+                self._api.create(f"/api/v1/namespaces/{NAMESPACE}/pods", pod_document(pod))
+            except ApiError as error:
+                # A real API server may see a class that was just made a moment later.
+                if error.status != _FORBIDDEN or time.monotonic() > deadline:
+                    raise
+                time.sleep(_POLL)
+            else:
+                return
 
     def _protect(self, step: Protect) -> None:
         document = budget_document(step)
@@ -142,16 +165,17 @@ class Runner:
             self._report.say(f"node {name} is {word}")
 
     def _wait_for(self, step: WaitFor) -> bool:
-        if self._board.wait_until(lambda pods: not _late(step, pods), step.timeout):
+        timeout = step.timeout * self._stretch
+        if self._board.wait_until(lambda pods: not _late(step, pods), timeout):
             return True
         late = ", ".join(_late(step, self._board.pods())[:5])
         self._report.expectation(
-            f"{', '.join(step.patterns)}: {step.state} within {step.timeout:g} s", f"not so: {late}"
+            f"{', '.join(step.patterns)}: {step.state} within {timeout:g} s", f"not so: {late}"
         )
         return False
 
     def _expect(self, step: Expect) -> bool:
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + _PATIENCE * self._stretch
         while True:
             found = complaint(step.check, self._facts())
             if found is None or time.monotonic() > deadline:
@@ -165,7 +189,7 @@ class Runner:
 
     def _wait_for_books(self, wanted: set[str]) -> bool:
         """Whether the extender comes to list exactly these nodes with devices."""
-        deadline = time.monotonic() + _CLEAN_TIMEOUT
+        deadline = time.monotonic() + _CLEAN_TIMEOUT * self._stretch
         while {node["name"] for node in self.books() if node["devs"]} != wanted:
             if time.monotonic() > deadline:
                 return False

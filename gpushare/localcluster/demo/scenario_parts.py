@@ -120,6 +120,16 @@ def _taints(fields: Fields) -> tuple[dict[str, str], ...]:
     return tuple(taints)
 
 
+def _tolerations(fields: Fields) -> tuple[dict[str, str], ...]:
+    listed = fields.get("tolerations")
+    tolerations = []
+    for item in listed.items() if listed else ():
+        parts = item.fields("key", "operator", "value", "effect")
+        given = {word: parts.get(word) for word in ("key", "operator", "value", "effect")}
+        tolerations.append({word: part.text() for word, part in given.items() if part})
+    return tuple(tolerations)
+
+
 class _Steps:
     """Reads steps in order, and remembers which pods there are by then."""
 
@@ -199,7 +209,7 @@ def _pods(item: Placed) -> list[PodPlan]:
     """One pod, or `replicas` pods named name-1, name-2, ..."""
     fields = item.fields(
         *("name", "gpuMem", "gpuCount", "containers", "cpu", "memory", "replicas"),
-        *("labels", "priority", "nodeSelector", "runSeconds", "policy"),
+        *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
     )
     base = fields.need("name")
     replicas = fields.get("replicas")
@@ -219,6 +229,7 @@ def _pods(item: Placed) -> list[PodPlan]:
             labels=fields.labels("labels"),
             priority=priority.whole(-1_000_000, 1_000_000_000) if priority else 0,
             node_selector=fields.labels("nodeSelector"),
+            tolerations=_tolerations(fields),
             run_seconds=run_seconds.seconds() if run_seconds else None,
             policy=policy.text() if policy else "",
         )

@@ -53,13 +53,12 @@ class TaintToleration:
     events: frozenset[ClusterEvent] = NODE_CHANGES
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or the first taint that is not tolerated."""
+        """Success, or that there is such a taint. Older releases name it: `taint {KEY: VALUE}`."""
         for taint in node.node.taints:
             if taint.effect in _HARD_EFFECTS and not any(
                 toleration.tolerates(taint) for toleration in pod.tolerations
             ):
-                text = f"node(s) had untolerated taint {{{taint.key}: {taint.value}}}"
-                return Status(Code.UNRESOLVABLE, (text,))
+                return Status(Code.UNRESOLVABLE, ("node(s) had untolerated taint(s)",))
         return SUCCESS
 
 

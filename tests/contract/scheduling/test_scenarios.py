@@ -1,0 +1,31 @@
+"""Who is bound where, who waits, and for what reason: the same on our cluster and on a real one.
+
+What is promised stands in the scenario files. The demo's own are among them.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.localcluster.demo.scenario import load_scenario
+from gpushare.localcluster.main import shipped
+from tests.contract.apiserver.conftest import SERVER
+from tests.contract.scheduling.clusters import Cluster
+
+_OWN = sorted((Path(__file__).parent / "scenarios").glob("*.yaml"))
+# In these the extender names victims where kube-scheduler has none, which is expected of 1.38.
+_NOT_YET = ("9-preempt-right-device", "11-preempt-budget")
+# On our own cluster they are run by the demo's tests.
+_SHIPPED = [
+    file
+    for file in shipped()
+    if file.suffix == ".yaml" and file.stem not in _NOT_YET and SERVER != "localcluster"
+]
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("file", [*_OWN, *_SHIPPED], ids=lambda file: str(file.stem))
+def test_a_scenario_comes_out_as_it_says(cluster: Cluster, file: Path) -> None:
+    held = cluster.runner.run(load_scenario(file))
+    shown = cluster.shown
+    assert held, shown
