@@ -1,4 +1,4 @@
-"""The proof that no input harms: malformed HTTP, Schemathesis, and fuzzers on every decoder.
+"""The proof that no input harms: malformed HTTP, Schemathesis, stalled clients, fuzzed decoders.
 
 python -m tests.badinput.proof --ci | --inputs N [--seed S] [--first K]: prints what was sent by
 kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K --seed S` repeats one.
@@ -15,11 +15,16 @@ from pathlib import Path
 
 from tests.badinput.conforming import conform
 from tests.badinput.flood import flood
+from tests.badinput.stalled import stalled
 from tests.badinput.world import bad_world
 
 CI_INPUTS = 20_000
-CI_EXAMPLES = 40
-CI_RUNS = 100_000
+CI_EXAMPLES = 25
+CI_RUNS = 60_000
+CLIENTS = 1000
+STALLED_S = 12.0
+"""Longer than a request may take, so that each stalled client is closed once at least."""
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -37,14 +42,25 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
             result = flood(world, asked.first, asked.inputs, seed)
-            _told("malformed HTTP", result.kinds, result.seconds, result.findings)
+            _told(
+                f"malformed HTTP, {result.sent} inputs",
+                result.kinds,
+                result.seconds,
+                result.findings,
+            )
             print(
                 "  answers: " + ", ".join(f"{n} x {s}" for s, n in sorted(result.statuses.items()))
             )
             findings += result.findings
             begin = time.monotonic()
             sent, wrong = conform(world, max(1, int(CI_EXAMPLES * min(scale, 20))), seed)
-            _told("Schemathesis", sent, time.monotonic() - begin, wrong)
+            _told(
+                f"Schemathesis, {sum(sent.values())} calls", sent, time.monotonic() - begin, wrong
+            )
+            findings += wrong
+            begin = time.monotonic()
+            done, wrong = stalled(world, CLIENTS, STALLED_S)
+            _told("stalled clients", done, time.monotonic() - begin, wrong)
             findings += wrong
         findings += _fuzz(Path(folder), int(CI_RUNS * scale), seed)
     print(f"{len(findings)} findings")
@@ -63,14 +79,14 @@ def _fuzz(folder: Path, runs: int, seed: int) -> list[str]:
         findings.append(f"Atheris ended with {done.returncode}:\n{done.stderr[-4000:]}")
         found = (folder / "fuzz").glob("found-*")
         findings += [f"  {each.name}: {each.read_bytes()[:500]!r}" for each in found]
-    last = [line for line in done.stderr.splitlines() if line.startswith("#")][-1:]
+    last = [line for line in done.stderr.splitlines() if line.startswith("#") and " DONE " in line]
     _told("Atheris on the decoders", Counter(runs=runs), time.monotonic() - begin, findings)
     print(f"  {' '.join(last)}")
     return findings
 
 
 def _told(part: str, sent: Counter[str], seconds: float, findings: list[str]) -> None:
-    print(f"{part}: {sum(sent.values())} in {seconds:.0f} s, {len(findings)} findings")
+    print(f"{part}: {seconds:.0f} s, {len(findings)} findings")
     for kind, count in sorted(sent.items()):
         print(f"  {count:8} {kind}")
     for finding in findings:

@@ -76,8 +76,9 @@ class Sender:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
             with contextlib.suppress(ConnectionError):
                 connection.sendall(attempt.payload)
-                if attempt.cut:
-                    return []
+            if attempt.cut:
+                return []
+            with contextlib.suppress(OSError):  # it has been closed already
                 connection.shutdown(socket.SHUT_WR)
             reader = _Reader(connection)
             answers: list[Answer] = []

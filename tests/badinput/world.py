@@ -44,14 +44,18 @@ class BadWorld:
             "nodes": self.cluster.all(NODES),
         }
 
-    def changes(self) -> list[str]:
-        """What is not as it was before any input, or was logged that must not be."""
+    def books_changed(self) -> list[str]:
+        """What is not as it was before any input."""
         now = self.state()
-        found = [
+        return [
             f"{part} changed: {json.dumps(self._before[part])} -> {json.dumps(now[part])}"
             for part in now
             if now[part] != self._before[part]
         ]
+
+    def changes(self) -> list[str]:
+        """What is not as it was before any input, or was logged that must not be."""
+        found = self.books_changed()
         with self.extender.log_file.open("rb") as log:
             log.seek(self._read)
             new = log.read()
