@@ -1,0 +1,149 @@
+"""The extenders that are compared, each as a process before the same API server.
+
+Knows how each is started, and how kube-scheduler is told to call it: the same configuration for
+all, but for the extender's own entry. Both run with their defaults, the original with its quietest
+log, ours without a Lease.
+"""
+
+import copy
+import http.client
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.bench.peers import usage
+from tests.e2e.binaries import RELEASE
+from tests.e2e.extender import Extender
+from tests.e2e.pair import port_of, printed
+from tests.e2e.plane import EXTENDER, Plane
+from tests.e2e.processes import Process
+from tests.integration.process import free_port
+
+PREFIX = "/gpushare-scheduler"
+ALONE, ALL, BEST, ORIGINAL = "no extender", "ours, all", "ours, best", "original"
+
+
+class Contender(ABC):
+    """An extender that can be started and stopped; `port` is where it is called."""
+
+    def __init__(self, title: str, port: int, mark: str) -> None:
+        self.title, self.port, self._mark = title, port, mark
+
+    @abstractmethod
+    def start(self) -> None:
+        """Return once it answers."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End it."""
+
+    @abstractmethod
+    def entry(self) -> dict[str, Any]:
+        """What kube-scheduler's configuration says about it."""
+
+    def pids(self) -> list[int]:
+        """All its processes."""
+        return usage.started(self._mark)
+
+
+class Ours(Contender):
+    """`gpushare serve`, with the file that `gpushare scheduler-config` prints."""
+
+    def __init__(self, plane: Plane, folder: Path, title: str, *flags: str) -> None:
+        text = printed(RELEASE)
+        self._entry = yaml.safe_load(text)["extenders"][0]
+        file = folder / f"{title.replace(', ', '-')}.yaml"
+        file.write_text(text)
+        super().__init__(title, port_of(text), str(file))
+        self._extender = Extender(
+            folder,
+            self.port,
+            plane.kubeconfig(EXTENDER),
+            *("--scheduler-config", str(file), "--leadership", "off", *flags),
+        )
+
+    def start(self) -> None:
+        self._extender.start()
+
+    def stop(self) -> None:
+        self._extender.stop()
+
+    def entry(self) -> dict[str, Any]:
+        return dict(self._entry)
+
+
+class Original(Contender):
+    """The aliyun extender, entered as its own documentation does it."""
+
+    def __init__(self, plane: Plane, folder: Path, program: Path) -> None:
+        super().__init__(ORIGINAL, free_port(), program.name)
+        self._folder = folder
+        self._command = [
+            *("env", f"PORT={self.port}", f"KUBECONFIG={plane.kubeconfig(EXTENDER)}"),
+            *("LOG_LEVEL=error", str(program)),
+        ]
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        self._process = Process("original", self._command, self._folder)
+        self._process.wait(self._answers, "does not answer")
+
+    def stop(self) -> None:
+        if self._process:
+            self._process.kill()
+
+    def entry(self) -> dict[str, Any]:
+        return {
+            "urlPrefix": f"http://127.0.0.1:{self.port}{PREFIX}",
+            "filterVerb": "filter",
+            "bindVerb": "bind",
+            "enableHTTPS": False,
+            # Its bind takes longer than the default of 5 s when some are under way.
+            "httpTimeout": "60s",
+            "nodeCacheCapable": True,
+            "ignorable": False,
+            "managedResources": [{"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}],
+        }
+
+    def _answers(self) -> bool:
+        """It listens once its caches are full."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=5)
+        with suppress(OSError):
+            connection.request("GET", "/version")
+            connection.getresponse().read()
+            connection.close()
+            return True
+        connection.close()
+        return False
+
+
+def scheduler_file(folder: Path, kubeconfig: Path, contender: Contender | None) -> Path:
+    """kube-scheduler's configuration: ours, with its client's limit out of the way.
+
+    All nodes are looked at whoever is called, as our documentation asks for.
+    """
+    document = yaml.safe_load(printed(RELEASE))
+    limits = {"kubeconfig": str(kubeconfig), "qps": 5000, "burst": 10000}
+    document["clientConnection"] = limits
+    document["leaderElection"] = {"leaderElect": False}
+    document["extenders"] = [copy.deepcopy(contender.entry())] if contender else []
+    file = folder / "kube-scheduler.yaml"
+    file.write_text(yaml.safe_dump(document))
+    return file
+
+
+def contenders(
+    plane: Plane, folder: Path, original: Path | None, titles: Sequence[str]
+) -> list[Contender]:
+    """Those of the titles that there are."""
+    found: list[Contender] = []
+    for title in titles:
+        if title == ORIGINAL and original:
+            found.append(Original(plane, folder, original))
+        elif title in {ALL, BEST}:
+            found.append(Ours(plane, folder, title, "--filter-answer", title.split()[-1]))
+    return found

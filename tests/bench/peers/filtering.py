@@ -1,0 +1,96 @@
+"""How long filter takes by the number of nodes named, and what memory all those nodes take.
+
+The extenders run side by side and are asked in turn, so that each meets the same machine. Knows the
+verb's JSON; the answer is read to its end, not decoded.
+"""
+
+import http.client
+import json
+import socket
+import time
+from pathlib import Path
+
+from tests.bench.mixed_clients import summary
+from tests.bench.peers import usage
+from tests.bench.peers.cluster import Cluster, Json
+from tests.bench.peers.contenders import ALL, BEST, ORIGINAL, PREFIX, Contender, contenders
+from tests.bench.peers.table import Table
+from tests.e2e.plane import Plane
+
+_SIZES = (1, 2, 4, 8)
+_WARM = 5
+
+
+def measure(
+    plane: Plane,
+    folder: Path,
+    original: Path | None,
+    table: Table,
+    *,
+    nodes: int,
+    pods: int,
+    rounds: int,
+) -> None:
+    """Fill in the rows of filter by names (100, 1,000 and all nodes), and those of memory."""
+    cluster = Cluster(plane)
+    names = cluster.nodes(nodes)
+    cluster.pods((_SIZES[number % len(_SIZES)] for number in range(pods)), names)
+    cluster.pods(_SIZES)
+    asked = cluster.pending()
+    cluster.close()
+    running = contenders(plane, folder, original, (ALL, BEST, ORIGINAL))
+    try:
+        for each in running:
+            each.start()
+        for count in sorted({min(count, nodes) for count in (100, 1000, nodes)}):
+            _rows(table, running, asked, names[:count], rounds)
+        for each in running:
+            pids = each.pids()
+            title = f"{nodes:,} nodes, {pods:,} pods"
+            table.put(f"memory, {title}: peak", "MiB", each.title, usage.peak_mib(pids))
+            together = usage.together_mib(pids)
+            table.put(f"memory, {title}: all processes", "MiB", each.title, together)
+    finally:
+        for each in running:
+            each.stop()
+
+
+def _rows(
+    table: Table, running: list[Contender], pods: list[Json], names: list[str], rounds: int
+) -> None:
+    bodies = [json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode() for pod in pods]
+    taken: dict[str, list[float]] = {each.title: [] for each in running}
+    clients = {each.title: Client(each.port) for each in running}
+    for turn in range(-_WARM, rounds):
+        for title, client in clients.items():
+            # Negative turns are not counted: they open connections and fill caches.
+            took = client.post("filter", bodies[turn % len(bodies)])
+            taken[title] += [took] * (turn >= 0)
+    for title, client in clients.items():
+        client.close()
+        row = summary(taken[title], 0, 1)
+        for part in ("p50", "p99"):
+            table.put(f"filter, {len(names):,} names: {part}", "ms", title, row[part])
+
+
+class Client:
+    """One kept-alive connection: kube-scheduler's filters are serial."""
+
+    def __init__(self, port: int) -> None:
+        self._http = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        self._http.connect()
+        self._http.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def post(self, verb: str, body: bytes) -> float:
+        """Milliseconds until the last byte of the answer."""
+        start = time.perf_counter()
+        headers = {"Content-Type": "application/json"}
+        self._http.request("POST", f"{PREFIX}/{verb}", body, headers)
+        answer = self._http.getresponse()
+        answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"{verb}: {answer.status}")
+        return (time.perf_counter() - start) * 1000
+
+    def close(self) -> None:
+        self._http.close()

@@ -1,0 +1,102 @@
+"""How many pods a real kube-scheduler places in a second: alone, and with each extender.
+
+All pods are there before kube-scheduler starts; time runs from the first bind that is seen to the
+last. Knows kube-scheduler's command line. What each process used of the CPU is counted too, because
+on few cores that is what the rate comes down to.
+"""
+
+import time
+from pathlib import Path
+
+from tests.bench.peers import usage
+from tests.bench.peers.cluster import Cluster
+from tests.bench.peers.contenders import (
+    ALL,
+    ALONE,
+    BEST,
+    ORIGINAL,
+    Contender,
+    contenders,
+    scheduler_file,
+)
+from tests.bench.peers.table import Table
+from tests.e2e.plane import SCHEDULER, Plane
+from tests.e2e.processes import Process
+
+_SIZES = (1, 2, 4, 8)
+_PLANE = ("kube-apiserver", "etcd")
+_FEWEST = 10
+_PATIENCE = 60.0
+
+
+class Placing:
+    """Runs of kube-scheduler on one control plane."""
+
+    def __init__(self, plane: Plane, folder: Path, scheduler: Path, table: Table) -> None:
+        self._plane, self._folder, self._scheduler = plane, folder, scheduler
+        self._table = table
+        self._cluster = Cluster(plane)
+
+    def measure(
+        self, original: Path | None, *, nodes: int, pods: int, rounds: int, seconds: float
+    ) -> None:
+        """Fill in the rows of pods placed; the original's runs end after so many seconds."""
+        self._cluster.nodes(nodes)
+        every = (ALL, BEST, ORIGINAL)
+        try:
+            for _ in range(rounds):
+                self._run(None, nodes, pods, _PATIENCE)
+                for each in contenders(self._plane, self._folder, original, every):
+                    patience = seconds if each.title == ORIGINAL else _PATIENCE
+                    self._run(each, nodes, pods, patience)
+        finally:
+            self._cluster.close()
+
+    def _run(self, contender: Contender | None, nodes: int, pods: int, seconds: float) -> None:
+        self._cluster.delete_pods()
+        self._cluster.pods(_SIZES[number % len(_SIZES)] for number in range(pods))
+        file = scheduler_file(self._folder, self._plane.kubeconfig(SCHEDULER), contender)
+        flags = ("--config", file, "--secure-port", "0", "-v", "0")
+        scheduler: Process | None = None
+        if contender:
+            contender.start()
+        try:
+            with self._cluster.binds_seen() as times:
+                scheduler = Process("kube-scheduler", (self._scheduler, *flags), self._folder)
+                scheduler.wait(lambda: len(times) >= 1, "places no pod")
+                before = self._used(contender)
+                first = len(times)
+                _finish(scheduler, times, pods, seconds)
+                after = self._used(contender)
+                count = len(times)
+        finally:
+            if scheduler:
+                scheduler.kill()
+            if contender:
+                contender.stop()
+        title = contender.title if contender else ALONE
+        row = f"pods placed, {nodes:,} nodes"
+        self._table.put(row, "/s", title, (count - 1) / (times[count - 1] - times[0]))
+        for name, seconds_used in after.items():
+            used = (seconds_used - before[name]) / (count - first) * 1000
+            self._table.put(f"CPU for a pod placed: {name}", "ms", title, used)
+
+    def _used(self, contender: Contender | None) -> dict[str, float]:
+        """CPU seconds by part."""
+        found = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
+        found["API server, etcd"] = sum(usage.cpu_seconds(usage.started(name)) for name in _PLANE)
+        if contender:
+            found["extender"] = usage.cpu_seconds(contender.pids())
+        return found
+
+
+def _finish(scheduler: Process, times: list[float], pods: int, seconds: float) -> None:
+    """Return when all pods are bound, or the time is over and enough are."""
+    deadline = times[0] + seconds
+    while len(times) < pods:
+        scheduler.running()
+        if time.monotonic() > deadline and len(times) >= _FEWEST:
+            return
+        if time.monotonic() > deadline + _PATIENCE:
+            raise RuntimeError(f"{len(times)} of {pods} pods placed: {scheduler.last_lines()}")
+        time.sleep(0.01)

@@ -1,0 +1,53 @@
+"""One table of all that is measured: a row for each figure, a column for each contender, ratios.
+
+Knows the columns; where a figure was measured several times, the median is shown.
+"""
+
+from statistics import median
+
+from tests.bench.peers.contenders import ALL, ALONE, BEST, ORIGINAL
+
+_COLUMNS = (ALONE, ALL, BEST, ORIGINAL)
+_RATIOS = (("all:original", ALL, ORIGINAL), ("all:alone", ALL, ALONE), ("best:alone", BEST, ALONE))
+_WIDTH = 52
+
+
+class Table:
+    """Figures by row and contender."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[str, str], dict[str, list[float]]] = {}
+        self._notes: list[str] = []
+
+    def put(self, row: str, unit: str, title: str, value: float) -> None:
+        """Add a figure; `/s` means that more is better, anything else that less is."""
+        self._rows.setdefault((row, unit), {}).setdefault(title, []).append(value)
+
+    def note(self, text: str) -> None:
+        """Say something below the table."""
+        self._notes.append(text)
+
+    def text(self) -> str:
+        """The table; a ratio says how many times better the first is."""
+        heads = (*_COLUMNS, *(name for name, _, _ in _RATIOS))
+        lines = [" " * _WIDTH + "".join(f"{head:>13}" for head in heads)]
+        for (row, unit), found in self._rows.items():
+            values = {title: median(figures) for title, figures in found.items()}
+            cells = [_number(values.get(title)) for title in _COLUMNS]
+            cells += [_ratio(values, unit, first, second) for _, first, second in _RATIOS]
+            name = f"{row}, {unit}" if unit != "/s" else f"{row}/s"
+            lines.append(f"{name:<{_WIDTH}}" + "".join(f"{cell:>13}" for cell in cells))
+        return "\n".join((*lines, *self._notes))
+
+
+def _number(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _ratio(values: dict[str, float], unit: str, first: str, second: str) -> str:
+    if first not in values or second not in values:
+        return "-"
+    better = values[first] / values[second]
+    return f"{better if unit == '/s' else 1 / better:.2g}"

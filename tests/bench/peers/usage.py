@@ -1,0 +1,70 @@
+"""What processes that we have started cost: CPU time and memory, as Linux counts them.
+
+Knows /proc only. Processes are told apart by a word of their command line, and count together with
+all that they have started.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def started(word: str) -> list[int]:
+    """The processes below this one that are called so, or have the word as an argument."""
+    parents = dict(_parents())
+    below = _below({os.getpid()}, parents)
+    return sorted(_below({pid for pid in below if word in _words(pid)}, parents))
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """CPU time that the processes have used so far, in user and system mode."""
+    return sum(sum(map(int, _stat(pid)[11:13])) for pid in pids) / _TICKS
+
+
+def peak_mib(pids: Iterable[int]) -> float:
+    """The most memory that any one of them ever held (VmHWM)."""
+    return max(_kib(pid, "status", "VmHWM") for pid in pids) / 1024
+
+
+def together_mib(pids: Iterable[int]) -> float:
+    """The memory that they hold now, what they share counted once (Pss)."""
+    return sum(_kib(pid, "smaps_rollup", "Pss") for pid in pids) / 1024
+
+
+def _below(roots: set[int], parents: dict[int, int]) -> set[int]:
+    """The roots and all that descend from them."""
+    found = set(roots)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def _parents() -> Iterable[tuple[int, int]]:
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit() and (stat := _stat(int(folder.name))):
+            yield int(folder.name), int(stat[1])
+
+
+def _words(pid: int) -> list[str]:
+    words = _read(pid, "cmdline").split("\0")
+    return [words[0].rpartition("/")[2], *words[1:]]
+
+
+def _stat(pid: int) -> list[str]:
+    """Fields from the state on; the name before it may hold spaces."""
+    return _read(pid, "stat").rpartition(") ")[2].split()
+
+
+def _kib(pid: int, file: str, name: str) -> int:
+    lines = _read(pid, file).splitlines()
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name}:")), 0)
+
+
+def _read(pid: int, file: str) -> str:
+    """The file's text; none for a process that has ended."""
+    try:
+        return Path(f"/proc/{pid}/{file}").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
