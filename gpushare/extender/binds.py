@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnreachable, WireError
 from gpushare.extender.binder import BUDGET, Answer, Asked, Bind, ReadPod, Step, WriteBinding
 from gpushare.extender.books import Books, Library
 from gpushare.kube.api import Api
@@ -96,18 +96,22 @@ class Binder:
     def _do(self, bind: Bind, step: ReadPod | WriteBinding, deadline: float) -> Step:
         left = max(deadline - self._clock(), _LAST_READ)
         if isinstance(step, WriteBinding):
-            error = self._write(step, min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT))
-            return bind.written(error, self._clock())
+            timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
+            return bind.written(self._write(step, timeout, deadline), self._clock())
         sent = self._clock()
         seen = self._read(step.ref, min(left, _READ_TIMEOUT))
         return bind.read(seen, sent, self._clock(), self._leads_until())
 
-    def _write(self, step: WriteBinding, timeout: float) -> ApiError | None:
+    def _write(self, step: WriteBinding, timeout: float, deadline: float) -> ApiError | None:
         ref = step.ref
         body = binding(ref, step.node, step.annotations)
         # kube-apiserver ends its work after so long, too (the query `timeout` of any request): who
         # leads after us need not wait for a write that it would otherwise go on with for a minute.
         query = {"timeout": f"{timeout:.3f}s"}
+        # Leadership was seen to last for BUDGET. A process that was stopped since (SIGSTOP, a
+        # stalled machine) may wake while another leads, or when that one's term is over again.
+        if self._clock() > deadline:
+            return ApiUnreachable("not sent: the time for this bind is over", 0)
         try:
             # Judged by its status alone: the server answers a Status, not a Binding.
             self._api.request(

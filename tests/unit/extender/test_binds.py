@@ -130,13 +130,24 @@ def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_i
     assert call.query == {"timeout": f"{call.timeout:.3f}s"}
 
 
-def test_a_process_that_was_stopped_midway_still_gives_each_call_a_moment(
+def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
+    api: ScriptedApi, binder: Binder, library: Library
+) -> None:
+    """It may not lead any more, and what it chose may be another pod's by now."""
+    api.takes = lambda _timeout: BUDGET + 0.1
+    api.answers = [UNBOUND]
+    assert binder.bind(REF, "n", False, None).reason == "refused"
+    assert [call.method for call in api.calls] == ["GET"]
+    assert ledger(library).counts()["assumed"] == 0
+
+
+def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment(
     api: ScriptedApi, binder: Binder, library: Library
 ) -> None:
     api.takes = lambda _timeout: 60.0
-    api.answers = [UNBOUND, LOST, LOST]
-    assert binder.bind(REF, "n", False, None).reason == "in_doubt"
-    assert [call.timeout for call in api.calls] == [2.0, 0.5, 0.5]
+    api.answers = [LOST, LOST]
+    assert binder.bind(REF, "n", True, asked(library)).reason == "in_doubt"
+    assert [call.timeout for call in api.calls] == [3.0, 0.5]
 
 
 def test_stamps_are_unique_and_rise_though_the_wall_clock_steps_back(
