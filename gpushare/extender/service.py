@@ -180,8 +180,7 @@ class Service:
     def _filter_by(self, args: FilterArgs, books: Books, request: Request) -> Answer:
         snapshot, verdict = self._verdict(books, args.names, request)
         many = len(verdict.fit)
-        if self._best_only:
-            verdict = self._narrowed(args, books, request, snapshot, verdict)
+        verdict = self._narrowed(args, books, request, snapshot, verdict)
         fit = verdict.fit
         busy = {name: why.value for name, why in verdict.failed.items() if why.resolvable}
         never = {name: why.value for name, why in verdict.failed.items() if not why.resolvable}
@@ -202,17 +201,19 @@ class Service:
     def _narrowed(
         self, args: FilterArgs, books: Books, request: Request, seen: Snapshot, verdict: Verdict
     ) -> Verdict:
-        """The verdict with the best node alone.
+        """The verdict with one node alone, where there is a reason to.
 
         A pod that is charged already keeps its node, whatever fits: kube-scheduler asks again when
         a bind took too long, its own charge must not send it away, and elsewhere it would be
-        refused until that bind is settled.
+        refused until that bind is settled. Any other may be given its best node.
         """
         uid = args.pod.metadata.uid if args.pod.metadata else None
         charged = books.ledger.standing(uid) if uid else None
         if charged is not None and charged.node in args.names:
             failed = {name: why for name, why in verdict.failed.items() if name != charged.node}
             return replace(verdict, fit=(charged.node,), failed=failed)
+        if not self._best_only:
+            return verdict
         best = best_node(seen, verdict.fit, request, books.ranking(request))
         return verdict if best is None else replace(verdict, fit=(best,))
 

@@ -75,9 +75,10 @@ def test_the_best_node_alone_is_mirrored_where_nodes_came() -> None:
     assert [node["metadata"]["name"] for node in answer["Nodes"]["items"]] == ["small"]
 
 
-def test_best_only_sends_a_pod_that_is_charged_where_its_charge_is() -> None:
+@pytest.mark.parametrize("best_only", [True, False])
+def test_a_pod_that_is_charged_is_sent_where_its_charge_is(best_only: bool) -> None:
     """kube-scheduler filters it again when a bind took too long; its own charge fills the node."""
-    desk = Desk(best_only=True)
+    desk = Desk(best_only=best_only)
     pod = pod_json("web", 8)
     desk.filter(pod)
     desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
