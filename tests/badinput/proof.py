@@ -79,7 +79,7 @@ def _fuzz(folder: Path, runs: int, seed: int) -> list[str]:
         findings.append(f"Atheris ended with {done.returncode}:\n{done.stderr[-4000:]}")
         found = (folder / "fuzz").glob("found-*")
         findings += [f"  {each.name}: {each.read_bytes()[:500]!r}" for each in found]
-    last = [line for line in done.stderr.splitlines() if line.startswith("#") and " DONE " in line]
+    last = [line for line in done.stderr.splitlines() if line.startswith("#") and "DONE" in line]
     _told("Atheris on the decoders", Counter(runs=runs), time.monotonic() - begin, findings)
     print(f"  {' '.join(last)}")
     return findings
