@@ -12,11 +12,13 @@ COVERAGE ?=
 PYTEST ?=
 # Of Kubernetes, for the tests with a real control plane: make controlplane e2e VERSION=1.30.14
 VERSION ?= 1.37.0
+# Of Kubernetes, for make e2e-all: the oldest that is supported first.
+RELEASES ?= 1.30.14 1.34.4 $(VERSION)
 CONTROLPLANE := tests/e2e/controlplane/build.sh
 COVER := $(if $(COVERAGE),--cov --cov-branch --cov-report=)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e bench lint types format branches check controlplane kubectl lock clean
+.PHONY: help demo test e2e e2e-all bench lint types format branches check controlplane kubectl lock clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -37,10 +39,15 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd 
 	  echo "e2e: skipped, there is no kube-apiserver; \`make controlplane VERSION=$(VERSION)\`" \
 	    "builds one with Go, or KUBEBUILDER_ASSETS names a folder that has one"; exit 0; \
 	fi; \
-	export PATH="$$PATH:$$programs:$$built"; \
-	$(BIN)/python -m pytest tests/e2e tests/contract/test_kubectl.py -p tests.parts -ra $(PYTEST) \
-	  && TEST_APISERVER=kube-apiserver $(BIN)/python -m pytest tests/contract/apiserver \
-	    --ignore tests/contract/apiserver/test_localcluster_only.py -p tests.parts -ra $(PYTEST)
+	export PATH="$$PATH:$$programs:$$built" TEST_APISERVER=kube-apiserver; \
+	$(BIN)/python -m pytest tests/e2e tests/contract/apiserver tests/contract/scheduling \
+	  tests/contract/test_kubectl.py --ignore tests/contract/apiserver/test_localcluster_only.py \
+	  -p tests.parts -p tests.e2e.versions --versions docs/versions.md -ra $(PYTEST)
+
+e2e-all: ## the same with each of RELEASES, which are built where they are not there
+	@for release in $(RELEASES); do \
+	  $(CONTROLPLANE) $$release >/dev/null || exit; \
+	  $(MAKE) --no-print-directory e2e VERSION=$$release || exit; done
 
 bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 	@for file in $$(ls tests/bench/*.py | grep -v _server); do \

@@ -1,9 +1,8 @@
-"""A real kubectl against the local API server."""
+"""A real kubectl against the local API server and, by `make e2e`, against a real one."""
 
+import itertools
 import json
-import os
 import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -12,15 +11,21 @@ from pathlib import Path
 import pytest
 
 from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.objects import metadata
-from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.store import Store
+from tests.contract.apiserver.client import Api
+from tests.contract.apiserver.conftest import SERVER
+from tests.contract.kubectl import Kubectl, Server
+from tests.e2e import versions
+from tests.e2e.binaries import needed
+from tests.e2e.plane import ADMIN, Plane
+from tests.e2e.processes import until
 
 pytestmark = [
     pytest.mark.kubectl,
     pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH"),
 ]
+
+_numbers = itertools.count(1)
 
 MANIFEST = """\
 apiVersion: v1
@@ -38,42 +43,43 @@ spec:
 """
 
 
-class Kubectl:
-    """Runs kubectl with a home of its own, so that no discovery cache leaks in or out."""
-
-    def __init__(self, server: ApiServer, home: Path) -> None:
-        config = home / "config"
-        config.write_text(server.kubeconfig())
-        self.env = {
-            "PATH": os.environ["PATH"],
-            "HOME": str(home),
-            "KUBECONFIG": str(config),
-            "KUBECACHEDIR": str(home / "cache"),
-        }
-
-    def __call__(self, *args: str, stdin: str | None = None, code: int = 0) -> str:
-        done = subprocess.run(
-            ["kubectl", *args],
-            env=self.env,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=False,
-        )
-        assert done.returncode == code, done.stdout + done.stderr
-        return done.stdout + done.stderr
-
-    def start(self, *args: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(["kubectl", *args], env=self.env, stdout=subprocess.PIPE, text=True)
+only_ours = pytest.mark.skipif(
+    SERVER != "localcluster", reason="a real API server leaves it to parts that are not here"
+)
 
 
-@pytest.fixture
-def server() -> Iterator[ApiServer]:
+@pytest.fixture(scope="module")
+def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
+    """A real API server for all tests here."""
+    real = Plane(tmp_path_factory.mktemp("plane"), needed("etcd"), needed("kube-apiserver"))
+    try:
+        real.start()
+        yield real
+    finally:
+        real.stop()
+
+
+@pytest.fixture(params=[SERVER])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    kubectl = Path(shutil.which("kubectl") or "")
+    if request.param == "kube-apiserver":
+        real: Plane = request.getfixturevalue("plane")
+        versions.record(real.version(), kubectl=kubectl)
+        yield from _real(real)
+        return
     local = ApiServer(Store())
     local.start()
-    yield local
+    yield Server(Api(local.url), local.kubeconfig(), "default", local)
     local.stop()
+
+
+def _real(plane: Plane) -> Iterator[Server]:
+    """The shared server with a new namespace, and without the nodes of the test before."""
+    api = plane.api()
+    name = f"kubectl-{next(_numbers)}"
+    api.create("/api/v1/namespaces", {"metadata": {"name": name}})
+    yield Server(api, plane.kubeconfig(ADMIN).read_text(), name, None)
+    plane.objects().clear()
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +88,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def kubectl(server: ApiServer, home: Path) -> Kubectl:
+def kubectl(server: Server, home: Path) -> Kubectl:
     return Kubectl(server, home)
 
 
@@ -96,29 +102,6 @@ def add_node(kubectl: Kubectl, name: str = "gpu-1") -> None:
         "status": {"capacity": resources, "allocatable": resources, "conditions": [ready]},
     }
     kubectl("create", "-f", "-", stdin=json.dumps(node))
-
-
-def run_pod(server: ApiServer, name: str = "trainer", node: str = "gpu-1") -> str:
-    """Bind a pod and report it running, as scheduler and kubelet do; gives its uid."""
-    server.registry.bind("default", name, {"target": {"kind": "Node", "name": node}})
-    statuses = [{"name": "main", "ready": True, "restartCount": 0, "image": "x", "imageID": ""}]
-    record = server.registry.revise(
-        PODS,
-        "default",
-        name,
-        lambda body: {
-            **body,
-            "status": {
-                **body["status"],
-                "phase": "Running",
-                "podIP": "10.0.0.7",
-                "containerStatuses": statuses,
-                "conditions": [{"type": "Ready", "status": "True"}],
-            },
-        },
-        status_only=True,
-    )
-    return str(metadata(record.body)["uid"])
 
 
 def test_apply_creates_then_changes_then_leaves_alone(kubectl: Kubectl) -> None:
@@ -139,10 +122,10 @@ def test_create_says_what_is_wrong(kubectl: Kubectl) -> None:
     assert "must be an integer" in kubectl("create", "-f", "-", stdin=bad, code=1)
 
 
-def test_get_shows_pods_and_nodes(kubectl: Kubectl, server: ApiServer) -> None:
+def test_get_shows_pods_and_nodes(kubectl: Kubectl, server: Server) -> None:
     add_node(kubectl)
     kubectl("create", "-f", "-", stdin=MANIFEST)
-    run_pod(server)
+    server.run_pod()
     header, row = kubectl("get", "pods", "-o", "wide").splitlines()
     assert header.split()[:5] == ["NAME", "READY", "STATUS", "RESTARTS", "AGE"]
     assert row.split()[:4] == ["trainer", "1/1", "Running", "0"]
@@ -158,7 +141,7 @@ def test_get_shows_pods_and_nodes(kubectl: Kubectl, server: ApiServer) -> None:
     assert "NotFound" in kubectl("get", "pod", "nobody", code=1)
 
 
-def test_get_watch_follows_a_pod(kubectl: Kubectl, server: ApiServer) -> None:
+def test_get_watch_follows_a_pod(kubectl: Kubectl, server: Server) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
     process = kubectl.start("get", "pods", "-w")
     overdue = threading.Timer(30, process.kill)
@@ -167,7 +150,7 @@ def test_get_watch_follows_a_pod(kubectl: Kubectl, server: ApiServer) -> None:
         assert process.stdout is not None
         assert process.stdout.readline().split()[0] == "NAME"
         assert process.stdout.readline().split()[2] == "Pending"
-        run_pod(server)
+        server.run_pod()
         lines = [process.stdout.readline().split()[2] for _ in range(2)]
         assert lines == ["Pending", "Running"]
         kubectl("delete", "pod", "trainer", "--wait=false")
@@ -178,15 +161,20 @@ def test_get_watch_follows_a_pod(kubectl: Kubectl, server: ApiServer) -> None:
         process.communicate()
 
 
-def test_describe_tells_of_pod_node_and_events(kubectl: Kubectl, server: ApiServer) -> None:
+def test_describe_tells_of_pod_node_and_events(kubectl: Kubectl, server: Server) -> None:
     add_node(kubectl)
     kubectl("create", "-f", "-", stdin=MANIFEST)
-    uid = run_pod(server)
+    uid = server.run_pod()
     event = {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": "trainer.1", "namespace": "default"},
-        "involvedObject": {"kind": "Pod", "namespace": "default", "name": "trainer", "uid": uid},
+        "metadata": {"name": "trainer.1", "namespace": server.namespace},
+        "involvedObject": {
+            "kind": "Pod",
+            "namespace": server.namespace,
+            "name": "trainer",
+            "uid": uid,
+        },
         "reason": "Scheduled",
         "message": "placed on gpu-1, device 0",
         "type": "Normal",
@@ -223,19 +211,18 @@ def test_annotate_label_and_patch_in_three_ways(kubectl: Kubectl) -> None:
     assert "Forbidden" in kubectl("patch", "pod", "trainer", "-p", forbidden, code=1)
 
 
-def test_delete_waits_until_the_pod_is_gone(kubectl: Kubectl, server: ApiServer) -> None:
+def test_delete_waits_until_the_pod_is_gone(kubectl: Kubectl, server: Server) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
     assert "deleted" in kubectl("delete", "pod", "trainer")
     kubectl("create", "-f", "-", stdin=MANIFEST)
-    run_pod(server)
+    server.run_pod()
     process = kubectl.start("delete", "pod", "trainer", "--now")
     overdue = threading.Timer(30, process.kill)
     overdue.start()
     try:
-        server.store.wait(PODS.table, server.store.version, 20)
-        marked = metadata(server.registry.get(PODS, "default", "trainer").body)
-        assert marked["deletionGracePeriodSeconds"] == 1
-        server.registry.delete(PODS, "default", "trainer", DeleteOptions(grace=0))
+        until(lambda: "deletionTimestamp" in server.pod(), "it is marked")
+        assert server.pod()["deletionGracePeriodSeconds"] == 1
+        server.end_pod()
         assert process.wait(20) == 0
     finally:
         overdue.cancel()
@@ -244,17 +231,19 @@ def test_delete_waits_until_the_pod_is_gone(kubectl: Kubectl, server: ApiServer)
     assert "No resources found" in kubectl("get", "pods")
 
 
-def test_force_deletes_at_once(kubectl: Kubectl, server: ApiServer) -> None:
+def test_force_deletes_at_once(kubectl: Kubectl, server: Server) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
-    run_pod(server)
+    server.run_pod()
     kubectl("delete", "pod", "trainer", "--force", "--grace-period=0")
     assert "NotFound" in kubectl("get", "pod", "trainer", code=1)
 
 
-def test_logs_are_read_and_followed(kubectl: Kubectl, server: ApiServer) -> None:
+@only_ours
+def test_logs_are_read_and_followed(kubectl: Kubectl, server: Server) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
-    uid = run_pod(server)
-    server.logs.write(uid, "main", "sees GPU 0\nready\n", datetime(2026, 1, 1, tzinfo=UTC))
+    uid = server.run_pod()
+    assert server.local
+    server.local.logs.write(uid, "main", "sees GPU 0\nready\n", datetime(2026, 1, 1, tzinfo=UTC))
     assert kubectl("logs", "trainer") == "sees GPU 0\nready\n"
     assert kubectl("logs", "trainer", "--tail=1") == "ready\n"
     process = kubectl.start("logs", "-f", "trainer")
@@ -263,7 +252,7 @@ def test_logs_are_read_and_followed(kubectl: Kubectl, server: ApiServer) -> None
     try:
         assert process.stdout is not None
         assert process.stdout.readline() == "sees GPU 0\n"
-        server.registry.delete(PODS, "default", "trainer", DeleteOptions(grace=0))
+        server.end_pod()
         assert process.stdout.read() == "ready\n"
         assert process.wait() == 0
     finally:
@@ -282,10 +271,10 @@ def test_cordon_and_uncordon(kubectl: Kubectl) -> None:
     assert "NoSchedule" in kubectl("describe", "node", "gpu-1")
 
 
-def test_wait_sees_a_condition_come(kubectl: Kubectl, server: ApiServer) -> None:
+def test_wait_sees_a_condition_come(kubectl: Kubectl, server: Server) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
     process = kubectl.start("wait", "pod/trainer", "--for=condition=Ready", "--timeout=20s")
-    run_pod(server)
+    server.run_pod()
     out, _ = process.communicate(timeout=30)
     assert (process.returncode, out) == (0, "pod/trainer condition met\n")
 
@@ -300,6 +289,7 @@ def test_what_the_server_serves_is_listed(kubectl: Kubectl) -> None:
 CONFIG = {"name": "c", "namespace": "team"}
 
 
+@only_ours
 def test_a_namespace_comes_and_goes(kubectl: Kubectl) -> None:
     for kind, meta in (("Namespace", {"name": "team"}), ("ConfigMap", CONFIG)):
         body = {"apiVersion": "v1", "kind": kind, "metadata": meta}

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests.e2e import versions
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import GPUSHARE, Extender
 from tests.e2e.processes import Process
@@ -29,8 +30,9 @@ _FIRST_WITHOUT_POLICY = 23
 
 @dataclass(frozen=True)
 class Access:
-    """Kubeconfigs: kube-scheduler's, and the extender's."""
+    """Kubeconfigs: kube-scheduler's, and the extender's. server: the API server's version."""
 
+    server: str
     scheduler: Path
     extender: Path
 
@@ -59,6 +61,7 @@ class Pair:
         self._program = needed("kube-scheduler", version)
         self._scheduler_flags = (*scheduler_flags, "--secure-port", "0", "-v", "2")
         self._kubeconfig = access.scheduler
+        self._server = access.server
         self._prefix: tuple[str, ...] = on_host(host) if host else ()
         self.file = folder / "scheduler-file"
         self.file.write_text(text.replace(_HOME, str(access.scheduler)))
@@ -79,6 +82,7 @@ class Pair:
     def start_scheduler(self) -> None:
         command: list[str | Path] = [*self._prefix, *self._command()]
         self.scheduler = Process("kube-scheduler", command, self._folder)
+        versions.record(self._server, scheduler=self._program, file=self.form)
 
     def kill_scheduler(self) -> None:
         if self.scheduler:

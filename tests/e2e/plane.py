@@ -105,6 +105,10 @@ class Plane:
         """What is in the cluster, in the administrator's hands."""
         return Objects(self.api())
 
+    def version(self) -> str:
+        """What the API server says it is: `1.37.0`."""
+        return str(self.api().get("/version").body["gitVersion"]).removeprefix("v")
+
     def kubeconfig(self, user: str, token: str = "") -> Path:
         """The file of a kubeconfig; `token` is for users that the plane does not know by itself."""
         file = self.folder / f"{user.replace(':', '-')}.kubeconfig"

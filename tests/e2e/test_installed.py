@@ -55,7 +55,7 @@ def second_scheduler(plane: Plane) -> tuple[str, Access, list[str]]:
     # The pod finds its account by itself.
     text += "\nclientConnection: {kubeconfig: /etc/kubernetes/scheduler.conf}\n"
     account = plane.kubeconfig("account", account_token(api))
-    return text, Access(account, account), flags
+    return text, Access(plane.version(), account, account), flags
 
 
 def placed(objects: Objects, count: int, told: Callable[[], str], **spec: object) -> None:
@@ -135,7 +135,8 @@ def test_beside_the_clusters_scheduler_an_extender_binds_only_while_its_own_sche
 ) -> None:
     objects = plane.objects()
     with installed(plane, "existing-scheduler"):
-        access = Access(plane.kubeconfig(SCHEDULER), plane.kubeconfig(EXTENDER))
+        users = (plane.kubeconfig(user) for user in (SCHEDULER, EXTENDER))
+        access = Access(plane.version(), *users)
         flags = ("--leadership", "scheduler")
         north, south = (
             make_pair(printed(RELEASE), access, flags=flags, host=host)

@@ -41,7 +41,9 @@ class World:
         self.objects = plane.objects()
         apply(plane, "base")
         access = Access(
-            plane.kubeconfig(SCHEDULER), plane.kubeconfig("extender", account_token(self.api))
+            plane.version(),
+            plane.kubeconfig(SCHEDULER),
+            plane.kubeconfig("extender", account_token(self.api)),
         )
         text = printed(version, *options, change=change)
         self.pair = Pair(folder, text, access, version=version, flags=flags)

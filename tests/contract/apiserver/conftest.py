@@ -9,6 +9,7 @@ import pytest
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from tests.contract.apiserver.client import Api, Json
+from tests.e2e import versions
 from tests.e2e.binaries import needed
 from tests.e2e.plane import Plane
 
@@ -33,7 +34,9 @@ def plane(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plane]:
 def server(request: pytest.FixtureRequest) -> Iterator[Api]:
     """A running API server, ours shared by the tests of a module."""
     if request.param == "kube-apiserver":
-        yield request.getfixturevalue("plane").api()
+        real: Plane = request.getfixturevalue("plane")
+        versions.record(real.version())
+        yield real.api()
         return
     local = ApiServer(Store(), bookmark_every=0.2)
     local.start()

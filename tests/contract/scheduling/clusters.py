@@ -28,6 +28,7 @@ from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import Extender
 from tests.e2e.pair import Access, Pair, port_of, printed
 from tests.e2e.plane import ADMIN, Plane
+from tests.e2e.versions import LOCAL
 from tests.e2e.world import World
 
 _PATIENT = 4.0
@@ -105,7 +106,8 @@ def mixed(folder: Path) -> Iterator[Cluster]:
         # Our API server does not read protobuf.
         json = {"clientConnection:": "clientConnection:\n  contentType: application/json"}
         text = printed(RELEASE, change=json)
-        pair = Pair(folder / "pair", text, Access(kubeconfig, kubeconfig), flags=_ALONE)
+        access = Access(LOCAL, kubeconfig, kubeconfig)
+        pair = Pair(folder / "pair", text, access, flags=_ALONE)
         ends.callback(pair.stop)
         pair.start()
         connected = _cluster(lambda name: _local(server, name), pair.extender.url, _PATIENT)
