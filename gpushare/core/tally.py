@@ -271,9 +271,9 @@ def drift(view: Snapshot, specs: Iterable[NodeSpec], charges: Iterable[Charge]) 
     nodes = {spec.name: spec for spec in specs}
     used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
     host = {name: [0, 0, 0] for name in nodes}
-    for charge in charges:
-        if charge.node in nodes:
-            _sum_up(charge, used[charge.node], host[charge.node])
+    for node, request, placement in charges:
+        if node in nodes:
+            _sum_up(request, placement, used[node], host[node])
     wrong = set(nodes) ^ set(view.row)
     known = [name for name in nodes if name in view.row]
     rows = [view.row[name] for name in known]
@@ -292,12 +292,11 @@ def drift(view: Snapshot, specs: Iterable[NodeSpec], charges: Iterable[Charge]) 
     return sorted(wrong)
 
 
-def _sum_up(charge: Charge, used: list[int], host: list[int]) -> None:
-    request, held = charge.request, charge.placement
-    if held is not None and all(device < len(used) for device, _ in held):
-        for device, units in held:
+def _sum_up(request: Request, placement: Shares | None, used: list[int], host: list[int]) -> None:
+    if placement and max(placement)[0] < len(used):
+        for device, units in placement:
             used[device] += units
-    elif request.devices:
+    elif placement != () and request.devices:
         used[:] = [units + request.total for units in used]
     cpu = min(request.cpu, _BOUND)
     host[0] += cpu

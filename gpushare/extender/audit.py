@@ -9,11 +9,8 @@ and an alarm tells of the edit).
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
-from typing import NamedTuple
 
 from gpushare.core.model import Entry, NodeSpec, PodRef, State
-from gpushare.wire.objects import Pod
-from gpushare.wire.pods import pod_ref
 
 MISSING = "not charged"
 MISPLACED = "charged elsewhere, or less than it asks"
@@ -29,7 +26,7 @@ class Finding:
     """One difference; equal ones are the same difference seen again.
 
     what: one of the texts above. node: where it is in the books, else on the API server. pod: whom
-    it concerns, if not a node. detail: what differs. seen: what the books ought to know.
+    it concerns, if not a node. detail: what differs. seen: the node as it was listed.
     """
 
     resource: str
@@ -37,7 +34,7 @@ class Finding:
     node: str = ""
     pod: PodRef | None = None
     detail: str = ""
-    seen: Pod | NodeSpec | None = field(default=None, compare=False)
+    seen: NodeSpec | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """The finding in a sentence's end."""
@@ -45,12 +42,11 @@ class Finding:
         return f"{whom}: {self.what}" + (f" ({self.detail})" if self.detail else "")
 
 
-class Holder(NamedTuple):
-    """A bound pod as listed: where it is and how many units it asks for."""
+Holder = tuple[str, int, str, str]
+"""A bound pod as listed: its node, the units it asks for, its namespace and name.
 
-    node: str
-    units: int
-    pod: Pod
+A tuple of plain values costs the garbage collector nothing; there may be ten thousands.
+"""
 
 
 def compare_pods(
@@ -64,15 +60,15 @@ def compare_pods(
     unread: uids of pods that are listed but make no sense; whatever they hold is kept. An assumed
     charge that is not listed is a bind under way.
     """
-    for uid, (node, asked, pod) in listed.items():
+    for uid, (node, asked, namespace, name) in listed.items():
         entry = entries.get(uid)
         if entry is None:
-            yield Finding(resource, MISSING, node, pod_ref(pod), seen=pod)
+            yield Finding(resource, MISSING, node, PodRef(namespace, name, uid))
             continue
         least, most = _charged(entry)
         if entry.node != node or least < asked:
             told = f"{least} units, on node {node} it asks for {asked}"
-            yield Finding(resource, MISPLACED, entry.node, entry.ref, told, pod)
+            yield Finding(resource, MISPLACED, entry.node, entry.ref, told)
         elif most > asked:
             told = f"{most} units, it asks for {asked}"
             yield Finding(resource, OVERCHARGED, entry.node, entry.ref, told)
@@ -112,10 +108,11 @@ def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
 
 def _charged(entry: Entry) -> tuple[int, int]:
     """(least, most) units the entry can be said to charge; they differ only by a mistake."""
-    if entry.placement is None:
-        return entry.request.total, entry.request.total
-    held = sum(units for _, units in entry.placement)
-    return min(held, entry.request.total), max(held, entry.request.total)
+    asked, placement = entry.request.total, entry.placement
+    if placement is None:
+        return asked, asked
+    held = sum([units for _, units in placement])
+    return (held, asked) if held < asked else (asked, held)
 
 
 def _devices(spec: NodeSpec) -> tuple[object, ...]:

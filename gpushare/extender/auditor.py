@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from gpushare.core.model import NodeSpec, ObservedPod, PodRef
+from gpushare.core.model import NodeSpec, PodRef
 from gpushare.errors import ApiError, ApiNotFound, WireError
 from gpushare.extender.audit import (
     ARRAYS,
@@ -36,7 +36,7 @@ from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
 from gpushare.kube.api import Api
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Node, Pod
+from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Metadata, Node, Pod
 from gpushare.wire.pods import observe_pod, units_of
 
 log = logging.getLogger("gpushare.audit")
@@ -48,6 +48,8 @@ _PAGE = "500"
 _TIMEOUT = 10.0
 _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 _STUCK = 120.0
+
+_NAMELESS = Metadata()
 
 Tell = Callable[[Finding, bool], None]
 """Told of each new finding, and whether it has been healed."""
@@ -201,29 +203,37 @@ class Auditor:
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
             return finding.node not in ledger.drift()[0]
-        if finding.what == SHAPE and isinstance(finding.seen, NodeSpec):
+        if finding.what == SHAPE and finding.seen is not None:
             known = ledger.held()[1].get(finding.node)
             if known is not None:
                 ledger.node_changed(narrowed(known, finding.seen))
             return known is not None
-        if finding.what in (MISSING, MISPLACED) and isinstance(finding.seen, Pod):
-            with contextlib.suppress(WireError):  # the watch could not read it either
-                return self._charge(books, observe_pod(finding.seen, books.names))
+        if finding.what in (MISSING, MISPLACED) and finding.pod is not None:
+            return self._charge(books, finding.pod)
         return False
 
-    def _charge(self, books: Books, pod: ObservedPod) -> bool:
-        """Charge it, then look whether it is still there: its end may have been shown already."""
-        books.ledger.correct(pod)
-        ref = pod.ref
+    def _charge(self, books: Books, ref: PodRef) -> bool:
+        """Charge it as it is, then look again: the watch may have shown its end in between."""
+        with contextlib.suppress(WireError):  # the watch could not read it either
+            pod = self._read(ref)
+            if pod is None:
+                return False
+            books.ledger.correct(observe_pod(pod, books.names))
+            if self._read(ref) is None:
+                books.ledger.pod_gone(ref.uid)
+            return True
+        return False
+
+    def _read(self, ref: PodRef) -> Pod | None:
+        """The pod as it is now, if it is still there and holds what it asked for."""
         path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
         try:
-            now = PODS.decode(self._api.request("GET", path, timeout=_TIMEOUT))
-            gone = now.metadata is None or now.metadata.uid != ref.uid
+            pod = PODS.decode(self._api.request("GET", path, timeout=_TIMEOUT))
         except ApiNotFound:
-            gone = True
-        if gone:
-            books.ledger.pod_gone(ref.uid)
-        return True
+            return None
+        same = pod.metadata is not None and pod.metadata.uid == ref.uid
+        ended = pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
+        return pod if same and not ended else None
 
 
 class _Suspects:
@@ -273,15 +283,17 @@ def _add_nodes(page: Decoded[Node], books: Books, unit: str, listed: _Listed[Nod
 def _add_pods(page: Decoded[Pod], books: Books, listed: _Listed[Holder]) -> None:
     """Add the bound pods that ask for the resource."""
     listed.unread.update(bad.ref.uid for bad in page.bad)
+    resource = books.names.resource
     for pod in page.items:
-        uid, node = (pod.metadata and pod.metadata.uid) or "", (pod.spec and pod.spec.node_name)
+        meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
         try:
-            units = units_of(pod, books.names.resource)
+            units = units_of(pod, resource)
         except WireError:
-            listed.unread.add(uid)
+            listed.unread.add(meta.uid or "")
             continue
         if units and node:
-            listed.read[uid] = Holder(node, units, pod)
+            holder = (node, units, meta.namespace or "", meta.name or "")
+            listed.read[meta.uid or ""] = holder
 
 
 def _values(finding: Finding) -> dict[str, object]:
