@@ -1,6 +1,7 @@
 """So many inputs sent to the process by several clients at once, and what was found."""
 
 import itertools
+import math
 import threading
 import time
 from collections import Counter
@@ -33,10 +34,15 @@ class Result:
         return sum(self.kinds.values())
 
 
-def flood(world: BadWorld, first: int, count: int, seed: int) -> Result:
-    """Send inputs `first` and following; after each batch the books must be as they were."""
+def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = math.inf) -> Result:
+    """Send inputs `first` and following; after each batch the books must be as they were.
+
+    seconds: when to begin no other batch.
+    """
     result, begin = Result(), time.monotonic()
     for start in range(first, first + count, _BATCH):
+        if time.monotonic() > begin + seconds:
+            break
         numbers = range(start, min(start + _BATCH, first + count))
         _batch(world, numbers, seed, result)
         where = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"

@@ -1,10 +1,12 @@
 """The proof that no input harms: malformed HTTP, Schemathesis, stalled clients, fuzzed decoders.
 
-python -m tests.badinput.proof --ci | --inputs N [--seed S] [--first K]: prints what was sent by
-kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K --seed S` repeats one.
+python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K]: prints what
+was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K --seed S`
+repeats one.
 """
 
 import argparse
+import math
 import random
 import subprocess
 import sys
@@ -16,7 +18,7 @@ from pathlib import Path
 from tests.badinput.conforming import conform
 from tests.badinput.flood import flood
 from tests.badinput.stalled import stalled
-from tests.badinput.world import bad_world
+from tests.badinput.world import BadWorld, bad_world
 
 CI_INPUTS = 20_000
 CI_EXAMPLES = 25
@@ -29,42 +31,51 @@ ROOT = Path(__file__).parents[2]
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="tests.badinput.proof")
-    parser.add_argument("--ci", action="store_true", help=f"{CI_INPUTS} inputs, a few minutes")
-    parser.add_argument("--inputs", type=int, default=CI_INPUTS)
-    parser.add_argument("--first", type=int, default=0, help="the number of the first input")
-    parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
-    asked = parser.parse_args()
+    asked = _asked()
     seed = asked.seed or (1 if asked.ci else random.randrange(1, 10**9))
     scale = max(asked.inputs / CI_INPUTS, 0.01)
     print(f"seed {seed}", flush=True)
-    findings: list[str] = []
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
-            result = flood(world, asked.first, asked.inputs, seed)
-            _told(
-                f"malformed HTTP, {result.sent} inputs",
-                result.kinds,
-                result.seconds,
-                result.findings,
-            )
-            print(
-                "  answers: " + ", ".join(f"{n} x {s}" for s, n in sorted(result.statuses.items()))
-            )
-            findings += result.findings
-            begin = time.monotonic()
-            sent, wrong = conform(world, max(1, int(CI_EXAMPLES * min(scale, 20))), seed)
-            _told(
-                f"Schemathesis, {sum(sent.values())} calls", sent, time.monotonic() - begin, wrong
-            )
-            findings += wrong
-            begin = time.monotonic()
-            done, wrong = stalled(world, CLIENTS, STALLED_S)
-            _told("stalled clients", done, time.monotonic() - begin, wrong)
-            findings += wrong
+            findings = _flood(world, asked, seed)
+            findings += _conform(world, max(1, int(CI_EXAMPLES * min(scale, 20))), seed)
+            findings += _stall(world)
         findings += _fuzz(Path(folder), int(CI_RUNS * scale), seed)
     print(f"{len(findings)} findings")
     return 1 if findings else 0
+
+
+def _asked() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="tests.badinput.proof")
+    parser.add_argument("--ci", action="store_true", help=f"{CI_INPUTS} inputs, a few minutes")
+    parser.add_argument("--inputs", type=int, default=CI_INPUTS)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="send no longer than this")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first input")
+    parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
+    return parser.parse_args()
+
+
+def _flood(world: BadWorld, asked: argparse.Namespace, seed: int) -> list[str]:
+    result = flood(world, asked.first, asked.inputs, seed, 60 * asked.minutes)
+    part = f"malformed HTTP, {result.sent} inputs"
+    _told(part, result.kinds, result.seconds, result.findings)
+    answers = ", ".join(f"{count} x {status}" for status, count in sorted(result.statuses.items()))
+    print(f"  answers: {answers}")
+    return result.findings
+
+
+def _conform(world: BadWorld, examples: int, seed: int) -> list[str]:
+    begin = time.monotonic()
+    sent, findings = conform(world, examples, seed)
+    _told(f"Schemathesis, {sum(sent.values())} calls", sent, time.monotonic() - begin, findings)
+    return findings
+
+
+def _stall(world: BadWorld) -> list[str]:
+    begin = time.monotonic()
+    done, findings = stalled(world, CLIENTS, STALLED_S)
+    _told("stalled clients", done, time.monotonic() - begin, findings)
+    return findings
 
 
 def _fuzz(folder: Path, runs: int, seed: int) -> list[str]:
