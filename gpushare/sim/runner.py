@@ -5,7 +5,9 @@ alone and not on how many go on at a time.
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -32,13 +34,11 @@ def run_all(
     if processes == 1 or len(jobs) == 1:
         yield from map(run, jobs)
         return
-    # A fresh process has no threads and locks of ours; Ctrl-C, which a terminal sends to all of
-    # them, is for this one to answer.
+    # A fresh process has no threads and locks of ours.
     pool = ProcessPoolExecutor(
         min(processes, len(jobs)),
         multiprocessing.get_context("spawn"),
-        initializer=signal.signal,
-        initargs=(signal.SIGINT, signal.SIG_IGN),
+        initializer=_begin,
     )
     others = set(multiprocessing.active_children())
     try:
@@ -51,3 +51,18 @@ def run_all(
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """Make this process one that ends with the one that made it, and not before."""
+    # Ctrl-C, which a terminal sends to all of them, is for the parent to answer.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """A killed parent ends nobody, and its pool would wait for jobs for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

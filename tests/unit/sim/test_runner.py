@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import time
 from contextlib import closing
 from pathlib import Path
@@ -34,6 +36,37 @@ def beside(path: str) -> float:
     return 1.0
 
 
+PARENT = """
+import sys
+from gpushare.sim.runner import run_all
+from tests.unit.sim.test_runner import beside
+if __name__ == "__main__":
+    list(run_all(beside, sys.argv[1:], 2))
+"""
+
+
+def test_runs_end_with_the_process_that_wanted_them(tmp_path: Path) -> None:
+    program, slow = tmp_path / "parent.py", [tmp_path / "a", tmp_path / "b"]
+    program.write_text(PARENT)
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
+    with subprocess.Popen([sys.executable, str(program), *map(str, slow)], env=environ) as parent:
+        pids = [int(wait_for(file)) for file in slow]
+        parent.kill()
+    deadline = time.monotonic() + 60
+    for pid in pids:
+        while Path(f"/proc/{pid}").exists():
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+
+def wait_for(file: Path) -> str:
+    deadline = time.monotonic() + 60
+    while not (file.exists() and file.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return file.read_text()
+
+
 def alive(pid: int) -> bool:
     return any(child.pid == pid for child in multiprocessing.active_children())
 
@@ -58,10 +91,6 @@ def test_runs_left_early_leave_no_process(tmp_path: Path) -> None:
     slow = tmp_path / "slow"
     with closing(run_all(beside, [str(slow), str(tmp_path / "quick")], 2)) as results:
         assert next(results) == 0.0
-        deadline = time.monotonic() + 60
-        while not (slow.exists() and slow.read_text()):
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        pid = int(slow.read_text())
+        pid = int(wait_for(slow))
         assert alive(pid)
     assert not alive(pid)
