@@ -44,6 +44,9 @@ log = logging.getLogger("gpushare.audit")
 _T = TypeVar("_T")
 
 EVERY = 60.0
+PAUSE = 0.5
+"""Seconds between the pages of a list: an audit is in no hurry, and the API server has others."""
+
 _PAGE = "500"
 _TIMEOUT = 10.0
 _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -73,6 +76,7 @@ class Auditor:
         shown: Callable[[str], str],
         tell: Tell,
         clock: Callable[[], float] = time.monotonic,
+        pause: float = PAUSE,
     ) -> None:
         self._api = api
         self._library = library
@@ -81,6 +85,7 @@ class Auditor:
         self._shown = shown
         self._tell = tell
         self._clock = clock
+        self._pause = pause
         self._nodes = _Suspects()
         self._pods = _Suspects()
         self._open: dict[str, frozenset[Finding]] = {}
@@ -193,6 +198,7 @@ class Auditor:
             if not page.continue_token:
                 return
             query["continue"] = page.continue_token
+            self._stopping.wait(self._pause)
 
     def _heal(self, finding: Finding) -> bool:
         """Whether the books have been put right, or at least on the safe side."""

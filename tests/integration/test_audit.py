@@ -35,6 +35,7 @@ class Audited:
             not_ready=wired.gate.not_ready,
             shown=wired.gate.shown,
             tell=lambda finding, healed: self.found.append((finding.what, healed)),
+            pause=0.0,
         )
 
     def audit_twice(self) -> None:

@@ -85,6 +85,7 @@ class Office:
             shown=lambda _name: self.shown,
             tell=tell,
             clock=self.api.clock,
+            pause=0.0,
         )
         for body in self.api.nodes.values():
             self.ledger.node_changed(node_spec(read_node(body), ALIYUN, "GiB"))
