@@ -267,7 +267,7 @@ class Ledger:
             if assumption is None or assumption.in_flight or assumption.token != token:
                 return
             if seen is None or seen.ref.uid != uid or seen.ended:
-                self._forget(uid)
+                self._give_back(uid)
             elif seen.node:
                 assumption.suspect, assumption.since = False, now
                 self._adopt(self._entries[uid], seen, State.ASSUMED)
@@ -434,7 +434,8 @@ class Ledger:
         if pod.ended:
             self._forget(uid)
         elif not pod.node:
-            if uid not in self._entries and uid not in self._plain:
+            known = uid in self._entries or uid in self._plain
+            if not known or uid in self._assumptions:
                 self._waiting[uid] = (pod.request, pod.created, pod.gated)
         elif uid in self._assumptions:
             del self._assumptions[uid]
@@ -511,7 +512,7 @@ class Ledger:
             del self._on_node[node]
 
     def _give_back(self, uid: str) -> None:
-        """The pod was not bound: it waits as before."""
+        """The pod was not bound: it waits as before, for as long as the watch shows it."""
         del self._assumptions[uid]
         self._take(uid)
 

@@ -155,6 +155,9 @@ class Bind:
         return Answer(f"pod {self.ref}: {error}", "refused")
 
     def _standing(self, entry: Entry) -> Step:
+        if entry.ref != self.ref:
+            # A read under another name would prove nothing of the pod that is charged.
+            return Answer(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
         if entry.state is State.BOUND or entry.landed:
             return self._bound_to(entry.node)
         if entry.node != self.node or not entry.in_doubt:

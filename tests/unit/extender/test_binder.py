@@ -251,6 +251,16 @@ def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(desk: 
     assert desk.standing() == "free"
 
 
+def test_a_uid_under_another_name_neither_writes_nor_reads(desk: Desk) -> None:
+    """What that name shows would settle a charge that it says nothing of."""
+    desk.in_doubt()
+    other = replace(desk.bind(), ref=PodRef("team", "other", REF.uid))
+    answer = desk.start(other)
+    assert isinstance(answer, Answer)
+    assert answer.reason == "gone"
+    assert desk.standing() == "doubt n:0"
+
+
 def test_a_bind_in_doubt_is_not_tried_on_another_node(desk: Desk) -> None:
     assert desk.in_doubt().run(desk.bind("m"), []).reason == "in_flight"
     assert desk.standing() == "doubt n:0"
