@@ -1,7 +1,7 @@
 """Are the books right? What they hold against what their entries sum to, and against a fresh list.
 
-Pure: compares values and says what differs. What is done about it, and when a difference counts, is
-in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory are
+Pure: compares values, says what differs and whether that is more than a delay. What is done about
+it is in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory are
 not, nor where on its node a pod is (users may edit annotations; the books keep what they saw first,
 and an alarm tells of the edit).
 """
@@ -9,8 +9,14 @@ and an alarm tells of the edit).
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
+from typing import Generic, TypeVar
 
 from gpushare.core.model import Entry, NodeSpec, PodRef, State
+from gpushare.errors import WireError
+from gpushare.extender.books import Books
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import Decoded, Metadata, Node, Pod
+from gpushare.wire.pods import units_of
 
 MISSING = "not charged"
 MISPLACED = "charged elsewhere, or less than it asks"
@@ -19,6 +25,9 @@ LEAKED = "charged although it is gone"
 SHAPE = "other devices than the node has"
 ARRAYS = "sums that are not those of the entries"
 HALF = "half assumed"
+
+_NAMELESS = Metadata()
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +56,67 @@ Holder = tuple[str, int, str, str]
 
 A tuple of plain values costs the garbage collector nothing; there may be ten thousands.
 """
+
+
+class Suspects:
+    """Differences between books and lists, until it is known whether they were only a delay."""
+
+    def __init__(self) -> None:
+        self._suspects: frozenset[Finding] = frozenset()
+        self._listed_at = ""
+        self._sure: frozenset[Finding] = frozenset()
+
+    def judge(self, found: Collection[Finding], shown: str, listed_at: str) -> frozenset[Finding]:
+        """Those that count: found again since the watch had come to the list that first had them.
+
+        shown: where the watch stood when the books were copied that were compared with this list;
+        listed_at: where this list stands.
+        """
+        again = frozenset(finding for finding in found if finding in self._suspects)
+        caught_up = _is_at(shown, self._listed_at)
+        self._sure = again if caught_up else again & self._sure
+        if caught_up or not again:
+            self._suspects, self._listed_at = frozenset(found), listed_at
+        else:
+            self._suspects = again
+        return self._sure
+
+
+@dataclass(slots=True)
+class Listed(Generic[_T]):
+    """What a list has: by name or uid, and the names or uids of what cannot be read."""
+
+    read: dict[str, _T] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+
+
+def _is_at(shown: str, listed: str) -> bool:
+    """Whether one resourceVersion is not before the other: of one API server they are numbers."""
+    return shown.isdecimal() and listed.isdecimal() and int(shown) >= int(listed)
+
+
+def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[NodeSpec]) -> None:
+    """Add the nodes of a page."""
+    listed.unread.update(bad.ref.name for bad in page.bad)
+    for node in page.items:
+        spec = node_spec(node, books.names, unit)
+        listed.read[spec.name] = spec
+
+
+def add_pods(page: Decoded[Pod], books: Books, listed: Listed[Holder]) -> None:
+    """Add the bound pods of a page that ask for the resource."""
+    listed.unread.update(bad.ref.uid for bad in page.bad)
+    resource = books.names.resource
+    for pod in page.items:
+        meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
+        try:
+            units = units_of(pod, resource)
+        except WireError:
+            listed.unread.add(meta.uid or "")
+            continue
+        if units and node:
+            holder = (node, units, meta.namespace or "", meta.name or "")
+            listed.read[meta.uid or ""] = holder
 
 
 def compare_pods(

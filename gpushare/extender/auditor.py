@@ -14,9 +14,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TypeVar
 
 from gpushare.core.model import NodeSpec, PodRef
 from gpushare.errors import ApiError, ApiNotFound, WireError
@@ -28,6 +27,10 @@ from gpushare.extender.audit import (
     SHAPE,
     Finding,
     Holder,
+    Listed,
+    Suspects,
+    add_nodes,
+    add_pods,
     compare_nodes,
     compare_pods,
     narrowed,
@@ -35,9 +38,8 @@ from gpushare.extender.audit import (
 from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
 from gpushare.kube.api import Api
-from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Metadata, Node, Pod
-from gpushare.wire.pods import observe_pod, units_of
+from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Pod
+from gpushare.wire.pods import observe_pod
 
 log = logging.getLogger("gpushare.audit")
 
@@ -51,8 +53,6 @@ _PAGE = "500"
 _TIMEOUT = 10.0
 _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 _STUCK = 120.0
-
-_NAMELESS = Metadata()
 
 Tell = Callable[[Finding, bool], None]
 """Told of each new finding, and whether it has been healed."""
@@ -86,8 +86,8 @@ class Auditor:
         self._tell = tell
         self._clock = clock
         self._pause = pause
-        self._nodes = _Suspects()
-        self._pods = _Suspects()
+        self._nodes = Suspects()
+        self._pods = Suspects()
         self._open: dict[str, frozenset[Finding]] = {}
         self._audits = self._found = self._healed = 0
         self._beat = self._last = clock()
@@ -123,7 +123,7 @@ class Auditor:
         """Look once. Raises ApiError where the API server does not list."""
         if self._not_ready():
             self._open = {}
-            self._nodes, self._pods = _Suspects(), _Suspects()
+            self._nodes, self._pods = Suspects(), Suspects()
             return
         self._note("sums", frozenset(self._within()))
         self._note("lists", self._against_the_api_server())
@@ -164,17 +164,17 @@ class Auditor:
     def _against_the_api_server(self) -> frozenset[Finding]:
         held = [(books, *books.ledger.held()) for books in self._library]
         shown = {name: self._shown(name) for name in ("nodes", "pods")}
-        specs = [_Listed[NodeSpec]() for _ in held]
-        pods = [_Listed[Holder]() for _ in held]
+        specs = [Listed[NodeSpec]() for _ in held]
+        pods = [Listed[Holder]() for _ in held]
         nodes_at = pods_at = ""
         for nodes in self._pages("/api/v1/nodes", NODES):
             nodes_at = nodes_at or nodes.resource_version
             for (books, *_), listed in zip(held, specs, strict=True):
-                _add_nodes(nodes, books, self._unit, listed)
+                add_nodes(nodes, books, self._unit, listed)
         for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
             pods_at = pods_at or page.resource_version
             for (books, *_), seen in zip(held, pods, strict=True):
-                _add_pods(page, books, seen)
+                add_pods(page, books, seen)
         found = [
             finding
             for (books, _, known), listed in zip(held, specs, strict=True)
@@ -240,66 +240,6 @@ class Auditor:
         same = pod.metadata is not None and pod.metadata.uid == ref.uid
         ended = pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
         return pod if same and not ended else None
-
-
-class _Suspects:
-    """Differences between books and lists, until it is known whether they were only a delay."""
-
-    def __init__(self) -> None:
-        self._suspects: frozenset[Finding] = frozenset()
-        self._listed_at = ""
-        self._sure: frozenset[Finding] = frozenset()
-
-    def judge(self, found: Collection[Finding], shown: str, listed_at: str) -> frozenset[Finding]:
-        """Those that count: found again since the watch had come to the list that first had them.
-
-        shown: where the watch stood when the books were copied that were compared with this list;
-        listed_at: where this list stands.
-        """
-        again = frozenset(finding for finding in found if finding in self._suspects)
-        caught_up = _is_at(shown, self._listed_at)
-        self._sure = again if caught_up else again & self._sure
-        if caught_up or not again:
-            self._suspects, self._listed_at = frozenset(found), listed_at
-        else:
-            self._suspects = again
-        return self._sure
-
-
-@dataclass(slots=True)
-class _Listed(Generic[_T]):
-    """What a list has: by name or uid, and the names or uids of what cannot be read."""
-
-    read: dict[str, _T] = field(default_factory=dict)
-    unread: set[str] = field(default_factory=set)
-
-
-def _is_at(shown: str, listed: str) -> bool:
-    """Whether one resourceVersion is not before the other: of one API server they are numbers."""
-    return shown.isdecimal() and listed.isdecimal() and int(shown) >= int(listed)
-
-
-def _add_nodes(page: Decoded[Node], books: Books, unit: str, listed: _Listed[NodeSpec]) -> None:
-    listed.unread.update(bad.ref.name for bad in page.bad)
-    for node in page.items:
-        spec = node_spec(node, books.names, unit)
-        listed.read[spec.name] = spec
-
-
-def _add_pods(page: Decoded[Pod], books: Books, listed: _Listed[Holder]) -> None:
-    """Add the bound pods that ask for the resource."""
-    listed.unread.update(bad.ref.uid for bad in page.bad)
-    resource = books.names.resource
-    for pod in page.items:
-        meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
-        try:
-            units = units_of(pod, resource)
-        except WireError:
-            listed.unread.add(meta.uid or "")
-            continue
-        if units and node:
-            holder = (node, units, meta.namespace or "", meta.name or "")
-            listed.read[meta.uid or ""] = holder
 
 
 def _values(finding: Finding) -> dict[str, object]:
