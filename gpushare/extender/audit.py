@@ -1,9 +1,9 @@
 """Are the books right? What they hold against what their entries sum to, and against a fresh list.
 
 Pure: compares values, says what differs and whether that is more than a delay. What is done about
-it is in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory are
-not, nor where on its node a pod is (users may edit annotations; the books keep what they saw first,
-and an alarm tells of the edit).
+it is in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory
+are not, nor where on its node a pod is (users may edit annotations; the books keep what they saw
+first, and an alarm tells of the edit).
 """
 
 from collections.abc import Collection, Iterator, Mapping
