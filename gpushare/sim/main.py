@@ -25,6 +25,8 @@ from gpushare.sim.runner import run_all
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
+    "churn": experiments.churn,
+    "replay": experiments.replay,
     "paper": experiments.inflation,
 }
 
@@ -98,7 +100,10 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
 def _inputs(options: Options, listing: Listing | None) -> list[Inputs]:
     if options.experiment == "paper":
         return [read_shipped(name) for name in options.traces or paper.FILES]
-    return [read_inputs(options, listing)]
+    inputs = read_inputs(options, listing)
+    if options.experiment == "replay" and all(pod.created is None for pod in inputs.pods):
+        raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
+    return [inputs]
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[Record]) -> int:
@@ -134,7 +139,7 @@ def _ended_by_signal() -> Iterator[None]:
 def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> None:
     """Write and print what is finished. Raises OSError, and SettingsError of a document."""
     inputs = jobs[0].inputs
-    measures = measures_of(options.experiment, options.parameters.load)
+    measures = measures_of(records, options.parameters.load)
     about = {
         "experiment": options.experiment,
         "parameters": asdict(options.parameters),

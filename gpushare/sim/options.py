@@ -180,7 +180,7 @@ def _parameters(given: argparse.Namespace) -> experiments.Options:
     if given.experiment == "inflation":
         return experiments.Options(load=given.load, picture=picture)
     if given.experiment == "replay":
-        return experiments.Options(speed=given.speed, picture=picture)
+        return experiments.Options(speed=given.speed, wait=given.wait, picture=picture)
     return experiments.Options(given.load, given.life, given.warmup, given.wait, picture=picture)
 
 
@@ -244,7 +244,7 @@ def _churn(verb: argparse.ArgumentParser) -> None:
         default=2.0,
         help="mean lifetimes that are not measured (default: %(default)s)",
     )
-    add("--wait", action="store_true", help="what fits nowhere waits, first come, first tried")
+    _add_wait(verb)
 
 
 def _replay(verb: argparse.ArgumentParser) -> None:
@@ -254,6 +254,12 @@ def _replay(verb: argparse.ArgumentParser) -> None:
         default=1.0,
         help="how many times as fast the pods come; they stay as long (default: %(default)s)",
     )
+    _add_wait(verb)
+
+
+def _add_wait(verb: argparse.ArgumentParser) -> None:
+    what = "what fits nowhere waits, first come, first tried, instead of being lost"
+    verb.add_argument("--wait", action="store_true", help=what)
 
 
 def _add_input(verb: argparse.ArgumentParser) -> None:

@@ -22,7 +22,8 @@ KIND = "SimulationReport"
 class Measure:
     """A measure that the table shows, and its heading.
 
-    key: its name in the record. at: where it is a course by load, at which load. digits: decimals.
+    key: its name in the record. at: which one of it, where it is told by size or by load. digits:
+    its decimals.
     """
 
     key: str
@@ -39,10 +40,18 @@ class Measure:
         """Its value in the record; None where it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
-            # In a small cluster a pod may carry the load past a whole percent.
-            reached = [load for load in value if float(load) <= float(self.at)]
-            value = value[max(reached, key=float)] if reached else None
+            value = value.get(self.at, _before(value, self.at))
         return value if isinstance(value, int | float) else None
+
+
+def _before(course: Mapping[str, object], load: str) -> object:
+    """The value at the last load before this one, if loads they are.
+
+    In a small cluster a pod may carry the load past a whole percent.
+    """
+    loads = [int(reached) for reached in course if reached.isdecimal()]
+    before = [reached for reached in loads if load.isdecimal() and reached < int(load)]
+    return course[str(max(before))] if before and len(loads) == len(course) else None
 
 
 def allocated_at(load: int) -> Measure:
@@ -50,19 +59,20 @@ def allocated_at(load: int) -> Measure:
     return Measure("allocated", f"ALLOC@{load}", str(load))
 
 
-_LOSS = (
-    Measure("allocated", "ALLOC"),
-    Measure("blocked_gpu", "BLOCKED GPU"),
-    Measure("blocked_pods", "BLOCKED PODS"),
-)
-
-
-def measures_of(experiment: str, load: float = 1.0) -> Sequence[Measure]:
-    """What the table shows of an experiment, in percent but for counts."""
-    if experiment in ("inflation", "paper"):
+def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measure]:
+    """What the table shows of such records, in percent but for counts and times."""
+    there = {key for record in records for key in record}
+    if "allocated" in there:
         loads = sorted({95, 100, 130, round(100 * load)})
         return (*map(allocated_at, loads), Measure("failed", "FAILED", digits=0))
-    return _LOSS
+    lost = (Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS"))
+    waits = [record.get("wait_mean") for record in records]
+    sizes = sorted({size for told in waits if isinstance(told, Mapping) for size in told})
+    queue = (
+        Measure("waiting", "WAITING"),
+        *(Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes),
+    )
+    return (Measure("alloc", "ALLOC"), *(queue if "waiting" in there else lost))
 
 
 @dataclass(frozen=True, slots=True)

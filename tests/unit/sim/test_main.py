@@ -79,6 +79,23 @@ def test_the_same_seed_gives_the_same_figures(small: list[str], capsys: Capsys) 
     assert told[0] == told[1]
 
 
+@pytest.mark.parametrize("words", [["churn", "--life", "3"], ["replay"], ["churn", "--wait"]])
+def test_pods_may_come_and_go(small: list[str], capsys: Capsys, words: list[str]) -> None:
+    assert simulate(*words, *small, "--seeds", "42", "--policy", "fgd,spread") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(words[0])
+    measured = ["WAITING", "WAIT"] if "--wait" in words else ["BLOCKED", "GPU"]
+    assert lines[1].split()[:5] == ["POLICY", "SEEDS", "ALLOC", *measured]
+    assert lines[2].startswith("fgd")
+
+
+def test_a_trace_without_times_cannot_be_replayed(capsys: Capsys) -> None:
+    assert simulate("replay", "--pods", "multigpu20") == 2
+    assert capsys.readouterr().err == (
+        "gpushare simulate: multigpu20: replay needs the column created or creation_time\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [

@@ -13,6 +13,7 @@ from gpushare.sim.report import (
     as_csv,
     as_table,
     document,
+    measures_of,
     statistic,
 )
 
@@ -66,6 +67,29 @@ def test_a_course_is_read_at_the_last_load_before_the_one_asked_for() -> None:
     course = {"allocated": {"9": 8.5, "98": 90.0, "103": 95.0}}
     for at, value in (("98", 90.0), ("100", 90.0), ("130", 95.0), ("8", None)):
         assert Measure("allocated", "", at).of(course) == value
+
+
+def test_a_queue_is_told_by_size() -> None:
+    waits = {"policy": "fgd", "seed": 1, "alloc": 90.0, "waiting": 0.5}
+    records = [waits | {"wait_mean": {"share": 0.1, "8": 0.25}}, waits | {"wait_mean": {"1": 0.2}}]
+    measures = measures_of(records)
+    assert [measure.head for measure in measures] == [
+        "ALLOC",
+        "WAITING",
+        "WAIT 1",
+        "WAIT 8",
+        "WAIT share",
+    ]
+    assert [measure.of(records[0]) for measure in measures] == [90.0, 0.5, None, 0.25, 0.1]
+
+
+def test_loss_is_told_where_nobody_waits() -> None:
+    records = [{"policy": "fgd", "seed": 1, "alloc": 90.0, "blocked_gpu": 1.0}]
+    assert [measure.name for measure in measures_of(records)] == [
+        "alloc",
+        "blocked_gpu",
+        "blocked_pods",
+    ]
 
 
 def test_the_table_shows_means_then_differences() -> None:
