@@ -12,7 +12,7 @@ import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.pairing import paired_devices
-from gpushare.core.ranking import Ranking
+from gpushare.core.ranking import Judge, Ranking
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
@@ -114,7 +114,12 @@ def _valued(
     if not len(places):
         return places, np.empty(0), 0
     rows = rows[places]
-    values = np.where(mask, ranking.values(snapshot, request)[rows], -np.inf).max(axis=1)
+    values = ranking.judged(snapshot, request).values[rows]
+    pinned = np.flatnonzero(np.isin(rows, list(snapshot.pinned))) if snapshot.pinned else ()
+    if len(pinned):
+        # Pairing leaves some devices alone there, so the best of all may not be among them.
+        worth = ranking.at(snapshot, rows[pinned], request)
+        values[pinned] = np.where(mask[pinned], worth, -np.inf).max(axis=1)
     ties = np.flatnonzero(values == values.max())
     return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 
@@ -136,23 +141,23 @@ def place(snapshot: Snapshot, node: str, request: Request, ranking: Ranking) -> 
             f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
-    values = np.where(mask, ranking.at(snapshot, rows, request), -np.inf)[0]
-    chosen = best_devices(ranking, snapshot, row, values, request)
+    chosen = best_devices(ranking, snapshot, rows, mask, request)
     return Allocation(node, chosen, (request.units,) * len(chosen))
 
 
 def best_devices(
-    ranking: Ranking, snapshot: Snapshot, row: int, values: Floats, request: Request
+    ranking: Judge, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
 ) -> tuple[int, ...]:
-    """The devices, rising, of the best placement on the row, whose devices have these values (D,).
+    """The devices, rising, of the best placement on the one row of `rows`, within the mask (1, D).
 
     The highest value first, then the lowest index.
     """
-    if request.devices <= 1:
-        return (int(values.argmax()),) if request.devices else ()
+    values = np.where(mask, ranking.at(snapshot, rows, request), -np.inf)[0]
+    if request.devices == 1:
+        return (int(values.argmax()),)
     # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
     # each is in a best pair, the first two are none. Those better alone belong to all of them.
-    alone = ranking.at(snapshot, np.array([row]), replace(request, devices=1))[0]
+    alone = ranking.at(snapshot, rows, replace(request, devices=1))[0]
     # lexsort is stable.
     return tuple(sorted(np.lexsort((-alone, -values))[: request.devices].tolist()))
 

@@ -39,23 +39,27 @@ class Pressing(Policy, Protocol):
     """A policy that also minds what is scarce in the whole cluster.
 
     What it counts for that is a sum over rows, and what a placement takes depends on its own row;
-    both are kept by `Ranking`. Only the prices of the moment are worked out at every request.
+    both are kept by `Ranking`. Only the prices of the moment are worked out at every request, of
+    the goods of the cluster now: int64 (groups, X), the sums of the offers by `snapshot.group`. A
+    pod of one device may cost another price on an idle device than on one in use: V is 2 for it (in
+    use, idle), else 1.
     """
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K, X): what each row adds to the X goods of the cluster."""
 
     def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
-        """int8 (K, Y): what placing the request there takes from its row, as `pressure` reads
-        it; by the state of the row alone, like a score.
+        """int8 (K, V * Y): what placing the request takes from the row, by the state of the row
+        alone.
         """
 
-    def pressure(
-        self, snapshot: Snapshot, rows: Rows, request: Request, stakes: Stakes, goods: Ints
+    def by_group(self, snapshot: Snapshot, request: Request, goods: Ints) -> Floats:
+        """float64 (groups,): the price of placing the request on a node of each group."""
+
+    def by_stakes(
+        self, snapshot: Snapshot, request: Request, stakes: Stakes, goods: Ints
     ) -> Floats:
-        """float64 (K, D): what is added to the scores of the rows, with their stakes and with the
-        goods of the cluster now: int64 (groups, X), the sum of the offers by `snapshot.group`.
-        """
+        """float64 (V, K): the price of these stakes; 0 where a row has none at all."""
 
 
 def policy_names() -> tuple[str, ...]:

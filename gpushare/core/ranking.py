@@ -4,43 +4,64 @@ A memo, never a truth: dropping it changes no answer, only how long the answer t
 depends on the state of its row and the kind of request, so only rows changed since the kind was
 last asked for are scored again; so with what a row offers and what a placement takes from it, of
 which a policy makes its prices (see `Pressing`). The prices themselves are never remembered.
+
+Of each row it keeps the best device, not all of them: the best in use and the best idle one where a
+policy's prices tell the two apart.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy, Pressing, Stakes
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
-
-Matrix = TypeVar("Matrix", bound=npt.NDArray[Any])
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """bool (K, D): where the request fits, for the given rows, by the state of each row alone."""
 
+_NOTHING: Stakes = np.zeros((0, 0), dtype=np.int8)
+_NOWHERE: Bools = np.zeros(0, dtype=bool)
+
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """bool (K, D): devices with room for the request's units, on rows with enough of them."""
-    mask: Bools = snapshot.free[rows] >= max(request.units, 1)
+    mask: Bools = snapshot.free.take(rows, axis=0) >= max(request.units, 1)
     if request.devices > 1:
         mask &= mask.sum(axis=1, keepdims=True) >= request.devices
     return mask
 
 
-NO_STAKES: Stakes = np.zeros((0, 0), dtype=np.int8)
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """What placing a request is worth. values: float64 (N,), -inf where it does not fit."""
+
+    values: Floats
+    by_state: Floats
+    devices: npt.NDArray[np.int16]
+
+    def device(self, row: int) -> int:
+        """The best single device of a row, the lowest index among equals."""
+        value, states = self.values[row], range(len(self.by_state))
+        return min(int(self.devices[s, row]) for s in states if self.by_state[s, row] == value)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What is remembered of a kind: true for this generation, and never changed."""
+    """What is remembered of a kind: true for this generation, and never changed.
+
+    best, devices: (V, N) the value of the best device and which it is; V is 1, or 2 for those in
+    use and those idle. stakes: int8 (N, Y), touched: bool (N,) where any are.
+    """
 
     generation: int
-    scores: Floats
+    best: Floats
+    devices: npt.NDArray[np.int16]
     stakes: Stakes
+    touched: Bools
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +69,23 @@ class _Goods:
     """What each row offers, and the sums by group: true for this generation, and never changed."""
 
     generation: int
-    group: object
+    group: npt.NDArray[np.int32]
     offers: Ints
     sums: Ints
 
 
+class Judge(Protocol):
+    """What judges placements: a Ranking, or what a simulation puts in its place."""
+
+    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+        """What placing the request on each row is worth."""
+
+    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """float64 (K, D): the same for each device of these rows, whether it fits or not."""
+
+
 class Ranking:
-    """The matrices of one policy, at most `kinds` of them.
+    """The judgements of one policy, of at most `kinds` kinds of request.
 
     Any thread may ask. Two that ask for one kind at once both compute it; either result is right
     for its own snapshot, and whichever is kept is brought up to date by its generation.
@@ -73,50 +104,63 @@ class Ranking:
         """The kinds remembered, the one asked for last at the end."""
         return tuple(self._memo)
 
-    def values(self, snapshot: Snapshot, request: Request) -> Floats:
-        """float64 (N, D): what placing the request on each device is worth; -inf where it does not
-        fit. Read only.
-        """
+    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+        """What placing the request on each row is worth."""
         known = self._known(snapshot, request)
         if self._pressing is None:
-            return known.scores
-        every = np.arange(len(snapshot.names))
+            return Judgement(known.best[0], known.best, known.devices)
         goods = self._sums(self._pressing, snapshot)
-        pressure = self._pressing.pressure(snapshot, every, request, known.stakes, goods)
-        return known.scores + pressure
+        prices = self._pressing.by_group(snapshot, request, goods)
+        worth = known.best - prices.take(snapshot.group)
+        touched = known.touched.nonzero()[0]
+        if len(touched):
+            stakes = known.stakes.take(touched, axis=0)
+            worth[:, touched] -= self._pressing.by_stakes(snapshot, request, stakes, goods)
+        values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
+        return Judgement(values, worth, known.devices)
 
     def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): the same for these rows, worked out anew, whether it fits or not."""
+        """float64 (K, D): the same for each device of these rows, anew, whether it fits or not."""
         scores = self.policy.score(snapshot, rows, request)
         if self._pressing is None:
             return scores
-        stakes = self._pressing.stakes(snapshot, rows, request)
         goods = self._sums(self._pressing, snapshot)
-        return scores + self._pressing.pressure(snapshot, rows, request, stakes, goods)
+        prices = self._pressing.by_group(snapshot, request, goods)
+        worth: Floats = scores - prices.take(snapshot.group[rows])[:, None]
+        stakes = self._pressing.stakes(snapshot, rows, request)
+        cost = self._pressing.by_stakes(snapshot, request, stakes, goods)
+        if len(cost) == 1:
+            worth -= cost[0][:, None]
+        else:
+            idle = idle_devices(snapshot, rows)
+            worth -= np.where(idle, cost[1][:, None], cost[0][:, None])
+        return worth
 
     def _known(self, snapshot: Snapshot, request: Request) -> _Known:
         known = self._memo.get(request.kind)
         if known is not None and known.generation > snapshot.generation:
             return self._judged(snapshot, np.arange(len(snapshot.names)), request)
-        if known is None or known.scores.shape != snapshot.used.shape:
+        if known is None or known.best.shape[1] != len(snapshot.names):
             known = self._judged(snapshot, np.arange(len(snapshot.names)), request)
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
-            fresh = self._judged(snapshot, rows, request)
-            known = _Known(
-                snapshot.generation,
-                _patched(known.scores, rows, fresh.scores),
-                _patched(known.stakes, rows, fresh.stakes) if self._pressing else NO_STAKES,
-            )
+            known = _patched(known, rows, self._judged(snapshot, rows, request))
         self._keep(request.kind, known)
         return known
 
     def _judged(self, snapshot: Snapshot, rows: Rows, request: Request) -> _Known:
         scores = self.policy.score(snapshot, rows, request)
         scores = np.where(self._fits(snapshot, rows, request), scores, -np.inf)
-        stakes = self._pressing.stakes(snapshot, rows, request) if self._pressing else NO_STAKES
-        scores.flags.writeable = False
-        return _Known(snapshot.generation, scores, stakes)
+        if self._pressing is None:
+            return _best_of(snapshot.generation, scores[None], _NOTHING, _NOWHERE)
+        stakes = self._pressing.stakes(snapshot, rows, request)
+        touched: Bools = np.logical_or.reduce(stakes, axis=1)
+        if request.devices != 1:
+            return _best_of(snapshot.generation, scores[None], stakes, touched)
+        idle = idle_devices(snapshot, rows)
+        in_use = np.where(idle, -np.inf, scores)
+        scores = np.stack([in_use, np.where(idle, scores, -np.inf)])
+        return _best_of(snapshot.generation, scores, stakes, touched)
 
     def _keep(self, kind: Kind, known: _Known) -> None:
         # The kind asked for longest ago goes first; a dict keeps the order of insertion.
@@ -138,8 +182,9 @@ class Ranking:
                 offers = policy.offers(snapshot, rows)
                 sums = known.sums.copy()
                 np.add.at(sums, snapshot.group[rows], offers - known.offers[rows])
-                offers = _patched(known.offers, rows, offers)
-                self._goods = _Goods(snapshot.generation, snapshot.group, offers, sums)
+                fresh = known.offers.copy()
+                fresh[rows] = offers
+                self._goods = _Goods(snapshot.generation, snapshot.group, fresh, sums)
                 return sums
         offers = policy.offers(snapshot, np.arange(len(snapshot.names)))
         sums = np.zeros((int(snapshot.group.max(initial=0)) + 1, offers.shape[1]), np.int64)
@@ -149,9 +194,18 @@ class Ranking:
         return sums
 
 
-def _patched(matrix: Matrix, rows: Rows, fresh: Matrix) -> Matrix:
-    """A copy with these rows anew."""
-    patched = matrix.copy()
-    patched[rows] = fresh
-    patched.flags.writeable = False
-    return patched
+def _best_of(generation: int, scores: Floats, stakes: Stakes, touched: Bools) -> _Known:
+    """What is to be remembered of scores (V, K, D)."""
+    best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
+    return _Known(generation, best, devices, stakes, touched)
+
+
+def _patched(known: _Known, rows: Rows, fresh: _Known) -> _Known:
+    """What is known, with these rows anew."""
+    best, devices = known.best.copy(), known.devices.copy()
+    best[:, rows], devices[:, rows] = fresh.best, fresh.devices
+    stakes, touched = known.stakes, known.touched
+    if fresh.touched.any() or (len(touched) and touched[rows].any()):
+        stakes, touched = stakes.copy(), touched.copy()
+        stakes[rows], touched[rows] = fresh.stakes, fresh.touched
+    return _Known(fresh.generation, best, devices, stakes, touched)

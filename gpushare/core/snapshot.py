@@ -40,6 +40,13 @@ def pod_kind(request: Request, capacity: int) -> int:
     return min((request.devices - 1).bit_length() + 1, KINDS - 1)
 
 
+def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
+    """bool (K, D): devices of which nothing is taken."""
+    free = snapshot.free.take(rows, axis=0)
+    mask: Bools = (free == snapshot.capacity.take(rows, axis=0)) & (free > 0)
+    return mask
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """An immutable view of the books.

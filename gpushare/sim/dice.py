@@ -1,14 +1,15 @@
 """random: any node that fits, any device that fits, by a seeded generator.
 
-For simulations only, to show what a policy is worth. Its judgement is a new one at every request,
-so it is no policy for the extender, whose answer may not depend on who asked before.
+For simulations only, to show what a policy is worth. It judges anew at every request, so it is no
+policy for the extender, whose answer may not depend on who asked before.
 """
 
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policy import Stakes
-from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.ranking import Judgement
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.sim.engine import fits
 
 
 class Dice:
@@ -17,27 +18,13 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def score(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
-        """Nothing: the state of a row does not matter."""
-        return np.zeros((len(rows), snapshot.used.shape[1]))
+    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+        """A throw for each node that the request fits."""
+        mask = fits(snapshot, np.arange(len(snapshot.names)), request)
+        values = np.where(mask.any(axis=1), self._rng.random(len(mask)), -np.inf)
+        devices = np.where(mask, self._rng.random(mask.shape), -1).argmax(axis=1)
+        return Judgement(values, values[None], devices[None].astype(np.int16))
 
-    def offers(self, _snapshot: Snapshot, rows: Rows) -> Ints:
-        """Nothing: nothing is scarce."""
-        return np.zeros((len(rows), 0), dtype=np.int64)
-
-    def stakes(self, _snapshot: Snapshot, rows: Rows, _request: Request) -> Stakes:
-        """Nothing: a placement takes nothing that matters."""
-        return np.zeros((len(rows), 0), dtype=np.int8)
-
-    def pressure(
-        self, snapshot: Snapshot, rows: Rows, request: Request, _stakes: Stakes, _goods: Ints
-    ) -> Floats:
-        """A throw for each node, and one for each of its devices that decides among them alone."""
-        nodes = self._rng.random((len(rows), 1))
-        devices = self._rng.random((len(rows), snapshot.used.shape[1]))
-        if not request.devices:
-            return np.repeat(nodes, devices.shape[1], axis=1)
-        # The throws for devices may not tilt that between nodes: the best one adds a whole 1.
-        devices = np.where(snapshot.free[rows] >= request.units, devices, -1)
-        best = devices.max(axis=1, keepdims=True)
-        return nodes + np.where(devices == best, 1.0, devices - 2)
+    def at(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
+        """A throw for each device."""
+        return self._rng.random((len(rows), snapshot.used.shape[1]))

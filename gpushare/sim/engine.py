@@ -15,7 +15,7 @@ import numpy as np
 from gpushare.core.decide import best_devices
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy
-from gpushare.core.ranking import Ranking, fits_devices
+from gpushare.core.ranking import Judge, Ranking, fits_devices
 from gpushare.core.snapshot import KINDS, Bools, Rows, Snapshot, pod_kind
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
 from gpushare.sim.trace import TraceNode, TracePod
@@ -87,12 +87,17 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     return mask
 
 
-class Cluster:
-    """Nodes in their order, what is placed on them, and a policy that places."""
+def ranking(policy: Policy) -> Ranking:
+    """The judge by a policy, of what fits as kube-scheduler and the extender see it."""
+    return Ranking(policy, _KINDS_REMEMBERED, fits)
 
-    def __init__(self, nodes: Sequence[TraceNode], policy: Policy) -> None:
+
+class Cluster:
+    """Nodes in their order, what is placed on them, and a judge of where to place."""
+
+    def __init__(self, nodes: Sequence[TraceNode], judge: Judge) -> None:
         self.view = _empty(nodes)
-        self.ranking = Ranking(policy, _KINDS_REMEMBERED, fits)
+        self.judge = judge
         self.capacity = int(self.view.capacity.sum())
         self.allocated = 0
 
@@ -101,26 +106,31 @@ class Cluster:
 
         Raises nothing: what does not fit is no error of a simulation.
         """
-        values = self.ranking.values(self.view, request)
-        best = values.max(axis=1) if request.devices else values[:, 0]
-        row = int(best.argmax())
-        if best[row] == -np.inf:
+        judged = self.judge.judged(self.view, request)
+        row = int(judged.values.argmax())
+        if judged.values[row] == -np.inf:
             return None
-        devices = best_devices(self.ranking, self.view, row, values[row], request)
-        return self.put(row, devices, request)
+        if request.devices == 1:
+            return self.put(row, (judged.device(row),), request)
+        return self._put_best(row, request)
 
     def place_on(self, row: int, request: Request) -> Placement | None:
         """The same, on this node alone."""
-        rows = np.array([row])
-        mask = fits(self.view, rows, request)
-        if not mask.any():
+        if not fits(self.view, np.array([row]), request).any():
             return None
-        values = np.where(mask, self.ranking.at(self.view, rows, request), -np.inf)[0]
-        return self.put(row, best_devices(self.ranking, self.view, row, values, request), request)
+        return self._put_best(row, request)
 
     def fits_empty(self, request: Request) -> bool:
         """Whether there is a node that the request fits now; asked of an empty cluster."""
         return bool(fits(self.view, np.arange(len(self.view.names)), request).any())
+
+    def _put_best(self, row: int, request: Request) -> Placement:
+        devices: tuple[int, ...] = ()
+        if request.devices:
+            rows = np.array([row])
+            mask = fits_devices(self.view, rows, request)
+            devices = best_devices(self.judge, self.view, rows, mask, request)
+        return self.put(row, devices, request)
 
     def put(self, row: int, devices: tuple[int, ...], request: Request) -> Placement:
         """Charge the pod to these devices of the node."""

@@ -15,12 +15,12 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.ground import ground
-from gpushare.core.policy import Policy, load_policy
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Judge
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
-from gpushare.sim.engine import Cluster, request_of, size_class, workload_of_trace
+from gpushare.sim.engine import Cluster, ranking, request_of, size_class, workload_of_trace
 from gpushare.sim.flow import Flow, Record, Stream
 from gpushare.sim.trace import TraceNode, TracePod
 
@@ -50,9 +50,9 @@ class Options:
     picture: bool = False
 
 
-def make_policy(name: str, workload: Workload, seed: int) -> Policy:
-    """The policy of that name. Raises SettingsError when there is none."""
-    return Dice(seed) if name == RANDOM else load_policy(name, workload)
+def make_judge(name: str, workload: Workload, seed: int) -> Judge:
+    """The judge by the policy of that name. Raises SettingsError when there is none."""
+    return Dice(seed) if name == RANDOM else ranking(load_policy(name, workload))
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -71,7 +71,7 @@ def inflation(
     """The record of a cluster that fills up to 130 % and loses no pod: each share is in %."""
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_policy(policy, workload, seed))
+    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed))
     stream = [requests[index] for index in _filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
     for request in stream:
@@ -100,7 +100,7 @@ def churn(
     """
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_policy(policy, workload, seed))
+    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed))
     asked = sum(request.total for request in requests) / len(requests)
     rate = options.load * cluster.capacity / asked
     rng = np.random.default_rng(seed)
@@ -130,7 +130,7 @@ def replay(
         raise ValueError("no pod has a time of creation, so nothing can be replayed")
     timed.sort(key=lambda item: item[1])
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_policy(policy, workload, seed))
+    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed))
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
     stream = Stream(
@@ -218,9 +218,7 @@ class _Course:
 
 def fragmented(measure: Fragmentation, view: Snapshot) -> float:
     """The free units of the cluster that the mean typical pod could not use."""
-    tables = measure.tables(view.models, view.capacity.shape[1])
-    rows = np.arange(len(view.names))
-    lost = measure.lost(tables, ground(view), view, rows)
+    lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
     return float(lost.sum()) / max(measure.pods, 1)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.device_bestfit import DeviceBestFit
-from gpushare.core.policies.fragmentation import Fragmentation, in_milli
+from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.ground import PerLayout, ground, tightest, with_blind
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
@@ -21,19 +21,19 @@ class Fgd:
     def __init__(self, workload: Workload) -> None:
         self._measure = Fragmentation(workload.typical())
         self._ground = PerLayout(ground)
-        self._tables = PerLayout(self._measure.tables_for)
+        self._tables = PerLayout(self._measure.tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """By the fall of fragmentation on each device; as DeviceBestFit without a workload."""
         if not self._measure.pods:
             return DeviceBestFit().score(snapshot, rows, request)
-        facts, tables = self._ground(snapshot), self._tables(snapshot)
-        before = self._measure.lost(tables, facts, snapshot, rows)
-        after = self._measure.lost_after(tables, facts, snapshot, rows, request)
-        fall = in_milli(before[:, None] - after, self._measure.pods, facts.milli[rows])
-        values = np.floor(100 / (1 + np.exp(-fall / 1000)))
-        free = snapshot.free[rows]
+        facts, free = self._ground(snapshot), snapshot.free.take(rows, axis=0)
+        cpu = snapshot.cpu_free.take(rows)
+        fall = self._measure.fall(self._tables(snapshot), rows, request, free, cpu)
+        scale = facts.milli.take(rows)[:, None] * (-0.001 / self._measure.pods)
+        values = np.floor(100 / (1 + np.exp(fall * scale)))
         if request.devices > 1:
             values = np.where(tightest(free, request), values, values - 1)
-        whole = np.broadcast_to(values, free.shape)
-        return with_blind(whole, facts, snapshot, rows, request)
+        elif not request.devices:
+            values = np.repeat(values, free.shape[1], axis=1)
+        return with_blind(values, facts, snapshot, rows, request)

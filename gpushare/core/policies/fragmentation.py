@@ -15,23 +15,31 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import Ground, tightest
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
+from gpushare.core.policies.ground import tightest
+from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
+
+_AS_TABLE = 1 << 16
+"""Up to this capacity the room of a device is looked up; beyond, it is searched for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Tables:
-    """Numbers of typical pods, by row of a table: one for each model and step of CPU.
+class Tables:
+    """Numbers of typical pods for the nodes of one layout.
 
-    barred: (B,) those that cannot run for want of CPU, model, or as they ask for no GPU. small: (B,
-    sizes + 1) of the others those that need more room on a device than so many of the sizes.
-    many: by size of several devices (B, D + 1), those that need more devices with so much room.
+    base: (N,) where the lines of a node's model begin; a line is a step of CPU. barred: by line,
+    those that cannot run for want of CPU, model, or as they ask for no GPU. small: by line and room
+    of a device, the others that need more room. many: by size of pods of several devices, those
+    that need more devices with so much room, by line and number of such devices. rooms: by free
+    units how many sizes fit, or () for large capacities. largest: units of the largest device.
     """
 
+    base: Ints
     barred: Ints
     small: Ints
     many: tuple[tuple[int, Ints], ...]
+    rooms: Ints
+    largest: int
 
 
 class Fragmentation:
@@ -44,46 +52,80 @@ class Fragmentation:
         self._sizes = np.unique([cls.units for cls in self._classes if cls.devices] or [1])
         self.pods = int(self._counts.sum())
 
-    def tables_for(self, snapshot: Snapshot) -> _Tables:
+    def tables(self, snapshot: Snapshot) -> Tables:
         """The tables for the nodes of the snapshot."""
-        return self.tables(snapshot.models, snapshot.capacity.shape[1])
-
-    def tables(self, models: tuple[str, ...], width: int) -> _Tables:
-        """The tables for nodes of these models, with up to so many devices."""
-        runs = self._may_run(models)
+        runs = self._may_run(snapshot.models)
+        width = snapshot.capacity.shape[1]
         several = sorted({cls.units for cls in self._classes if cls.devices > 1})
-        return _Tables(
+        # Devices of a node are of one model; -1 stands beyond them, and for none the last one.
+        model = snapshot.model.max(axis=1, initial=-1).astype(np.int64) % (len(snapshot.models) + 1)
+        largest = int(snapshot.capacity.max(initial=0))
+        by_room = [self._count(runs & self._larger(step)) for step in range(len(self._sizes) + 1)]
+        return Tables(
+            # The first step of CPU is found at 1.
+            base=model * len(self._cpus) - 1,
             barred=self._count(~runs),
-            small=np.stack(
-                [self._count(runs & self._larger(step)) for step in range(len(self._sizes) + 1)],
-                axis=1,
-            ),
+            small=np.stack(by_room, axis=1),
             many=tuple((size, self._too_many(runs, size, width)) for size in several),
+            rooms=self._room(np.arange(largest + 1 if largest < _AS_TABLE else 0)),
+            largest=largest,
         )
 
-    def lost(self, tables: _Tables, ground: Ground, snapshot: Snapshot, rows: Rows) -> Ints:
+    def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K,): the fragmentation of the rows as they are, in pods times units."""
-        free = snapshot.free[rows]
-        at = self._at(ground, snapshot.cpu_free[rows], rows)
-        return self._lost(tables, at, free)
+        line = tables.base[rows] + self._cpus.searchsorted(snapshot.cpu_free[rows], "right")
+        return self._lost(tables, line, snapshot.free[rows])
 
-    def lost_after(
-        self, tables: _Tables, ground: Ground, snapshot: Snapshot, rows: Rows, request: Request
-    ) -> Ints:
-        """int64 (K, D) or (K, 1): the fragmentation once the request is placed on each device.
+    def fall(self, tables: Tables, rows: Rows, request: Request, free: Ints, cpu: Ints) -> Ints:
+        """int64 (K, D) or (K, 1): by how much fragmentation falls if the request is placed on each
+        device of rows with so much free GPU (K, D) and CPU (K,).
 
         One column where there is but one choice: no device, or several at once.
         """
-        free = snapshot.free[rows]
-        at = self._at(ground, snapshot.cpu_free[rows] - request.cpu, rows)
+        steps = self._cpus.searchsorted(np.stack([cpu, cpu - request.cpu]), "right")
+        lines = tables.base.take(rows) + steps
         if request.devices == 1:
-            return self._lost_by_device(tables, at, free, request.units)
-        if request.devices:
-            free = free - request.units * tightest(free, request)
-        return self._lost(tables, at, free)[:, None]
+            return self._fall_by_device(tables, lines, free, request.units)
+        after = free - request.units * tightest(free, request) if request.devices else free
+        lost = self._lost(tables, lines, np.stack([free, after]))
+        fall: Ints = (lost[0] - lost[1])[:, None]
+        return fall
+
+    def _lost(self, tables: Tables, line: Ints, free: Ints) -> Ints:
+        """int64 (..., K): the fragmentation of nodes of these lines with these devices."""
+        at = line[..., None] * tables.small.shape[1] + self._looked_up(tables, free)
+        lost: Ints = np.add.reduce(tables.small.take(at, mode="clip") * free, axis=-1)
+        lost += np.add.reduce(free, axis=-1) * tables.barred.take(line, mode="clip")
+        for size, many in tables.many:
+            large = free >= size
+            at = line * many.shape[1] + np.add.reduce(large, axis=-1)
+            lost += np.add.reduce(large * free, axis=-1) * many.take(at, mode="clip")
+        return lost
+
+    def _fall_by_device(self, tables: Tables, lines: Ints, free: Ints, units: int) -> Ints:
+        begin = lines * tables.small.shape[1]
+        at = begin[:, :, None] + self._looked_up(tables, free)
+        lost = tables.small.take(at, mode="clip") * free
+        left = free - units
+        at = begin[1][:, None] + self._looked_up(tables, left)
+        own = tables.small.take(at, mode="clip") * left
+        node = np.add.reduce(lost, axis=2)
+        gpu = np.add.reduce(free, axis=1)
+        node += tables.barred.take(lines, mode="clip") * np.stack([gpu, gpu - units])
+        fall: Ints = (node[0] - node[1])[:, None] + (lost[1] - own)
+        for size, many in tables.many:
+            fall += _fall_of_many(size, many, lines, free, left)
+        return fall
+
+    def _room(self, free: Ints) -> Ints:
+        """int64: how many of the sizes fit into so much."""
+        return self._sizes.searchsorted(free, "right")
+
+    def _looked_up(self, tables: Tables, free: Ints) -> Ints:
+        return tables.rooms.take(free, mode="clip") if len(tables.rooms) else self._room(free)
 
     def _may_run(self, models: tuple[str, ...]) -> Bools:
-        """bool (B, classes): by model (the last: none) and step of CPU."""
+        """bool (lines, classes): by model (the last: none) and step of CPU."""
         accepts = [
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
             for model in (*models, None)
@@ -103,43 +145,26 @@ class Fragmentation:
         return np.array([cls.units in known[step:] for cls in self._classes], bool)
 
     def _too_many(self, runs: Bools, size: int, width: int) -> Ints:
-        """int64 (B, width + 1): pods of several devices of that size, by devices with the room."""
+        """int64 (lines, width + 1): pods of several devices of that size, by devices with room."""
         lacking = [
             [cls.devices > max(have, 1) and cls.units == size for cls in self._classes]
             for have in range(width + 1)
         ]
         return np.stack([self._count(runs & np.array(line, bool)) for line in lacking], axis=1)
 
-    def _at(self, ground: Ground, cpu: Ints, rows: Rows) -> Ints:
-        """int64 (K,): the row of the tables for nodes with so much CPU left."""
-        step = np.maximum(np.searchsorted(self._cpus, cpu, side="right") - 1, 0)
-        at: Ints = ground.model[rows] * len(self._cpus) + step
-        return at
 
-    def _lost(self, tables: _Tables, at: Ints, free: Ints) -> Ints:
-        room = np.searchsorted(self._sizes, free, side="right")
-        lost: Ints = free.sum(axis=1) * tables.barred[at]
-        lost += (tables.small[at[:, None], room] * free).sum(axis=1)
-        for size, many in tables.many:
-            large = free >= size
-            lost += (large * free).sum(axis=1) * many[at, large.sum(axis=1)]
-        return lost
-
-    def _lost_by_device(self, tables: _Tables, at: Ints, free: Ints, units: int) -> Ints:
-        left = np.maximum(free - units, 0)
-        column = at[:, None]
-        own = tables.small[column, np.searchsorted(self._sizes, free, side="right")] * free
-        new = tables.small[column, np.searchsorted(self._sizes, left, side="right")] * left
-        lost: Ints = own.sum(axis=1, keepdims=True) - own + new
-        lost += ((free.sum(axis=1) - units) * tables.barred[at])[:, None]
-        for size, many in tables.many:
-            large, still = free >= size, left >= size
-            kept = large.sum(axis=1, keepdims=True) - large + still
-            room = (large * free).sum(axis=1, keepdims=True) - large * free + still * left
-            lost += room * many[column, kept]
-        return lost
-
-
-def in_milli(lost: Ints, pods: int, milli: Floats) -> Floats:
-    """float64: pods times units as milli of GPU a typical pod, where a unit counts `milli`."""
-    return lost * (milli[:, None] / max(pods, 1))
+def _fall_of_many(size: int, many: Ints, lines: Ints, free: Ints, left: Ints) -> Ints:
+    """int64 (K, D): the fall by the pods of several devices of this size that find too few."""
+    large = free >= size
+    room = large * free
+    count, sum_ = np.add.reduce(large, axis=1), np.add.reduce(room, axis=1)
+    before = sum_ * many.take(lines[0] * many.shape[1] + count, mode="clip")
+    still = count[:, None] - large
+    stays = sum_[:, None] - room
+    also = left >= size
+    if also.any():
+        still += also
+        stays += also * left
+    after: Ints = stays * many.take((lines[1] * many.shape[1])[:, None] + still, mode="clip")
+    fall: Ints = before[:, None] - after
+    return fall

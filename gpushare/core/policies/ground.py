@@ -19,7 +19,7 @@ from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 MILLI = 1000
 """What one device counts."""
 
-BLIND = -1e15
+BLIND = -1e9
 """Added to the value of a node whose CPU is unknown: it ranks after every other, whose values are
 of another scale."""
 
@@ -51,31 +51,24 @@ class Ground:
     """Facts of each row that only nodes change.
 
     capacity: int64 (N,) units of the node's largest device, at least 1. milli: float64 (N,) what
-    one unit counts there. model: int64 (N,) index into `Snapshot.models`, -1 for none. blind: bool
-    (N,) nodes whose CPU is unknown, any_blind whether there are any.
+    one unit counts there. blind: bool (N,) nodes whose CPU is unknown, any_blind whether there are
+    any. smallest, largest: of the capacities.
     """
 
     capacity: Ints
     milli: Floats
-    model: Ints
     blind: Bools
     any_blind: bool
+    smallest: int
+    largest: int
 
 
 def ground(snapshot: Snapshot) -> Ground:
     """The facts of the nodes of a snapshot."""
     capacity = np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
     blind = snapshot.cpu_capacity < 0
-    # Devices of a node are of one model; -1 stands beyond them.
-    model = snapshot.model.max(axis=1, initial=-1).astype(np.int64)
-    return Ground(capacity, MILLI / capacity, model, blind, bool(blind.any()))
-
-
-def idle(snapshot: Snapshot, rows: Rows) -> Bools:
-    """bool (K, D): devices of which nothing is taken."""
-    capacity = snapshot.capacity[rows]
-    mask: Bools = (snapshot.free[rows] == capacity) & (capacity > 0)
-    return mask
+    smallest, largest = int(capacity.min(initial=1 << 62)), int(capacity.max(initial=1))
+    return Ground(capacity, MILLI / capacity, blind, bool(blind.any()), smallest, largest)
 
 
 def tightest(free: Ints, request: Request) -> Bools:

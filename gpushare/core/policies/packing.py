@@ -7,8 +7,8 @@ A pod without GPU goes to the first node.
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import MILLI, PerLayout, ground, idle, on_tightest, tightest
-from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.policies.ground import MILLI, PerLayout, ground, on_tightest, tightest
+from gpushare.core.snapshot import Floats, Rows, Snapshot, idle_devices
 from gpushare.core.workload import Workload
 
 
@@ -24,7 +24,7 @@ class Packing:
         free = snapshot.free[rows]
         if not request.devices:
             return np.zeros(free.shape)
-        untouched = idle(snapshot, rows)
+        untouched = idle_devices(snapshot, rows)
         fresh = untouched.sum(axis=1)
         chosen = tightest(free, request)
         if request.devices == 1:

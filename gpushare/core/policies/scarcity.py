@@ -19,15 +19,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import idle, tightest
+from gpushare.core.policies.ground import tightest
 from gpushare.core.policy import Stakes
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
 from gpushare.core.workload import PodClass
 
 DEAREST = 50.0
 MICRO = 1_000_000
 _FINE = 2**20
 _RARE, _MOST_BLOCKS = 2e-4, 64
+_NEVER = 1 << 30
 
 Shares = Sequence[tuple[PodClass, float]]
 """Classes with the share of all GPU asked that they ask for."""
@@ -38,7 +39,9 @@ class Scarcity:
     """What is scarce among the nodes of one layout.
 
     needs: float64 (T,) the share of GPU asked by the pods that need a set of groups, needed: bool
-    (T, groups) the sets. Blocks: share, devices, cpu, memory (Y,), and accepted: bool (Y, N).
+    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory; accepted: int64 (N, Y), 1 where
+    the node's model will do. unit: int64 (N, D) units of each device. per_unit: float64 (groups,)
+    what one unit is of a device there; 0 where CPU is unknown, since such nodes bear no price.
     """
 
     needs: Floats
@@ -47,64 +50,67 @@ class Scarcity:
     devices: Ints
     cpu: Ints
     memory: Ints
-    accepted: Bools
-    micro: Ints
+    accepted: Ints
+    unit: Ints
+    per_unit: Floats
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K, 1 + Y): the free GPU of a row in millionths of devices, and its blocks."""
-        free = (snapshot.free[rows] * MICRO) // self.micro[rows]
-        blocks = self._blocks(snapshot, rows, idle(snapshot, rows).sum(axis=1), 0, 0)
-        return np.concatenate([free.sum(axis=1, keepdims=True), blocks], axis=1)
+        free = (snapshot.free.take(rows, axis=0) * MICRO) // self.unit.take(rows, axis=0)
+        whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
+        cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
+        blocks = self._blocks(rows, whole, cpu, memory)
+        return np.concatenate([np.add.reduce(free, axis=1)[:, None], blocks], axis=1)
 
     def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
         """int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one device
         first on a device in use, then on an idle one.
         """
-        untouched = idle(snapshot, rows)
-        whole = untouched.sum(axis=1)
-        before = self._blocks(snapshot, rows, whole, 0, 0)
-        taken: list[Ints | int] = [0]
+        untouched = idle_devices(snapshot, rows)
+        whole = np.add.reduce(untouched, axis=1)
+        variants = 2 if request.devices == 1 else 1
+        if whole.max(initial=0) < self.devices.min(initial=_NEVER):
+            # Most rows of a busy cluster: there is no block to break.
+            return np.zeros((len(rows), variants * len(self.devices)), dtype=np.int8)
+        left = [whole]
         if request.devices == 1:
-            taken = [0, 1]
+            left = [whole, whole - 1]
         elif request.devices:
-            chosen = tightest(snapshot.free[rows], request)
-            taken = [(chosen & untouched).sum(axis=1)]
-        broken = [
-            before - self._blocks(snapshot, rows, whole - count, request.cpu, request.memory)
-            for count in taken
-        ]
-        return np.concatenate(broken, axis=1).astype(np.int8)
+            chosen = tightest(snapshot.free.take(rows, axis=0), request)
+            left = [whole - np.add.reduce(chosen & untouched, axis=1)]
+        cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
+        before = self._blocks(rows, whole, cpu, memory)
+        after = self._blocks(rows, np.stack(left), cpu - request.cpu, memory - request.memory)
+        broken = (before - after).transpose(1, 0, 2).reshape(len(rows), -1)
+        return broken.astype(np.int8)
 
-    def pressure(self, snapshot: Snapshot, rows: Rows, goods: Ints) -> Floats:
-        """float64 (K,): the price of the group that each row belongs to."""
+    def by_group(self, goods: Ints) -> Floats:
+        """float64 (groups,): the price of a device on the nodes of each group."""
         free = goods[:, 0]
         every = float(free.sum()) / MICRO
         of_needed = np.maximum((self.needed * free).sum(axis=1) / MICRO, 1)
         price = (self.needed * (self.needs * every / of_needed)[:, None]).sum(axis=0)
-        by_row: Floats = np.minimum(price, DEAREST)[snapshot.group[rows]]
-        return by_row
+        dear: Floats = np.minimum(price, DEAREST)
+        return dear
 
-    def broken(self, stakes: Stakes, goods: Ints) -> Floats:
-        """float64 (K, 1 or 2): the price of the blocks that a placement breaks."""
+    def by_stakes(self, stakes: Stakes, goods: Ints) -> Floats:
+        """float64 (V, K): the price of the blocks that a placement breaks."""
         sums = goods.sum(axis=0)
-        every, blocks = float(sums[0]) / MICRO, sums[1:]
-        price = np.minimum(self.share * every / np.maximum(self.devices * blocks, 1), DEAREST)
+        blocks = np.maximum(self.devices * sums[1:], 1)
+        price = np.minimum(self.share * (float(sums[0]) / MICRO) / blocks, DEAREST)
         # Whole numbers below 2**53: the product is exact, however it is summed.
         exact = np.rint(price * _FINE) * self.devices
-        variants = stakes.reshape(len(stakes), -1, len(self.share)) if len(self.share) else None
-        if variants is None:
-            return np.zeros((len(stakes), 1))
-        cost: Floats = variants @ exact / _FINE
-        return cost
+        if not len(exact):
+            return np.zeros((1, len(stakes)))
+        cost: Floats = stakes.reshape(-1, len(exact)).astype(np.float64) @ exact / _FINE
+        return cost.reshape(len(stakes), -1).T
 
-    def _blocks(self, snapshot: Snapshot, rows: Rows, whole: Ints, cpu: int, memory: int) -> Ints:
-        """int64 (K, Y): the blocks of each row with so many idle devices, less CPU and memory."""
-        room = np.minimum(
-            whole[:, None] // self.devices,
-            (snapshot.cpu_free[rows] - cpu)[:, None] // self.cpu,
-        )
-        np.minimum(room, (snapshot.memory_free[rows] - memory)[:, None] // self.memory, out=room)
-        return np.where(self.accepted[:, rows].T, np.maximum(room, 0), 0)
+    def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
+        """int64 (..., K, Y): the blocks of rows with so many idle devices, CPU and memory."""
+        room = cpu[:, None] // self.cpu
+        np.minimum(room, memory[:, None] // self.memory, out=room)
+        least: Ints = np.minimum(whole[..., None] // self.devices, room)
+        return np.maximum(least, 0) * self.accepted.take(rows, axis=0)
 
 
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
@@ -120,8 +126,11 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         members[snapshot.group[line]] = True
         if 0 < members.sum() < len(set(snapshot.group[_there(snapshot)].tolist())):
             needs[members.tobytes()] = needs.get(members.tobytes(), 0.0) + share
+    per_unit = np.zeros(groups)
+    per_unit[snapshot.group] = 1 / np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
+    per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
     blocks = _block_classes(shares)
-    accepted = [_accepts(snapshot, cls) for cls, _ in blocks]
+    accepted = np.array([_accepts(snapshot, cls) for cls, _ in blocks], dtype=np.int64)
     return Scarcity(
         needs=np.array(list(needs.values())),
         needed=np.array([np.frombuffer(key, bool) for key in needs]).reshape(len(needs), groups),
@@ -129,8 +138,9 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         devices=np.array([cls.devices for cls, _ in blocks], dtype=np.int64),
         cpu=np.array([max(cls.cpu, 1) for cls, _ in blocks], dtype=np.int64),
         memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
-        accepted=np.array(accepted, dtype=bool).reshape(len(blocks), len(snapshot.names)),
-        micro=np.maximum(snapshot.capacity, 1),
+        accepted=accepted.reshape(len(blocks), len(snapshot.names)).T.copy(),
+        unit=np.maximum(snapshot.capacity, 1),
+        per_unit=per_unit,
     )
 
 

@@ -17,6 +17,7 @@ One set of parameters serves all clusters and workloads that it was tried on; ea
 halved without much change.
 """
 
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -25,8 +26,8 @@ from gpushare.core.model import Request
 from gpushare.core.policies import scarcity, stranding
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
 from gpushare.core.policies.device_bestfit import DeviceBestFit
-from gpushare.core.policies.fragmentation import Fragmentation, in_milli
-from gpushare.core.policies.ground import PerLayout, ground, idle, tightest, with_blind
+from gpushare.core.policies.fragmentation import Fragmentation
+from gpushare.core.policies.ground import PerLayout, ground, tightest, with_blind
 from gpushare.core.policies.residues import step_of, worth
 from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
@@ -40,6 +41,20 @@ BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 
 DRAIN, FEW = 2000, 0.1
 """Weight of draining, by the share of GPU that pods of several devices ask for beyond FEW."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Priced:
+    """The tables of all capacities one after another, and where those of each row (N,) begin.
+
+    step: units of a step of `worth`.
+    """
+
+    step: Ints
+    worth_at: Ints
+    worth: Floats
+    left_at: Ints
+    left: Floats
 
 
 class ShadowPrice:
@@ -56,7 +71,7 @@ class ShadowPrice:
         for capacity in workload.capacities:
             self._tables_of(capacity)
         self._ground = PerLayout(ground)
-        self._tables = PerLayout(self._measure.tables_for)
+        self._tables = PerLayout(self._measure.tables)
         self._scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
         self._priced = PerLayout(self._price_tables)
 
@@ -64,101 +79,114 @@ class ShadowPrice:
         """What a placement costs on its own node: fragmentation, residues, stranding, draining."""
         if not self._classes:
             return DeviceBestFit().score(snapshot, rows, request)
+        facts, free = self._ground(snapshot), snapshot.free.take(rows, axis=0)
+        cpu = snapshot.cpu_free.take(rows)
+        fall = self._measure.fall(self._tables(snapshot), rows, request, free, cpu)
+        value: Floats = fall * (facts.milli.take(rows)[:, None] * (ALPHA / self._measure.pods))
         if request.devices:
-            values = self._with_gpu(snapshot, rows, request)
+            value = self._with_gpu(value, snapshot, rows, request, free)
         else:
-            column = self._without_gpu(snapshot, rows, request)
-            values = np.repeat(column[:, None], snapshot.used.shape[1], axis=1)
-        return with_blind(values, self._ground(snapshot), snapshot, rows, request)
+            value = self._without_gpu(value, snapshot, rows, request, free)
+        return with_blind(value, facts, snapshot, rows, request)
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Free GPU and blocks of each row."""
         return self._scarce(snapshot).offers(snapshot, rows)
 
     def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
-        """The blocks that a placement breaks."""
-        return self._scarce(snapshot).stakes(snapshot, rows, request)
+        """The blocks that a placement breaks; none on nodes whose CPU is unknown."""
+        stakes = self._scarce(snapshot).stakes(snapshot, rows, request)
+        facts = self._ground(snapshot)
+        if facts.any_blind:
+            stakes[facts.blind[rows]] = 0
+        return stakes
 
-    def pressure(
-        self, snapshot: Snapshot, rows: Rows, request: Request, stakes: Stakes, goods: Ints
+    def by_group(self, snapshot: Snapshot, request: Request, goods: Ints) -> Floats:
+        """What a placement costs those who need nodes of a group."""
+        scarce = self._scarce(snapshot)
+        if not self._classes or not request.devices:
+            return np.zeros(len(scarce.per_unit))
+        asked = request.total * scarce.per_unit
+        cost: Floats = np.floor(THETA * scarce.by_group(goods) * asked)
+        return cost
+
+    def by_stakes(
+        self, snapshot: Snapshot, request: Request, stakes: Stakes, goods: Ints
     ) -> Floats:
-        """What a placement costs those who need the node's group, or blocks."""
-        if not self._classes:
-            return np.zeros((len(rows), snapshot.used.shape[1]))
-        facts, scarce = self._ground(snapshot), self._scarce(snapshot)
+        """What a placement costs those who need blocks."""
         weight = BLOCK_GPU if request.devices else BLOCK_CPU
-        cost = np.floor(weight * scarce.broken(stakes, goods))
-        if request.devices == 1 and cost.shape[1] > 1:
-            cost = np.where(idle(snapshot, rows), cost[:, 1:], cost[:, :1])
-        if request.devices:
-            asked = request.total * facts.milli[rows] / 1000
-            group = np.floor(THETA * scarce.pressure(snapshot, rows, goods) * asked)
-            cost = cost + group[:, None]
-        cost = np.where(facts.blind[rows][:, None], 0, cost) if facts.any_blind else cost
-        return np.broadcast_to(-cost, (len(rows), snapshot.used.shape[1]))
+        cost: Floats = np.floor(weight * self._scarce(snapshot).by_stakes(stakes, goods))
+        return cost
 
-    def _with_gpu(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        facts, free = self._ground(snapshot), snapshot.free[rows]
-        milli = facts.milli[rows]
-        gpu, cpu = free.sum(axis=1) * milli, snapshot.cpu_free[rows]
-        asked = request.total * milli
-        node = self._stranded(snapshot, rows, gpu, cpu)
-        node -= self._stranded(snapshot, rows, gpu - asked, cpu - request.cpu)
-        node -= self._drain * (gpu - asked) / LARGEST_GPU
-        value: Floats = ALPHA * self._fall(snapshot, rows, request) + node[:, None]
-        value = value - BETA * self._residues(snapshot, rows, request, free)
+    def _with_gpu(
+        self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
+    ) -> Floats:
+        """float64 (K, D): the score, of which the fall of fragmentation (K, D) or (K, 1) is."""
+        gpu = np.add.reduce(free, axis=1)
+        gpu = np.stack([gpu, gpu - request.total]) * self._ground(snapshot).milli.take(rows)
+        cpu = snapshot.cpu_free.take(rows)
+        left = self._stranded(snapshot, rows, gpu, np.stack([cpu, cpu - request.cpu]))
+        node = left[0] - left[1] - gpu[1] * (self._drain / LARGEST_GPU)
+        value: Floats = fall + node[:, None]
+        if request.units < self._ground(snapshot).largest:
+            value = value - BETA * self._residues(snapshot, rows, request, free)
         value = np.floor(value / Q + 0.5)
         if request.devices > 1:
             value = np.where(tightest(free, request), value, value - 1)
-        return value
+        return np.broadcast_to(value, free.shape)
 
-    def _without_gpu(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        facts = self._ground(snapshot)
-        gpu, cpu = snapshot.free[rows].sum(axis=1) * facts.milli[rows], snapshot.cpu_free[rows]
-        value = ALPHA * self._fall(snapshot, rows, request)[:, 0]
-        value += self._stranded(snapshot, rows, gpu, cpu)
-        value -= self._stranded(snapshot, rows, gpu, cpu - request.cpu)
-        whole = 1000.0 * (snapshot.capacity[rows] > 0).sum(axis=1)
-        left = snapshot.cpu_capacity[rows] - snapshot.cpu_only[rows]
-        alone = self._stranded(snapshot, rows, whole, left)
-        alone -= self._stranded(snapshot, rows, whole, left - request.cpu)
-        tie: Floats = 0.5 * gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
-        return np.floor(value / Q + 0.5) + np.floor(MU * alone / Q + 0.5) - tie
-
-    def _fall(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D) or (K, 1): the milli by which fragmentation falls."""
-        facts, tables = self._ground(snapshot), self._tables(snapshot)
-        before = self._measure.lost(tables, facts, snapshot, rows)
-        after = self._measure.lost_after(tables, facts, snapshot, rows, request)
-        return in_milli(before[:, None] - after, self._measure.pods, facts.milli[rows])
+    def _without_gpu(
+        self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
+    ) -> Floats:
+        milli = self._ground(snapshot).milli.take(rows)
+        gpu, cpu = np.add.reduce(free, axis=1) * milli, snapshot.cpu_free.take(rows)
+        # Once as the node is, and once as it will be when the pods with GPU have left.
+        alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
+        whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1) * milli
+        left = self._stranded(
+            snapshot,
+            rows,
+            np.stack([gpu, gpu, whole, whole]),
+            np.stack([cpu, cpu - request.cpu, alone, alone - request.cpu]),
+        )
+        value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + 0.5)
+        value += np.floor(MU * (left[2] - left[3]) / Q + 0.5)
+        value -= 0.5 * gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
+        return np.broadcast_to(value[:, None], free.shape)
 
     def _residues(self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Floats:
         """float64 (K, D) or (K, 1): the worth that the devices taken lose beyond whole devices."""
-        index, step, worths, _ = self._priced(snapshot)
-        index, step = index[rows][:, None], step[rows][:, None]
-        left = np.maximum(free - request.units, 0)
-        lost = worths[index, free // step] - worths[index, left // step]
-        lost = np.where(request.units < self._ground(snapshot).capacity[rows][:, None], lost, 0)
+        tables, facts = self._priced(snapshot), self._ground(snapshot)
+        step = tables.step.take(rows)[:, None]
+        begin = tables.worth_at.take(rows)[:, None]
+        lost = tables.worth.take(begin + free // step, mode="clip")
+        lost -= tables.worth.take(begin + (free - request.units) // step, mode="clip")
+        if request.units >= facts.smallest:
+            lost = np.where(request.units < facts.capacity.take(rows)[:, None], lost, 0)
         if request.devices == 1:
             return lost
         total: Floats = (lost * tightest(free, request)).sum(axis=1, keepdims=True)
         return total
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Floats, cpu: Ints) -> Floats:
-        """float64 (K,): GPU expected to be stranded with so much free, in milli."""
-        index, _, _, left = self._priced(snapshot)
-        values: Floats = left[(index[rows], *stranding.at(gpu, cpu))]
-        return values
+        """float64 (..., K): GPU expected to be stranded with so much free, in milli."""
+        tables = self._priced(snapshot)
+        at = stranding.index(gpu, cpu) + tables.left_at.take(rows)
+        return tables.left.take(at, mode="clip")
 
-    def _price_tables(self, snapshot: Snapshot) -> tuple[Ints, Ints, Floats, Floats]:
-        """(by row the index of its capacity, by row the units of a step, tables by capacity)."""
+    def _price_tables(self, snapshot: Snapshot) -> _Priced:
+        """The tables for the capacities of the snapshot's nodes."""
         capacities, index = np.unique(self._ground(snapshot).capacity, return_inverse=True)
         tables = [self._tables_of(capacity) for capacity in capacities.tolist()]
-        worths = np.zeros((len(tables), max(len(value) for value, _ in tables)))
-        for line, (value, _) in zip(worths, tables, strict=True):
-            line[: len(value)] = value
+        begins = np.cumsum([0, *(len(worth_) for worth_, _ in tables)])
         steps = np.array([step_of(capacity) for capacity in capacities.tolist()])
-        return index, steps[index], worths, np.stack([left for _, left in tables])
+        return _Priced(
+            step=steps[index],
+            worth_at=begins[index],
+            worth=np.concatenate([worth_ for worth_, _ in tables]),
+            left_at=index * stranding.SIZE,
+            left=np.concatenate([left.ravel() for _, left in tables]),
+        )
 
     def _tables_of(self, capacity: int) -> tuple[Floats, Floats]:
         known = self._by_capacity.get(capacity)

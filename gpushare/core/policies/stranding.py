@@ -20,6 +20,9 @@ STEPS = 10
 MOST_DEVICES, MOST_CORES = 16, 256
 """Of a node; one with more is judged as one with so many."""
 
+SIZE = (STEPS * MOST_DEVICES + 1) * (MOST_CORES + 1)
+"""Of a table."""
+
 
 def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
     """float64 (steps + 1, cores + 1): GPU expected to be left, in milli, by free GPU and CPU."""
@@ -51,7 +54,8 @@ def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> F
     return values
 
 
-def at(free_milli: Floats, cpu: Ints) -> tuple[Ints, Ints]:
-    """int64 (K,) twice: where in the table nodes with so much free GPU and CPU (milli) are."""
-    gpu = np.floor(free_milli / (1000 / STEPS) + 0.5).astype(np.int64)
-    return np.clip(gpu, 0, STEPS * MOST_DEVICES), np.clip(cpu // 1000, 0, MOST_CORES)
+def index(gpu: Floats, cpu: Ints) -> Ints:
+    """int64: where in the flat table so much free GPU and CPU, both in milli, are."""
+    line = np.minimum((gpu * (STEPS / 1000) + 0.5).astype(np.int64), STEPS * MOST_DEVICES)
+    place: Ints = line * (MOST_CORES + 1) + np.minimum(cpu // 1000, MOST_CORES)
+    return place

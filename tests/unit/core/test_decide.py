@@ -92,8 +92,9 @@ def test_the_best_node_and_its_device_are_the_maximum_of_one_matrix(
     best = best_node(view, cluster.names, request, ranking)
     if best is None:
         return
-    mask = feasible(view, np.arange(len(view.names)), request)
-    values = np.where(mask, ranking.values(view, request), -np.inf)
+    rows = np.arange(len(view.names))
+    mask = feasible(view, rows, request)
+    values = np.where(mask, ranking.at(view, rows, request), -np.inf)
     assert values[view.row[best]].max() == values.max()
     chosen = place(view, best, request, Ranking(POLICIES[policy])).devices[0]
     assert chosen == int(values[view.row[best]].argmax())
@@ -104,7 +105,7 @@ def test_a_better_value_never_scores_lower(cluster: Cluster, request: Request, p
     view, ranking = cluster.snapshot(), Ranking(POLICIES[policy])
     rows = np.arange(len(view.names))
     mask = feasible(view, rows, request)
-    values = np.where(mask, ranking.values(view, request), -np.inf).max(axis=1, initial=-np.inf)
+    values = np.where(mask, ranking.at(view, rows, request), -np.inf).max(axis=1, initial=-np.inf)
     fit = filter_nodes(view, cluster.names, request).fit
     scores = dict(score_nodes(view, fit, request, ranking))
     by_value = sorted(fit, key=lambda name: (values[view.row[name]], scores[name]))

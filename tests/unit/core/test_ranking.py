@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from gpushare.core.decide import best_node, score_nodes
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy
-from gpushare.core.ranking import Ranking
+from gpushare.core.ranking import Judgement, Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.tally import Charge, Tally
 from tests.unit.core.clusters import POLICIES, node, requests
@@ -53,10 +53,19 @@ def test_dropping_the_memo_changes_no_answer(
             # The view before the last may still be in somebody's hands.
             for view in (views[-1], views[-2], views[-1]):
                 fresh = Ranking(POLICIES[policy])
-                assert np.array_equal(ranking.values(view, value), fresh.values(view, value))
+                known, anew = ranking.judged(view, value), fresh.judged(view, value)
+                assert np.array_equal(known.values, anew.values)
+                assert [known.device(row) for row in _fitting(anew)] == [
+                    anew.device(row) for row in _fitting(anew)
+                ]
                 assert score_nodes(view, NAMES, value, ranking) == score_nodes(
                     view, NAMES, value, fresh
                 )
+
+
+def _fitting(judged: Judgement) -> list[int]:
+    """The rows that the request fits."""
+    return list(np.flatnonzero(judged.values > -np.inf).tolist())
 
 
 def _apply(tally: Tally, what: str, name: str, value: object) -> None:
@@ -98,9 +107,9 @@ def test_only_so_many_kinds_are_remembered_and_the_one_asked_longest_ago_goes() 
     tally.set_node(node("a", 16), ())
     view, ranking = tally.snapshot({}), Ranking(policy, kinds=2)
     for units in (1, 2, 3):
-        ranking.values(view, Request(units, 1))
+        ranking.judged(view, Request(units, 1))
     for units in (2, 3, 1):
-        ranking.values(view, Request(units, 1))
+        ranking.judged(view, Request(units, 1))
     assert len(policy.asked) == 4
 
 
@@ -110,6 +119,6 @@ def test_an_older_view_neither_gets_nor_spoils_what_is_remembered() -> None:
     old, request, ranking = tally.snapshot({}), Request(4, 1), Ranking(policy)
     tally.add(Charge("a", request, ((0, 4),)))
     new = tally.snapshot({})
-    assert ranking.values(new, request)[0, 0] > ranking.values(old, request)[0, 0]
-    ranking.values(new, request)
+    assert ranking.judged(new, request).values[0] > ranking.judged(old, request).values[0]
+    ranking.judged(new, request)
     assert len(policy.asked) == 2
