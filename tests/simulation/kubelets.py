@@ -1,0 +1,176 @@
+"""The nodes' side: kubelets that run pods, device plug-ins that give them devices.
+
+What a container truly holds is only known here. A kubelet tells its plug-in how much, not for which
+pod; what the plug-in makes of that is its kind:
+
+own     finds the oldest container of that size that nobody has served, marks its pod when all its
+        containers are served, and refuses (the pod fails) where there is none. On its nodes the
+        inventory says that it marks.
+aliyun  the original's: finds the oldest pod of that size not marked, marks it; where there is none
+        the container runs without a device. On nodes of one device it gives that and marks nothing.
+blind   gives the pod what its own annotation says, and marks nothing.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.objects import with_metadata
+from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.status import StatusError
+from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.server import Server
+from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth
+
+NAMESPACE = "default"
+
+
+@dataclass(repr=False)
+class Kubelets:
+    """All nodes' kubelets. running: uid -> whose devices each container truly holds (a uid).
+
+    served: uid -> the sizes of its containers that have been given devices. muddled: nodes where a
+    container of somebody else's has taken what was meant for ours; nobody can tell them apart there
+    any more. forged: nodes with pods whose annotations somebody has written who should not.
+    """
+
+    server: Server
+    oracle: Oracle
+    cards: dict[str, Cards]
+    pairing: bool
+    running: dict[str, list[str]] = field(default_factory=dict)
+    served: dict[str, list[int]] = field(default_factory=dict)
+    muddled: set[str] = field(default_factory=set)
+    forged: set[str] = field(default_factory=set)
+
+    def admissible(self) -> list[PodTruth]:
+        """The pods that have a node and are not run yet."""
+        return [
+            pod
+            for pod in self.oracle.pods.values()
+            if pod.node in self.cards
+            and not (pod.ended or pod.terminating or pod.uid in self.running)
+        ]
+
+    def stoppable(self) -> list[PodTruth]:
+        """The pods marked deleted whose containers may be stopped now."""
+        return [pod for pod in self.oracle.pods.values() if pod.terminating and not pod.gone]
+
+    def started(self) -> list[PodTruth]:
+        """The pods that run and may end by themselves."""
+        pods = self.oracle.pods
+        return [pods[uid] for uid in self.running if not pods[uid].ended]
+
+    def admit(self, pod: PodTruth) -> str:
+        """Run the pod, or refuse it; what was done."""
+        cards = self.cards[pod.node]
+        sizes = pod.asked.containers or ((pod.asked.init,) if pod.asked.init else ())
+        held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
+        if held + pod.asked.total > sum(cards.units):
+            return self._set_phase(pod, "Failed")
+        given = [self._serve(pod, cards, size) for size in sizes]
+        if cards.plugin == "own" and None in given:
+            self.muddled.add(pod.node)
+            return self._set_phase(pod, "Failed")
+        self.running[pod.uid] = [uid for uid in given if uid is not None]
+        self._judge(pod)
+        return self._set_phase(pod, "Running")
+
+    def running_on(self, node: str) -> list[str]:
+        """The uids of the pods that run there."""
+        pods = self.oracle.pods
+        return [uid for uid in self.running if pods[uid].node == node and not pods[uid].ended]
+
+    def finish(self, pod: PodTruth, phase: str) -> str:
+        """Its containers have ended."""
+        return self._set_phase(pod, phase)
+
+    def stop(self, pod: PodTruth) -> str:
+        """Its containers are stopped: the pod may go."""
+        self.delete(pod, 0)
+        return "gone"
+
+    def delete(self, pod: PodTruth, grace: int | None) -> None:
+        """Delete the pod, if it is there still."""
+        try:
+            self.server.registry.delete(PODS, NAMESPACE, pod.name, DeleteOptions(grace, pod.uid))
+        except StatusError:
+            return
+
+    def revise(
+        self, pod: PodTruth, change: Callable[[Json], Json], *, status: bool = False
+    ) -> bool:
+        """Whether the pod was there to be changed."""
+        try:
+            self.server.registry.revise(PODS, NAMESPACE, pod.name, change, status_only=status)
+        except StatusError:
+            return False
+        return True
+
+    def _set_phase(self, pod: PodTruth, phase: str) -> str:
+        def change(body: Json) -> Json:
+            return {**body, "status": {**body["status"], "phase": phase}}
+
+        self.revise(pod, change, status=True)
+        if phase in ("Failed", "Succeeded"):
+            self.running.pop(pod.uid, None)
+        return phase
+
+    def _serve(self, pod: PodTruth, cards: Cards, size: int) -> str | None:
+        """Whose devices the container gets; None: none at all."""
+        if cards.plugin == "blind":
+            return pod.uid
+        if cards.plugin == "aliyun" and len(cards.units) == 1:
+            return pod.uid
+        waiting = sorted(
+            (self._order(other), other.uid)
+            for other in self.oracle.pods.values()
+            if other.node == pod.node
+            and not (other.ended or other.assigned)
+            and other.claim is not None
+            and size in self._unserved(other, cards)
+        )
+        if not waiting:
+            return None
+        chosen = self.oracle.pods[waiting[0][1]]
+        if not pod.by or pod.edited or chosen.edited:
+            self.muddled.add(pod.node)
+        self.served.setdefault(chosen.uid, []).append(size)
+        if cards.plugin == "aliyun" or not self._unserved(chosen, cards):
+            self._mark(chosen)
+        return chosen.uid
+
+    def _unserved(self, pod: PodTruth, cards: Cards) -> list[int]:
+        if cards.plugin == "aliyun":
+            return [pod.asked.total]
+        left = list(pod.asked.containers or ((pod.asked.init,) if pod.asked.init else ()))
+        for size in self.served.get(pod.uid, ()):
+            left.remove(size)
+        return left
+
+    def _order(self, pod: PodTruth) -> int:
+        record = self.server.registry.get(PODS, NAMESPACE, pod.name)
+        text = str(record.body["metadata"]["annotations"].get(ASSUMED, ""))
+        return int(text) if text.isascii() and text.isdigit() else 0
+
+    def _mark(self, pod: PodTruth) -> None:
+        def change(body: Json) -> Json:
+            annotations = {**body["metadata"].get("annotations", {}), ASSIGNED: "true"}
+            return with_metadata(body, annotations=annotations)
+
+        self.revise(pod, change)
+        pod.assigned = True
+
+    def _judge(self, pod: PodTruth) -> None:
+        """S4: the devices are those of the annotation, although the plug-in cannot tell pods apart.
+
+        Promised where the process that bound the pod could know that the plug-in marks pods.
+        """
+        cards = self.cards[pod.node]
+        known = self.pairing and (cards.plugin == "own")
+        if not (known and pod.by) or pod.edited or pod.node in self.muddled:
+            return
+        for uid in self.running[pod.uid]:
+            if self.oracle.pods[uid].claim != pod.claim:
+                other = self.oracle.pods[uid]
+                raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")

@@ -1,0 +1,109 @@
+"""kube-scheduler's own Lease, as its instances on several hosts hold and lose it.
+
+Knows what client-go's leader election writes; which of the hosts' extenders follows is not known
+here.
+"""
+
+import json
+import math
+from dataclasses import dataclass
+
+from gpushare.errors import ApiConflict
+from tests.simulation.chance import Chance
+from tests.simulation.replica import NAMESPACE
+from tests.simulation.server import EPOCH, Server
+from tests.simulation.tasks import Tasks
+
+_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+_NAME = "kube-scheduler"
+_DURATION = 15.0
+_RENEW = 2.0
+
+
+@dataclass(repr=False)
+class SchedulerLease:
+    """The Lease. holder: who holds it as client-go names itself, "" before anybody does."""
+
+    server: Server
+    tasks: Tasks
+    holder: str = ""
+    host: str = ""
+    renewed: float = -math.inf
+    silent_until: float = -math.inf
+    heir: str = ""
+    _count: int = 0
+
+    def take(self, host: str) -> None:
+        """The scheduler of a host takes the Lease."""
+        self._count += 1
+        self.heir, self.silent_until = "", -math.inf
+        self.host, self.holder = host, f"{host}_uuid-{self._count}"
+        self._write(acquired=True)
+
+    def next_renewal(self) -> float:
+        """When it is written next."""
+        if not self.holder:
+            return math.inf
+        return max(self.renewed + _RENEW, self.silent_until)
+
+    def renew(self) -> None:
+        """Write it if it is time: by its holder, or by the heir of a holder that has ended."""
+        if self.tasks.now < self.next_renewal():
+            return
+        if self.heir:
+            host, self.heir = self.heir, ""
+            self.take(host)
+        else:
+            self._write(acquired=False)
+
+    def fail_over(self, chance: Chance) -> str:
+        """The scheduler that leads ends; the one that follows it is of either host."""
+        if self.heir:
+            return ""
+        self.heir = chance.pick(("host-0", "host-1"))
+        if chance.below(2):
+            # It gives the Lease away (--leader-elect with release on cancel): nobody waits.
+            self._put("", 1.0, acquired=False)
+            self.silent_until = self.tasks.now + 0.5
+            return f"given to {self.heir}"
+        self.silent_until = self.renewed + _DURATION + 1.0
+        return f"to {self.heir} when the Lease has run out"
+
+    def _write(self, *, acquired: bool) -> None:
+        self._put(self.holder, _DURATION, acquired=acquired)
+
+    def _put(self, holder: str, duration: float, *, acquired: bool) -> None:
+        self.renewed = self.tasks.now
+        now = EPOCH.timestamp() + self.tasks.now
+        stamp = _micro(now)
+        try:
+            body = json.loads(self.server.answer("GET", f"{_PATH}/{_NAME}", {}, None))
+        except Exception:
+            body = {
+                "metadata": {"name": _NAME, "namespace": NAMESPACE},
+                "spec": {"leaseTransitions": -1},
+            }
+        spec = {
+            **body["spec"],
+            "holderIdentity": holder,
+            "leaseDurationSeconds": math.ceil(duration),
+            "renewTime": stamp,
+        }
+        if acquired:
+            spec["acquireTime"] = stamp
+            spec["leaseTransitions"] = spec["leaseTransitions"] + 1
+        known = "resourceVersion" in body["metadata"]
+        text = json.dumps({**body, "spec": spec}).encode()
+        try:
+            if known:
+                self.server.answer("PUT", f"{_PATH}/{_NAME}", {}, text)
+            else:
+                self.server.answer("POST", _PATH, {}, text)
+        except ApiConflict:
+            return
+
+
+def _micro(seconds: float) -> str:
+    from datetime import UTC, datetime
+
+    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,358 @@
+"""What lies between a process of ours and the API server: requests on their way, and their faults.
+
+`Network.outcome` says what becomes of one request, well or badly; `SimApi` is what production code
+calls (gpushare.kube.api.Api) and waits in as a task. Knows nothing of what requests are about,
+except that a read may be garbled and a write may be applied late or twice.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiGone,
+    ApiUnavailable,
+    ApiUnreachable,
+)
+from gpushare.kube.api import Lines
+from tests.simulation.server import Feed, Line, Server, seconds_allowed
+from tests.simulation.tasks import Owner, Task, Tasks, TimedOut
+
+LEASES = "/apis/coordination.k8s.io/"
+
+READ_FAULTS = (
+    "reset",
+    "unreachable",
+    "silent",
+    "500",
+    "503",
+    "429",
+    "403",
+    "401",
+    "garbled",
+    "slow",
+)
+LIST_FAULTS = (*READ_FAULTS, "410")
+WATCH_FAULTS = ("reset", "unreachable", "silent", "500", "429", "403", "404", "410")
+WRITE_FAULTS = (
+    "reset",
+    "unreachable",
+    "silent",
+    "reply-lost",
+    "reply-reset",
+    "504-applied",
+    "500-applied",
+    "late",
+    "late-silent",
+    "late-504",
+    "very-late",
+    "twice",
+    "again-late",
+    "500",
+    "503",
+    "429",
+    "403",
+    "422",
+    "401",
+    "409",
+)
+LEASE_FAULTS = (
+    "silent",
+    "reset",
+    "500",
+    "409",
+    "reply-lost",
+    "reply-reset",
+    "late",
+    "again-late",
+)
+_BEFORE = {
+    "reset": ApiUnavailable("connection reset", 0),
+    "unreachable": ApiUnreachable("connection refused", 0),
+    "410": ApiGone("410 the version is gone", 410),
+    "409": ApiConflict("409 the object has been modified", 409),
+    **{code: ApiUnavailable(f"{code} on order", int(code)) for code in ("500", "503")},
+    **{
+        code: ApiError(f"{code} on order", int(code))
+        for code in ("401", "403", "404", "422", "429")
+    },
+}
+_AFTER = {
+    "reply-reset": ApiUnavailable("connection reset", 0),
+    "504-applied": ApiUnavailable("504 on order", 504),
+    "500-applied": ApiUnavailable("500 on order", 500),
+}
+_LATE = {
+    "late": ApiUnavailable("connection reset", 0),
+    "late-504": ApiUnavailable("504 on order", 504),
+    "very-late": ApiUnavailable("connection reset", 0),
+}
+
+
+class Client(Owner, Protocol):
+    """A process that calls: its name, which no other one ever has."""
+
+    @property
+    def identity(self) -> str:
+        """The name."""
+        ...
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Request:
+    """One call. answer: what is on its way back. silent: nothing ever is. binding: its body."""
+
+    client: Client
+    method: str
+    path: str
+    query: Mapping[str, str]
+    body: bytes | None
+    sent: float
+    task: Task | None = None
+    silent: bool = False
+    answer: bytes | ApiError | Feed | None = None
+    binding: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        """Read a Binding once: it is looked at after every step."""
+        if self.method == "POST" and self.path.endswith("/binding"):
+            self.binding = json.loads(self.body or b"")
+
+    @property
+    def watch(self) -> bool:
+        """Whether it asks for a watch."""
+        return "watch" in self.query
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """What may go wrong with it."""
+        if self.watch:
+            return WATCH_FAULTS
+        if self.method != "GET":
+            return WRITE_FAULTS
+        return LIST_FAULTS if "limit" in self.query else READ_FAULTS
+
+
+@dataclass(eq=False, slots=True, repr=False)
+class Late:
+    """A write the server still works on although its client has given up; until: it then ends."""
+
+    request: Request
+    until: float
+
+    @property
+    def allowed(self) -> float:
+        """Seconds the server was given for it."""
+        return seconds_allowed(self.request.query)
+
+
+Applied = Callable[[Request, bytes | ApiError], None]
+"""Told of every request the server has worked on, and of its answer."""
+
+
+@dataclass(repr=False)
+class Network:
+    """Requests under way, watches open, and writes that may still be applied."""
+
+    tasks: Tasks
+    server: Server
+    applied: Applied
+    sent: Callable[[Request], None]
+    fired: Counter[str]
+    waiting: list[Request] = field(default_factory=list)
+    streams: list["Stream"] = field(default_factory=list)
+    late: list[Late] = field(default_factory=list)
+    armed: dict[str, list[str]] = field(default_factory=dict)
+
+    def serve(self, request: Request) -> bytes | ApiError | Feed:
+        """The server works on a request."""
+        try:
+            if request.watch:
+                return self.server.watch(request.path, request.query)
+            answer: bytes | ApiError = self.server.answer(
+                request.method, request.path, request.query, request.body
+            )
+        except ApiError as error:
+            answer = error
+        self.applied(request, answer)
+        return answer
+
+    def outcome(self, request: Request, fault: str) -> bytes | ApiError | Feed | None:
+        """What comes back; None: nothing, until the client gives up."""
+        self.fired[f"{_kind(request)} {fault}"] += 1
+        if fault == "silent":
+            return None
+        if fault in _BEFORE:
+            return _BEFORE[fault]
+        if fault in ("late", "late-silent", "late-504", "very-late"):
+            longest = 60.0 if fault == "very-late" else seconds_allowed(request.query)
+            self.late.append(Late(request, request.sent + longest))
+            return _LATE.get(fault)
+        answer = self.serve(request)
+        if fault == "twice":
+            return self.serve(request)
+        if fault == "again-late":
+            self.late.append(Late(request, request.sent + seconds_allowed(request.query)))
+        if fault == "garbled" and isinstance(answer, bytes):
+            return answer[: len(answer) // 2]
+        if fault == "reply-lost":
+            return None
+        return _AFTER.get(fault, answer)
+
+    def deliver(self, request: Request) -> None:
+        """The answer has come: the client goes on."""
+        self.waiting.remove(request)
+        assert request.task is not None
+        self.tasks.resume(request.task, request.answer)
+
+    def apply_late(self, late: Late) -> None:
+        """The server gets to it."""
+        self.late.remove(late)
+        if self.tasks.now < late.until:
+            self.serve(late.request)
+
+    def give_up(self, request: Request) -> None:
+        """Nobody waits for it any more; a write on its way may still be applied."""
+        self.waiting.remove(request)
+        if request.answer is None and not request.silent and request.method != "GET":
+            self.fired["bind timed out"] += 1
+            self.late.append(Late(request, request.sent + seconds_allowed(request.query)))
+
+    def drop(self, client: Client) -> None:
+        """A process has ended: its calls are not waited for, its watches not read any more.
+
+        Its connections are closed, on which kube-apiserver gives up what it works on; what is far
+        enough is still applied, within the time the server was given.
+        """
+        for request in [request for request in self.waiting if request.client is client]:
+            self.give_up(request)
+        self.streams = [stream for stream in self.streams if stream.client is not client]
+
+
+def _kind(request: Request) -> str:
+    if request.path.startswith(LEASES):
+        return "lease"
+    if request.watch:
+        return "watch"
+    return {"GET": "list" if "limit" in request.query else "read"}.get(request.method, "bind")
+
+
+class SimApi:
+    """One process's API server: every call is a task's wait until somebody serves it."""
+
+    def __init__(self, network: Network, client: Client) -> None:
+        self._network = network
+        self._client = client
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+    ) -> bytes:
+        """The body of a 2xx answer; see gpushare.kube.api.Api."""
+        del content_type
+        network = self._network
+        request = Request(self._client, method, path, query or {}, body, network.tasks.now)
+        if path.startswith(LEASES):
+            # Leases are kept in the background: a story that told of every renewal would tell
+            # little else. What goes wrong with them is ordered before.
+            armed = network.armed.get(self._client.identity)
+            answer = network.outcome(request, armed.pop()) if armed else network.serve(request)
+            if answer is None:
+                network.tasks.sleep(timeout)
+                raise ApiUnavailable("no answer", 0)
+            if isinstance(answer, ApiError):
+                raise answer
+        else:
+            answer = self._wait(request, timeout)
+        assert isinstance(answer, bytes)
+        return answer
+
+    def stream(
+        self,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        connect_timeout: float,
+        read_timeout: float,
+    ) -> AbstractContextManager[Lines]:
+        """An open watch; see gpushare.kube.api.Api."""
+        request = Request(self._client, "GET", path, query, None, self._network.tasks.now)
+        feed = self._wait(request, connect_timeout)
+        assert isinstance(feed, Feed)
+        return Stream(self._network, self._client, path, feed, read_timeout)
+
+    def _wait(self, request: Request, timeout: float) -> bytes | Feed:
+        network = self._network
+        request.task = network.tasks.current()
+        network.sent(request)
+        network.waiting.append(request)
+        answer = network.tasks.wait(network.tasks.now + timeout)
+        if isinstance(answer, TimedOut):
+            network.give_up(request)
+            raise ApiUnavailable("no answer in time", 0)
+        if isinstance(answer, ApiError):
+            raise answer
+        assert isinstance(answer, bytes | Feed)
+        return answer
+
+
+@dataclass(eq=False, repr=False)
+class Stream(AbstractContextManager["Stream"]):
+    """The client's end of a watch. blind: nothing more comes, though nobody says so."""
+
+    network: Network
+    client: Client
+    path: str
+    feed: Feed
+    silence: float
+    blind: bool = False
+    task: Task | None = None
+    _closed: bool = False
+
+    def __enter__(self) -> "Stream":
+        """Begin to read."""
+        self.network.streams.append(self)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop reading."""
+        if self in self.network.streams:
+            self.network.streams.remove(self)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The lines as they are shown; see gpushare.kube.api.Lines."""
+        tasks = self.network.tasks
+        while not self._closed:
+            self.task = tasks.current()
+            ends = self.feed.ends if not self.blind else float("inf")
+            line = tasks.wait(min(ends, tasks.now + self.silence))
+            if self._closed or (isinstance(line, TimedOut) and tasks.now >= ends):
+                return
+            if isinstance(line, TimedOut):
+                raise ApiUnavailable("nothing came any more", 0)
+            if isinstance(line, ApiError):
+                raise line
+            assert isinstance(line, Line)
+            yield line.text
+
+    def close(self) -> None:
+        """End it; whoever reads notices with the next look at the clock."""
+        self._closed = True
+        if self.task is not None:
+            self.task.until = self.network.tasks.now
+
+    def show(self, line: Line | ApiError) -> None:
+        """A line comes, or the cut."""
+        assert self.task is not None
+        self.network.tasks.resume(self.task, line)

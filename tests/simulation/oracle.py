@@ -1,0 +1,322 @@
+"""What must be true after every step, judged by what is true of the devices and not by our books.
+
+S1 no device is promised beyond what it has. S2 a process that answers charges at least what is
+held. S3 each pod is charged once, with what its spec asks for. S4 annotations, books and devices
+agree. S5 nobody binds who does not lead, is not synced, or is stale. S6 what may still land stays
+charged. S8 no number is negative. "Held" is what pods hold that we bound, and those of others that
+the process has been shown: nobody can know what he has not been told yet.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+from gpushare.core.model import Entry, NodeBooks
+from gpushare.errors import ApiError
+from gpushare.localcluster.api.records import Change
+from tests.simulation.network import Request
+from tests.simulation.replica import PATHS, Replica
+from tests.simulation.server import Line, Server
+from tests.simulation.tasks import Tasks
+from tests.simulation.truth import (
+    ASSIGNED,
+    ASSUMED,
+    IDX,
+    POD,
+    UNHEALTHY,
+    Cards,
+    Json,
+    Known,
+    PodTruth,
+    claim_of,
+    granted,
+)
+
+_STALE = 150.0
+"""Seconds without a word from the API server after which nobody may bind any more."""
+
+
+class Violation(AssertionError):
+    """A promise is broken; the text begins with its name."""
+
+
+@dataclass(slots=True)
+class Decision:
+    """What a process knew when it decided where a pod goes."""
+
+    shares: dict[int, int]
+    rooms: dict[int, int]
+    shown: frozenset[str]
+
+
+@dataclass(repr=False)
+class Oracle:
+    """Watches a story. replicas: the processes alive."""
+
+    tasks: Tasks
+    server: Server
+    replicas: list[Replica]
+    pods: dict[str, PodTruth] = field(default_factory=dict)
+    cards: dict[tuple[str, str], Cards] = field(default_factory=dict)
+    known: dict[str, Known] = field(default_factory=dict)
+    decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
+    stamps: set[tuple[str, int]] = field(default_factory=set)
+    _seen: int = 1
+    _checked: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+    # -- what happens ---------------------------------------------------------------------------
+
+    def sent(self, request: Request) -> None:
+        """A process sends a request: where it is a Binding, judge whether it may."""
+        body = request.binding
+        if body is None:
+            return
+        replica = request.client
+        assert isinstance(replica, Replica)
+        uid, node = body["metadata"]["uid"], body["target"]["name"]
+        annotations = body["metadata"]["annotations"]
+        pod = self.pods.get(uid)
+        if pod is None or not annotations:
+            return
+        self._may_bind(replica, request.sent)
+        shares = self._written(pod, annotations)
+        stamp = int(annotations[ASSUMED])
+        if (replica.identity, stamp) in self.stamps:
+            raise Violation(f"S4 {uid} has the assume time {stamp} that another pod has")
+        self.stamps.add((replica.identity, stamp))
+        known = self.known[replica.identity]
+        entry = replica.ledger.standing(uid)
+        if entry is None or entry.node != node or dict(entry.placement or ()) != shares:
+            raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
+        if not entry.in_doubt and not self._may_land_already(replica, uid):
+            rooms = {device: known.room(node, device) for device in shares}
+            shown = frozenset(known.pods)
+            self.decisions[replica.identity, uid] = Decision(shares, rooms, shown)
+
+    def _may_land_already(self, replica: Replica, uid: str) -> bool:
+        entry = replica.ledger.standing(uid)
+        return (replica.identity, uid) in self.decisions and entry is not None and entry.in_doubt
+
+    def applied(self, request: Request, answer: object) -> None:
+        """The server has worked on a request: where it bound a pod, there must be room for it."""
+        body = request.binding
+        if body is None or isinstance(answer, ApiError):
+            return
+        pod = self.pods[body["metadata"]["uid"]]
+        pod.by = request.client.identity
+        if not body["metadata"]["annotations"]:
+            return
+        for other in self.replicas:
+            if other is not request.client and other.leading is not None and other.leads():
+                raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {other.identity} leads")
+        decision = self.decisions[pod.by, pod.uid]
+        node = body["target"]["name"]
+        for device, units in decision.shares.items():
+            held = sum(
+                dict(other.claim or ()).get(device, 0)
+                for other in self.pods.values()
+                if other.node == node
+                and not other.ended
+                and self._counts(other, pod.by)
+                and (other.by or other.uid in decision.shown)
+            )
+            if held + units > decision.rooms[device]:
+                raise Violation(
+                    f"S1 {pod.uid} is given {units} units on {node}/{device}:"
+                    f" {held} of {decision.rooms[device]} were held"
+                )
+
+    def _written(self, pod: PodTruth, annotations: Json) -> dict[int, int]:
+        """Units by device as a Binding writes them."""
+        claim = claim_of(annotations, pod.asked)
+        if claim is None or len(claim) != pod.asked.devices:
+            raise Violation(f"S4 {pod.uid} gets {annotations[IDX]!r} for {pod.asked}")
+        if pod.asked.containers and granted(annotations) != dict(claim):
+            raise Violation(f"S4 {pod.uid}: IDX and the allocation map differ: {annotations}")
+        if annotations[POD] != str(pod.asked.total) or annotations[ASSIGNED] != "false":
+            raise Violation(f"S3 {pod.uid} gets {annotations} for {pod.asked}")
+        return dict(claim)
+
+    def _may_bind(self, replica: Replica, now: float) -> None:
+        known = self.known[replica.identity]
+        if not replica.leads():
+            raise Violation(f"S5 {replica.identity} binds and does not lead")
+        for name in ("nodes", "pods"):
+            heard = known.heard.get(name)
+            if heard is None:
+                raise Violation(f"S5 {replica.identity} binds before {name} are listed")
+            if now > heard + _STALE + 5:
+                raise Violation(f"S5 {replica.identity} binds, last word of {name} at {heard}")
+
+    # -- what is shown to whom ------------------------------------------------------------------
+
+    def shown_line(self, replica: Replica, path: str, line: Line) -> None:
+        """A line of a watch reaches a process."""
+        if b'"type":"ERROR"' in line.text:
+            return
+        known = self.known[replica.identity]
+        name = next(name for name, of in PATHS.items() if of == path)
+        known.heard[name] = self.tasks.now
+        if line.record is None:
+            return
+        if line.kind == "DELETED":
+            self._unshow(known, name, line.record.body)
+        else:
+            self._show(known, name, line.record.body)
+
+    def shown_list(self, replica: Replica, request: Request) -> None:
+        """A page of a list reaches a process; the last one takes the place of what was known."""
+        name = next((name for name, of in PATHS.items() if of == request.path), None)
+        if name is None or not isinstance(request.answer, bytes):
+            return
+        try:
+            page = json.loads(request.answer)
+        except ValueError:
+            return
+        known = self.known[replica.identity]
+        if "continue" not in request.query:
+            known.pages[name] = []
+        known.heard[name] = self.tasks.now
+        known.pages[name] += page["items"]
+        if not page["metadata"].get("continue"):
+            self._replace(known, name, known.pages[name])
+
+    def _replace(self, known: Known, name: str, items: list[Json]) -> None:
+        before = dict(known.pods)
+        if name == "nodes":
+            known.nodes.clear()
+        elif name == "pods":
+            known.pods.clear()
+        else:
+            listed = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
+            known.closed = {node: held for node, held in known.closed.items() if node in listed}
+        for item in items:
+            self._show(known, name, item)
+        known.pods.update((uid, before[uid]) for uid in known.pods.keys() & before.keys())
+
+    def _show(self, known: Known, name: str, body: Json) -> None:
+        metadata = body["metadata"]
+        if name == "nodes":
+            version = metadata["resourceVersion"]
+            known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
+        elif name == "pods" and body["spec"].get("nodeName"):
+            known.pods.setdefault(metadata["uid"], int(metadata["resourceVersion"]))
+        elif name == "configmaps":
+            tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
+            if all(token.isdigit() for token in tokens):
+                node = metadata["name"].removeprefix(UNHEALTHY)
+                known.closed[node] = frozenset(map(int, tokens))
+
+    def _unshow(self, known: Known, name: str, body: Json) -> None:
+        metadata = body["metadata"]
+        if name == "nodes":
+            known.nodes.pop(metadata["name"], None)
+        elif name == "pods":
+            known.pods.pop(metadata["uid"], None)
+        else:
+            known.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
+
+    def sink_failed(self, replica: Replica) -> None:
+        """What was shown last was not taken: only what the books have counts as known."""
+        known = self.known[replica.identity]
+        for uid in [uid for uid in known.pods if replica.ledger.standing(uid) is None]:
+            del known.pods[uid]
+
+    # -- after every step -----------------------------------------------------------------------
+
+    def follow(self) -> None:
+        """Take over what has become true since."""
+        if self.server.store.version == self._seen:
+            return
+        changes = self.server.changes("pods", self._seen)
+        self._seen = self.server.store.version
+        for change in changes:
+            self._follow(change)
+
+    def _follow(self, change: Change) -> None:
+        body = change.record.body
+        metadata = body["metadata"]
+        pod = self.pods[metadata["uid"]]
+        annotations = metadata.get("annotations") or {}
+        pod.gone = change.type == "DELETED"
+        pod.ended = pod.gone or body["status"].get("phase") in ("Succeeded", "Failed")
+        pod.terminating = "deletionTimestamp" in metadata
+        pod.assigned = annotations.get(ASSIGNED) == "true"
+        node = body["spec"].get("nodeName") or ""
+        if node and not pod.node:
+            pod.node, pod.bound, pod.claim = node, change.version, claim_of(annotations, pod.asked)
+
+    def check(self) -> None:
+        """Judge every process that is alive. Raises Violation."""
+        for replica in self.replicas:
+            key = (self.server.store.version, replica.ledger.snapshot().generation)
+            if self._checked.get(replica.identity) != key and replica.ready():
+                self._check_books(replica)
+                self._checked[replica.identity] = key
+
+    def _check_books(self, replica: Replica) -> None:
+        entries: dict[str, Entry] = {}
+        nodes = {node.spec.name: node for node in replica.ledger.dump()}
+        for node in nodes.values():
+            entries.update((entry.ref.uid, entry) for entry in node.entries)
+        least = {name: [0] * len(node.used) for name, node in nodes.items()}
+        shown = self.known[replica.identity].pods
+        for pod in self.pods.values():
+            if pod.node not in nodes or pod.ended or not pod.asked.devices:
+                continue
+            if (pod.by or pod.uid in shown) and self._counts(pod, replica.identity):
+                self._check_entry(replica, pod, entries.get(pod.uid))
+                _add(least[pod.node], pod)
+        for name, node in nodes.items():
+            _check_node(replica, node, least[name])
+        for entry in entries.values():
+            self._check_size(entry)
+
+    def _counts(self, pod: PodTruth, identity: str) -> bool:
+        """Whether the process can know where the pod is: users may have edited that since."""
+        first = self.known[identity].pods.get(pod.uid)
+        latched = pod.by == identity or (first is not None and first < pod.edited)
+        return not pod.edited or latched
+
+    def _check_entry(self, replica: Replica, pod: PodTruth, entry: Entry | None) -> None:
+        if entry is None:
+            raise Violation(f"S2 {replica.identity} does not charge {pod.uid} on {pod.node}: {pod}")
+        if entry.node != pod.node or entry.placement != pod.claim:
+            raise Violation(f"S4 {replica.identity} charges {entry} for {pod}")
+
+    def _check_size(self, entry: Entry) -> None:
+        asked = self.pods[entry.ref.uid].asked
+        units = sum(units for _, units in entry.placement or ())
+        if entry.request.total != asked.total or (entry.placement and units != asked.total):
+            raise Violation(f"S3 {entry} is charged for {asked}")
+
+    def check_flight(self, requests: list[Request]) -> None:
+        """What may still land stays charged where it was sent. Raises Violation."""
+        for request in requests:
+            replica, body = request.client, request.binding
+            if body is None or replica not in self.replicas:
+                continue
+            assert isinstance(replica, Replica)
+            pod = self.pods.get(body["metadata"]["uid"])
+            if pod is None or pod.node or pod.ended or pod.terminating:
+                continue
+            if body["metadata"]["annotations"] and replica.ledger.standing(pod.uid) is None:
+                raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
+
+
+def _add(least: list[int], pod: PodTruth) -> None:
+    if pod.claim is not None and all(device < len(least) for device, _ in pod.claim):
+        for device, units in pod.claim:
+            least[device] += units
+    else:
+        for device in range(len(least)):
+            least[device] += pod.asked.total
+
+
+def _check_node(replica: Replica, node: NodeBooks, least: list[int]) -> None:
+    for device, (used, held) in enumerate(zip(node.used, least, strict=True)):
+        if used < 0:
+            raise Violation(f"S8 {replica.identity}: {node.spec.name}/{device} has {used} used")
+        if used < held:
+            raise Violation(
+                f"S2 {replica.identity} charges {used} on {node.spec.name}/{device}, {held} held"
+            )

@@ -1,0 +1,209 @@
+"""One process of ours: the production objects, wired as gpushare.extender.main wires them.
+
+Its threads are tasks, its clock is the story's, its API server is the simulated one. Everything
+else is the production code itself.
+"""
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.extender.binder import BUDGET
+from gpushare.extender.binds import Binder
+from gpushare.extender.books import Books, Library
+from gpushare.extender.gate import Gate, Source
+from gpushare.extender.patience import Patience
+from gpushare.extender.service import Service
+from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
+from gpushare.kube.election import Elector
+from gpushare.kube.follow import FollowScheduler
+from gpushare.kube.leading import Leading
+from gpushare.kube.listwatch import ListWatch, Timing
+from gpushare.kube.reflector import Reflector
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
+from tests.simulation.network import Network, SimApi
+from tests.simulation.server import EPOCH
+from tests.simulation.tasks import Task, Tasks, Wake
+
+NAMESPACE = "kube-system"
+PATHS = {
+    "nodes": "/api/v1/nodes",
+    "pods": "/api/v1/pods",
+    "configmaps": f"/api/v1/namespaces/{NAMESPACE}/configmaps",
+}
+_LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
+POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
+_SETTLE_EVERY = 1.0
+
+
+class SinkFault(Exception):
+    """An exception in the receiver of a delivery, thrown by the story."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How the processes of a story are set up."""
+
+    pairing: Pairing
+    leadership: str
+    policy: str
+    best_only: bool
+    patient: bool
+    page_limit: int
+
+
+class Faulty:
+    """A sink that fails when the story says so."""
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self.failures = 0
+
+    def replace(self, pages: Sequence[Any], started: float) -> None:
+        """Hand on, or fail."""
+        self._fail()
+        self._sink.replace(pages, started)
+
+    def apply(self, event: Any) -> None:
+        """Hand on, or fail."""
+        self._fail()
+        self._sink.apply(event)
+
+    def _fail(self) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise SinkFault
+
+
+class Replica:
+    """One process, from its start to its end. frozen: stopped by SIGSTOP."""
+
+    def __init__(  # noqa: PLR0917 -- each is of its own type
+        self, identity: str, host: str, shape: Shape, tasks: Tasks, network: Network, skew: float
+    ) -> None:
+        self.identity, self.host = identity, host
+        self.frozen = False
+        self._tasks = tasks
+        self._jitter = 0
+        self._skew = skew
+        api = SimApi(network, self)
+        self.ledger = Ledger(shape.pairing)
+        rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
+        self.library = Library((Books(ALIYUN, self.ledger, rankings, shape.policy),))
+        self.sinks = {
+            "nodes": Faulty(NodeSink(self.library, "GiB")),
+            "pods": Faulty(PodSink(self.library)),
+            "configmaps": Faulty(UnhealthySink(self.library)),
+        }
+        timing = Timing(page_limit=shape.page_limit)
+        machines: dict[str, Any] = {
+            "nodes": ListWatch(PATHS["nodes"], NODES, timing=timing),
+            "pods": ListWatch(PATHS["pods"], PODS, _LIVE_PODS, timing),
+            "configmaps": ListWatch(PATHS["configmaps"], CONFIG_MAPS, timing=timing),
+        }
+        wake: Callable[[], Wake] = lambda: Wake(tasks)  # noqa: E731 -- it goes to four places
+        self.reflectors = {
+            name: Reflector(
+                api,
+                machine,
+                self.sinks[name],
+                clock=tasks.clock,
+                jitter=self._next_jitter,
+                wake=wake,
+            )
+            for name, machine in machines.items()
+        }
+        self.leading = self._leads(shape.leadership, api, wake)
+        sources = {
+            name: Source(reflector, optional=name == "configmaps")
+            for name, reflector in self.reflectors.items()
+        }
+        self.gate = Gate(sources, self.leading, tasks.clock)
+        self.binder = Binder(
+            api, self.library, self.gate.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
+        )
+        self.service = Service(
+            self.library,
+            self.binder,
+            not_ready=self.gate.not_ready,
+            best_only=shape.best_only,
+            most_binds=64,
+            observe=lambda *_: None,
+            patience=Patience(clock=tasks.clock, sleep=tasks.sleep) if shape.patient else None,
+        )
+
+    def start(self) -> None:
+        """Start its threads."""
+        for name, reflector in self.reflectors.items():
+            self._tasks.spawn(self, name, reflector.run)
+        if self.leading is not None:
+            self._tasks.spawn(self, "leading", self.leading.run)
+        self._tasks.spawn(self, "settle", self._settle)
+
+    def call(self, name: str, work: Callable[[], object]) -> Task:
+        """Have a request worked on by a thread of its own."""
+        return self._tasks.spawn(self, name, work)
+
+    def ready(self) -> bool:
+        """Whether it answers, as it sees it."""
+        return not self.gate.not_ready()
+
+    def leads(self) -> bool:
+        """Whether it leads, as it sees it."""
+        return self.leading is None or self.leading.leads_until(self._tasks.now) > self._tasks.now
+
+    def _leads(self, how: str, api: SimApi, wake: Callable[[], Wake]) -> Leading | None:
+        if how == "off":
+            return None
+        machine: Elector | FollowScheduler
+        name = "kube-scheduler"
+        if how == "scheduler":
+            machine = FollowScheduler(self.host, BUDGET)
+        else:
+            name = "gpushare-extender"
+            machine = Elector(NAMESPACE, name, self.identity, BUDGET)
+        return Leading(
+            api,
+            machine,
+            namespace=NAMESPACE,
+            name=name,
+            clock=self._tasks.clock,
+            wall=self._wall,
+            jitter=self._next_jitter,
+            wake=wake,
+        )
+
+    def _settle(self) -> None:
+        """The loop of gpushare.extender.main."""
+        while True:
+            self.gate.tick()
+            self.binder.settle_overdue()
+            self._tasks.sleep(_SETTLE_EVERY)
+
+    def _wall(self) -> float:
+        return EPOCH.timestamp() + self._tasks.now + self._skew
+
+    def _next_jitter(self) -> float:
+        """Different each time, the same in each run."""
+        self._jitter = (self._jitter + 3) % 8
+        return self._jitter / 8
+
+
+class Alarms(logging.Handler):
+    """Errors that production code logs because it must not end over them."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.ERROR)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep what is no fault of the story's own."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, SinkFault):
+            self.said.append(f"{record.getMessage()}: {error!r}")

@@ -1,0 +1,193 @@
+"""The end of every story: faults stop, and everything must come right by itself.
+
+L1 books equal what is true, and nothing is in doubt. L2 without pods nothing is held. L3 a pod that
+fits is bound. L4 one process answers, within some minutes.
+"""
+
+import json
+from collections.abc import Callable
+from functools import partial
+
+from gpushare.core.model import NodeBooks
+from gpushare.core.pairing import Pairing
+from gpushare.errors import ApiUnavailable
+from gpushare.localcluster.api.resources import PODS
+from tests.simulation.kubelets import NAMESPACE
+from tests.simulation.oracle import Violation
+from tests.simulation.replica import Replica
+from tests.simulation.truth import Cards, PodTruth
+from tests.simulation.world import World
+
+_LONGEST = 600.0
+"""Seconds after which everything must have come right."""
+
+_ATTEMPTS = 5
+"""Binds after which a pod that fits must be bound."""
+
+
+def come_to_rest(world: World) -> None:
+    """Stop all faults, and see that everything comes right. Raises Violation."""
+    _stop_faults(world)
+    _wait(world)
+    for replica in world.replicas:
+        _check_books(world, replica)
+    for pod in world.users.waiting():
+        _bind(world, pod)
+    for pod in world.users.alive():
+        world.kubelets.delete(pod, 0)
+    _wait(world)
+    for replica in world.replicas:
+        _check_books(world, replica)
+        for node in replica.ledger.dump():
+            if any(node.used):
+                raise Violation(f"L2 {replica.identity} still charges {node}")
+
+
+def _stop_faults(world: World) -> None:
+    network = world.network
+    network.armed.clear()
+    for replica in world.replicas:
+        if replica.frozen:
+            world.thaw(replica)
+        for sink in replica.sinks.values():
+            sink.failures = 0
+    for stream in list(network.streams):
+        if stream.blind and stream in network.streams:
+            stream.show(ApiUnavailable("the stream was cut", 0))
+    for late in list(network.late):
+        network.apply_late(late)
+    if world.setting.shape.leadership == "scheduler":
+        world.lease.take(world.replicas[0].host)
+    world.judge()
+
+
+def _wait(world: World) -> Replica:
+    """The process that answers once all is quiet. Raises Violation where that takes too long."""
+    end = world.tasks.now + _LONGEST
+    while True:
+        world.settle()
+        _run_pods(world)
+        world.judge()
+        trouble = _trouble(world)
+        if not trouble:
+            return next(replica for replica in world.replicas if replica.ready())
+        if world.tasks.now > end:
+            raise Violation(f"L4 after {_LONGEST} s without faults: {trouble}")
+        world.pass_time(1.0)
+
+
+def _run_pods(world: World) -> None:
+    kubelets = world.kubelets
+    world.oracle.follow()
+    for pod in kubelets.stoppable():
+        kubelets.stop(pod)
+        world.oracle.follow()
+    for pod in kubelets.admissible():
+        kubelets.admit(pod)
+        world.oracle.follow()
+
+
+def _trouble(world: World) -> str:
+    network = world.network
+    if network.waiting or network.late or world.scheduler.binding:
+        return f"requests are under way: {network.waiting} {network.late}"
+    if any(stream.feed.behind() for stream in network.streams):
+        return "watches are behind"
+    for replica in world.replicas:
+        machines = replica.reflectors.values()
+        if not all(machine.status.synced and machine.status.watching for machine in machines):
+            return f"{replica.identity} does not follow"
+        if replica.ledger.counts()["assumed"]:
+            return f"{replica.identity} has assumed charges"
+    ready = [replica for replica in world.replicas if replica.ready()]
+    if len(ready) != 1:
+        return f"{len(ready)} processes answer: {[item.gate.checks() for item in world.replicas]}"
+    return ""
+
+
+def _check_books(world: World, replica: Replica) -> None:
+    replica.ledger.check()
+    held = [pod for pod in world.oracle.pods.values() if pod.node and not pod.ended]
+    cards = world.kubelets.cards
+    nodes = {node.spec.name: node for node in replica.ledger.dump()}
+    there = {name for name, each in cards.items() if each.units}
+    if nodes.keys() != there:
+        raise Violation(f"L1 {replica.identity} knows {sorted(nodes)} of {sorted(there)}")
+    for name, node in nodes.items():
+        _check_node(world, replica, node, cards[name])
+        on = {pod.uid: pod for pod in held if pod.node == name and pod.asked.devices}
+        entries = {entry.ref.uid: entry for entry in node.entries}
+        if entries.keys() != on.keys():
+            raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
+        for uid, pod in on.items():
+            if not pod.edited and entries[uid].placement != pod.claim:
+                raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
+    waiting = {pod.uid for pod in replica.ledger.waiting()}
+    pending = {pod.uid for pod in world.oracle.pods.values() if not (pod.node or pod.ended)}
+    if waiting != pending:
+        raise Violation(f"L1 {replica.identity} sees {waiting} wait, {pending} do")
+
+
+def _check_node(world: World, replica: Replica, node: NodeBooks, cards: Cards) -> None:
+    closed = world.oracle.known[replica.identity].closed.get(node.spec.name, frozenset())
+    healthy = tuple(ok and device not in closed for device, ok in enumerate(cards.healthy))
+    if (node.spec.capacity, node.spec.healthy) != (cards.units, healthy):
+        raise Violation(f"L1 {replica.identity} takes {node.spec} for {cards}")
+
+
+def _bind(world: World, pod: PodTruth) -> None:
+    """A pod that fits somewhere has to be bound, by filter and bind as they are asked."""
+    answers: list[bytes] = []
+    for _ in range(_ATTEMPTS):
+        replica = _wait(world)
+        cards = world.kubelets.cards
+        could = [name for name in sorted(cards) if _fits(world, pod, name, cards[name])]
+        record = world.server.registry.get(PODS, NAMESPACE, pod.name)
+        names = json.dumps(sorted(cards)).encode()
+        body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), names)
+        _call(world, replica, answers, partial(replica.service.filter, body))
+        fit = json.loads(answers[-1])["NodeNames"]
+        if not fit and not could:
+            return
+        if not fit:
+            world.pass_time(2.0)
+            continue
+        bind = {"PodName": pod.name, "PodNamespace": NAMESPACE, "PodUID": pod.uid, "Node": fit[0]}
+        text = json.dumps(bind).encode()
+        _call(world, replica, answers, partial(replica.service.bind, text))
+        if pod.node == fit[0]:
+            return
+        world.pass_time(2.0)
+    raise Violation(f"L3 {pod} fits on {could}, but {answers}")
+
+
+def _call(world: World, replica: Replica, answers: list[bytes], work: Callable[[], bytes]) -> None:
+    """Have it answered, as long as it takes."""
+    before = len(answers)
+    replica.call("rest", lambda: answers.append(work()))
+    while len(answers) == before:
+        world.settle()
+        world.pass_time(0.5)
+    world.settle()
+    world.judge()
+
+
+def _fits(world: World, pod: PodTruth, node: str, cards: Cards) -> bool:
+    """Whether the pod surely fits on a node where nothing odd has happened."""
+    pairing = world.setting.shape.pairing
+    kubelets = world.kubelets
+    if node in kubelets.muddled or node in kubelets.forged or pod.forged:
+        return False
+    if pairing is Pairing.ON or (pairing is Pairing.AUTO and cards.plugin != "own"):
+        return False
+    closed = world.oracle.known[world.replicas[0].identity].closed.get(node, frozenset())
+    room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
+    for other in world.oracle.pods.values():
+        if other.node != node or other.ended:
+            continue
+        if other.claim is None or any(device >= len(room) for device, _ in other.claim):
+            room = [units - other.asked.total for units in room]
+            continue
+        for device, units in other.claim:
+            room[device] -= units
+    return sum(units >= pod.asked.units for units in room) >= pod.asked.devices

@@ -1,0 +1,154 @@
+"""kube-scheduler's side: filter, prioritize and bind as it calls them, and as it calls them again.
+
+It knows pods by a cache of its own that may be old, gives up after a while and tries again, binds
+several pods at once, and through a Service reaches any of our processes that says it is ready.
+"""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpushare.errors import MessageError, NotReady
+from gpushare.localcluster.api.records import Record
+from gpushare.localcluster.api.resources import PODS
+from gpushare.localcluster.api.status import StatusError
+from tests.simulation.chance import Chance
+from tests.simulation.kubelets import NAMESPACE
+from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.replica import Replica
+from tests.simulation.server import Server
+from tests.simulation.truth import PodTruth
+
+MOST_BINDS = 6
+_NAMES = b'["n0","n1","n2"]'
+
+
+@dataclass(eq=False, slots=True)
+class Placed:
+    """A pod for which the scheduler has chosen a node; asked: by whose filter."""
+
+    pod: PodTruth
+    node: str
+    asked: Replica
+
+
+@dataclass(repr=False)
+class Scheduler:
+    """The calls to our processes. placed: pods to be bound next. binding: binds under way."""
+
+    server: Server
+    oracle: Oracle
+    replicas: list[Replica]
+    placed: list[Placed] = field(default_factory=list)
+    binding: list[Placed] = field(default_factory=list)
+    before: list[Placed] = field(default_factory=list)
+    answers: dict[str, int] = field(default_factory=dict)
+    _cache: dict[str, Record] = field(default_factory=dict)
+
+    def reach(self, chance: Chance) -> Replica | None:
+        """The process a call gets to: one that is ready, mostly."""
+        awake = [replica for replica in self.replicas if not replica.frozen]
+        ready = [replica for replica in awake if replica.ready()]
+        among = awake if chance.once_in(8) or not ready else ready
+        return chance.pick(among) if among else None
+
+    def schedule(self, chance: Chance, pods: list[PodTruth]) -> str:
+        """Filter and prioritize a pod, and choose a node that passed."""
+        replica = self.reach(chance)
+        if replica is None or not pods:
+            return ""
+        pod = chance.pick(pods)
+        record = self._seen(chance, pod)
+        if record is None:
+            return ""
+        replica.call(
+            f"filter {pod.uid}", lambda: self._cycle(replica, pod, record, chance.below(64))
+        )
+        return f"{pod.uid} by {replica.identity}"
+
+    def bind(self, chance: Chance) -> str:
+        """Have a pod bound that has been placed, mostly by whom filter was asked."""
+        if not self.placed or len(self.binding) >= MOST_BINDS:
+            return ""
+        placed = self.placed.pop(chance.below(len(self.placed)))
+        return self._bind(placed, self._by(chance, placed.asked))
+
+    def bind_again(self, chance: Chance) -> str:
+        """Ask once more for a bind, after a time-out or for another node."""
+        if not self.before or len(self.binding) >= MOST_BINDS:
+            return ""
+        placed = self.before[-1 - chance.below(min(4, len(self.before)))]
+        if chance.once_in(3):
+            nodes = sorted(self.oracle.known[self.replicas[0].identity].nodes)
+            if nodes:
+                placed = Placed(placed.pod, chance.pick(nodes), placed.asked)
+        return self._bind(placed, self._by(chance, placed.asked))
+
+    def strange(self, chance: Chance) -> str:
+        """A bind of a pod for a node that nobody has filtered, or with another pod's uid."""
+        pods = [pod for pod in self.oracle.pods.values() if not pod.gone] or [
+            *self.oracle.pods.values()
+        ]
+        replica = self.reach(chance)
+        if replica is None or not pods:
+            return ""
+        pod, other = chance.pick(pods), chance.pick(pods)
+        node = chance.pick(("n0", "n1", "n9"))
+        odd = PodTruth(other.uid if chance.below(2) else pod.uid, pod.name, pod.asked)
+        return self._bind(Placed(odd, node, replica), replica)
+
+    def _by(self, chance: Chance, asked: Replica) -> Replica | None:
+        same = asked in self.replicas and not asked.frozen and not chance.once_in(6)
+        return asked if same else self.reach(chance)
+
+    def _seen(self, chance: Chance, pod: PodTruth) -> Record | None:
+        """The pod as the scheduler's cache has it: as it is, or as it was when first seen."""
+        try:
+            now = self.server.registry.get(PODS, NAMESPACE, pod.name)
+        except StatusError:
+            return None
+        if now.body["metadata"]["uid"] != pod.uid:
+            return None
+        first = self._cache.setdefault(pod.uid, now)
+        return first if chance.once_in(4) else now
+
+    def _cycle(self, replica: Replica, pod: PodTruth, record: Record, choice: int) -> None:
+        body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), _NAMES)
+        answer = _answer(replica.service.filter(body))
+        fit = answer["NodeNames"]
+        if answer["Error"] or not fit:
+            return
+        try:
+            scores = json.loads(replica.service.prioritize(body))
+        except (NotReady, MessageError):
+            return
+        best = max(scores, key=lambda score: score["Score"] * (score["Host"] in fit))["Host"]
+        node = best if choice % 2 and best in fit else fit[choice % len(fit)]
+        self.placed.append(Placed(pod, node, replica))
+
+    def _bind(self, placed: Placed, replica: Replica | None) -> str:
+        if replica is None:
+            return ""
+        self.before = [*self.before[-7:], placed]
+        self.binding.append(placed)
+        pod = placed.pod
+        replica.call(f"bind {pod.uid}", lambda: self._run(placed, replica))
+        return f"{pod.uid} to {placed.node} by {replica.identity}"
+
+    def _run(self, placed: Placed, replica: Replica) -> None:
+        pod = placed.pod
+        body = {"PodName": pod.name, "PodNamespace": NAMESPACE, "PodUID": pod.uid}
+        try:
+            answer = replica.service.bind(json.dumps({**body, "Node": placed.node}).encode())
+        finally:
+            self.binding.remove(placed)
+        error = _answer(answer)["Error"]
+        self.answers[error and "refused"] = self.answers.get(error and "refused", 0) + 1
+        self.oracle.follow()
+        truth = self.oracle.pods[pod.uid]
+        if not error and truth.node != placed.node:
+            raise Violation(f"X1 bind of {pod.uid} to {placed.node} is said done: {truth}")
+
+
+def _answer(body: bytes) -> Any:
+    return json.loads(body)

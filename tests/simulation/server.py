@@ -1,0 +1,157 @@
+"""The API server of the simulation: the local cluster's own, without sockets and in virtual time.
+
+Knows paths, bytes and versions. What goes wrong on the way is network.py's; what is true of the
+devices is not known here.
+"""
+
+import math
+import re
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from itertools import count
+
+from gpushare.kube.refusal import refusal
+from gpushare.localcluster.api.calls import Call, target_of
+from gpushare.localcluster.api.podlogs import PodLogs
+from gpushare.localcluster.api.reading import selection
+from gpushare.localcluster.api.records import Change, Record
+from gpushare.localcluster.api.registry import Registry
+from gpushare.localcluster.api.rest import Rest
+from gpushare.localcluster.api.status import StatusError
+from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.api.watching import Scope, Watch, event_line
+from tests.simulation.tasks import Tasks
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+_PATH = re.compile(r"/apis?/(?:(?P<group>[^/]+\.[^/]+)/)?(?P<version>v[^/]+)/(?P<rest>.+)")
+_SECONDS = re.compile(r"(?P<number>[0-9.]+)s")
+
+REQUEST_TIMEOUT = 60.0
+"""Seconds after which kube-apiserver ends a request that names no timeout (--request-timeout)."""
+
+
+class _Nobody:
+    """The client of a request that is answered at once."""
+
+    def alive(self) -> bool:
+        return True
+
+
+def seconds_allowed(query: Mapping[str, str]) -> float:
+    """Seconds the server works on a request: kube-apiserver's filter reads the query `timeout`."""
+    named = _SECONDS.fullmatch(query.get("timeout", ""))
+    return min(float(named["number"]), REQUEST_TIMEOUT) if named else REQUEST_TIMEOUT
+
+
+@dataclass(slots=True)
+class Line:
+    """One line of a watch: its bytes, and the object it shows where it is about one."""
+
+    text: bytes
+    kind: str = ""
+    record: Record | None = None
+
+
+class Server:
+    """Objects, and the answers about them."""
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+        numbers = count(1)
+        self.store = Store(
+            clock=lambda: EPOCH + timedelta(seconds=tasks.now),
+            new_uid=lambda: f"uid-{next(numbers)}",
+        )
+        self.registry = Registry(self.store, suffix=lambda: "x")
+        self._rest = Rest(self.registry, PodLogs(), 60.0)
+
+    def answer(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> bytes:
+        """The body of a 2xx answer. Raises ApiError, as the HTTP client makes them."""
+        found = _PATH.fullmatch(path)
+        assert found, path
+        call = Call(method, query, "", "", body or b"", _Nobody())
+        try:
+            answer = self._rest.answer(found["group"] or "", found["version"], found["rest"], call)
+        except StatusError as error:
+            raise refusal(f"{method} {path}", error.code, str(error).encode()) from error
+        assert isinstance(answer.body, bytes)
+        return answer.body
+
+    def watch(self, path: str, query: Mapping[str, str]) -> "Feed":
+        """An open watch. Raises ApiError where its version is gone."""
+        found = _PATH.fullmatch(path)
+        assert found, path
+        target = target_of(found["group"] or "", found["version"], found["rest"])
+        call = Call("GET", query, "", "", b"", _Nobody())
+        shown: list[Record] = []
+
+        def encode(record: Record) -> bytes:
+            shown.append(record)
+            return record.encoded()
+
+        scope = Scope(target.resource, target.namespace, selection(target, call), encode)
+        watch = Watch(self.store, scope, call.number("resourceVersion"))
+        ends = self._tasks.now + call.number("timeoutSeconds")
+        feed = Feed(watch, lambda: self.store.version, shown, target.resource.kind, ends)
+        feed.pull()
+        if feed.lost:
+            raise refusal(f"watch {path}", 410, b"too old resource version")
+        return feed
+
+    def changes(self, table: str, version: int) -> list[Change]:
+        """The changes since that version."""
+        return self.store.since(table, version)[0]
+
+
+@dataclass(repr=False)
+class Feed:
+    """The server's end of a watch: lines on their way to the client. ends: when its time is up."""
+
+    _watch: Watch
+    _version: Callable[[], int]
+    _shown: list[Record]
+    _kind: str
+    ends: float = math.inf
+    lines: deque[Line] = field(default_factory=deque)
+    last: list[Line] = field(default_factory=list)
+    lost: bool = False
+
+    def pull(self) -> None:
+        """Put on the way what has changed since."""
+        if self.lost or self._watch.cursor == self._version():
+            return
+        self._shown.clear()
+        try:
+            texts = self._watch.step()
+        except StatusError:
+            self.lost = True
+            return
+        for text, record in zip(texts, self._shown, strict=True):
+            self.lines.append(Line(text, text[9 : text.index(b'"', 9)].decode(), record))
+
+    def behind(self) -> bool:
+        """Whether there is something to show."""
+        self.pull()
+        return bool(self.lines) or self.lost
+
+    def bookmark(self) -> None:
+        """Put a bookmark on the way."""
+        self.pull()
+        meta = {"resourceVersion": str(self._watch.cursor), "creationTimestamp": None}
+        self.lines.append(Line(event_line("BOOKMARK", {"kind": self._kind, "metadata": meta})))
+
+    def take(self) -> Line:
+        """The next line; after the last one kept, the ERROR that the history is lost."""
+        if not self.lines:
+            return error_line(410)
+        line = self.lines.popleft()
+        self.last = [*self.last[-3:], line]
+        return line
+
+
+def error_line(code: int) -> Line:
+    """An ERROR event with that status."""
+    status = {"kind": "Status", "code": code, "message": "a fault on order", "status": "Failure"}
+    return Line(event_line("ERROR", status))

@@ -1,0 +1,102 @@
+"""Stories: told from a seed, ended well, and made short when they end badly.
+
+`tell` runs a list of numbers; what it raises is the end of the story. `shrink` cuts steps out of a
+story that fails for as long as it fails in the same way.
+"""
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tests.simulation.chance import numbers
+from tests.simulation.oracle import Violation
+from tests.simulation.replica import Alarms
+from tests.simulation.rest import come_to_rest
+from tests.simulation.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A story that has ended. error: "" or the promise it broke; at: the step that broke it."""
+
+    error: str
+    at: int
+    fired: Counter[str]
+
+
+def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
+    """How the story ends."""
+    at = 0
+    world: World | None = None
+    with _alarms() as alarms:
+        try:
+            world = World(story[0], told)
+            for number in story[1:]:
+                at += 1
+                world.step(number)
+                _raise(alarms)
+            at += 1
+            come_to_rest(world)
+            _raise(alarms)
+        except Exception as error:
+            known = isinstance(error, Violation)
+            text = str(error) if known else f"X3 {type(error).__name__}: {error}"
+            if told is not None and not known:
+                logging.getLogger(__name__).exception("the story ends")
+            return Told(text, at, world.fired if world else Counter())
+        finally:
+            if world is not None:
+                world.close()
+    return Told("", at, world.fired)
+
+
+def shrink(story: list[int], error: str) -> list[int]:
+    """A shorter story that breaks the same promise, cut as in delta debugging (Zeller)."""
+    promise = error.split(" ", 1)[0]
+    story = story[: tell(story).at + 1]
+    size = max(1, (len(story) - 1) // 2)
+    while size:
+        start = 1
+        while start < len(story):
+            shorter = story[:start] + story[start + size :]
+            if tell(shorter).error.split(" ", 1)[0] == promise:
+                story = shorter
+            else:
+                start += size
+        size //= 2
+    return story
+
+
+def replay(story: list[int]) -> str:
+    """The story in words, and how it ends."""
+    lines: list[str] = []
+    told = tell(story, lines.append)
+    return "\n".join([*lines, told.error or "it ends well"])
+
+
+def of_seed(seed: int, steps: int) -> list[int]:
+    """The story of a seed."""
+    return numbers(seed, steps)
+
+
+@contextmanager
+def _alarms() -> Iterator[Alarms]:
+    logger = logging.getLogger("gpushare")
+    alarms = Alarms()
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(alarms)
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    try:
+        yield alarms
+    finally:
+        logger.removeHandler(alarms)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def _raise(alarms: Alarms) -> None:
+    if alarms.said:
+        raise Violation(f"X3 {alarms.said[0]}")
