@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
+from gpushare.core.drift import drift
 from gpushare.core.model import (
     Allocation,
     Entry,
@@ -31,7 +32,7 @@ from gpushare.core.model import (
 )
 from gpushare.core.pairing import Pairing, Pins
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.tally import Charge, Tally, drift
+from gpushare.core.tally import Charge, Tally
 from gpushare.errors import (
     InsufficientMemory,
     InvariantError,
@@ -360,14 +361,14 @@ class Ledger:
         is a mistake here. Under the lock things are copied only; they are counted outside.
         """
         with self._lock:
-            view = self._tally.snapshot({})
+            sums = self._tally.sums()
             specs, unhealthy = list(self._specs.values()), dict(self._unhealthy)
             entries, plain = list(self._entries.values()), list(self._plain.values())
             assumed = set(self._assumptions)
         shapes = (_closing(spec, unhealthy.get(spec.name)) for spec in specs)
         charges = (*map(_charge, entries), *map(_plain_charge, plain))
         half = assumed ^ {entry.ref.uid for entry in entries if entry.state is State.ASSUMED}
-        return drift(view, shapes, charges), sorted(half)
+        return drift(sums, shapes, charges), sorted(half)
 
     def check(self) -> None:
         """Nothing. Raises InvariantError naming what `drift` finds."""

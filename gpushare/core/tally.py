@@ -5,8 +5,8 @@ one. Charging is linear, so adding and subtracting the same charge in any order 
 they were; that is what makes the incremental books equal to rebuilt ones.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from gpushare.core.model import NodeSpec, Request, Shares
 from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot, pod_kind
 
-_BOUND = 2**48
+HOST_BOUND = 2**48
 """CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
 
 
@@ -40,6 +40,19 @@ class _Layout(NamedTuple):
     group: npt.NDArray[np.int32]
     closed: npt.NDArray[np.int8]
     order: Ints
+
+
+class Sums(NamedTuple):
+    """What is counted, as it stands: row by node name; arrays as in a Snapshot, and `host` int64
+    (N, 5): cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
+    """
+
+    row: dict[str, int]
+    capacity: Ints
+    used: Ints
+    healthy: Bools
+    host: Ints
+    closed: npt.NDArray[np.int8]
 
 
 class Tally:
@@ -95,8 +108,8 @@ class Tally:
         count = len(spec.capacity)
         self._capacity[row, :count] = spec.capacity
         self._healthy[row, :count] = spec.healthy
-        self._host[row, 0] = -1 if spec.cpu is None else min(spec.cpu, _BOUND)
-        self._host[row, 2] = -1 if spec.memory is None else min(spec.memory, _BOUND)
+        self._host[row, 0] = -1 if spec.cpu is None else min(spec.cpu, HOST_BOUND)
+        self._host[row, 2] = -1 if spec.memory is None else min(spec.memory, HOST_BOUND)
         self._closed[row] = REASONS.index(spec.closed)
         self._layout = None
         for charge in charges:
@@ -165,6 +178,17 @@ class Tally:
         self._last = view
         return view
 
+    def sums(self) -> Sums:
+        """A copy of everything counted, past all that snapshots share."""
+        return Sums(
+            dict(self.row),
+            self._capacity.copy(),
+            self._used.copy(),
+            self._healthy.copy(),
+            self._host.copy(),
+            self._closed.copy(),
+        )
+
     def _new_layout(self) -> _Layout:
         count = len(self._specs)
         names = tuple(spec.name if spec else "" for spec in self._specs)
@@ -212,9 +236,9 @@ class Tally:
         elif request.devices:
             # Where it runs is not known: it may be on any device, so it counts on every one.
             self._used[row, :count] += sign * request.total
-        cpu = min(request.cpu, _BOUND)
+        cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu
-        host[3] += sign * min(request.memory, _BOUND)
+        host[3] += sign * min(request.memory, HOST_BOUND)
         if request.devices:
             largest = max(spec.capacity, default=0) if spec else 0
             self._kinds[row, pod_kind(request, largest)] += sign
@@ -260,63 +284,3 @@ class Tally:
                 for array in (self._capacity, self._used, self._healthy)
             )
             self._layout = None
-
-
-def drift(view: Snapshot, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
-    """The names of the nodes whose sums in the view are not those of the nodes and charges given,
-    or that only one of the two has.
-
-    Counted in another way than the view was, so that one mistake does not hide in both.
-    """
-    nodes = {spec.name: spec for spec in specs}
-    used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
-    host = {name: [0, 0, 0] for name in nodes}
-    for node, request, placement in charges:
-        if node in nodes:
-            _sum_up(request, placement, used[node], host[node])
-    wrong = set(nodes) ^ set(view.row)
-    known = [name for name in nodes if name in view.row]
-    rows = [view.row[name] for name in known]
-    width = max((len(nodes[name].capacity) for name in known), default=0)
-    expected = (
-        (view.capacity, [nodes[name].capacity for name in known]),
-        (view.used, [used[name] for name in known]),
-        (view.healthy, [nodes[name].healthy for name in known]),
-        (view.cpu_free, [_left(nodes[name].cpu, host[name][0]) for name in known]),
-        (view.memory_free, [_left(nodes[name].memory, host[name][1]) for name in known]),
-        (view.cpu_only, [host[name][2] for name in known]),
-        (view.closed, [REASONS.index(nodes[name].closed) for name in known]),
-    )
-    for array, values in expected:
-        wrong.update(known[index] for index in _differing(array[rows], values, width))
-    return sorted(wrong)
-
-
-def _sum_up(request: Request, placement: Shares | None, used: list[int], host: list[int]) -> None:
-    if placement and max(placement)[0] < len(used):
-        for device, units in placement:
-            used[device] += units
-    elif placement != () and request.devices:
-        used[:] = [units + request.total for units in used]
-    cpu = min(request.cpu, _BOUND)
-    host[0] += cpu
-    host[1] += min(request.memory, _BOUND)
-    if not request.devices:
-        host[2] += cpu
-
-
-def _left(capacity: int | None, used: int) -> int:
-    return 0 if capacity is None else max(min(capacity, _BOUND) - used, 0)
-
-
-def _differing(shown: npt.NDArray[Any], values: Sequence[Any], width: int) -> list[int]:
-    """The rows that differ. Devices that have nothing and can hold nothing do not count."""
-    if shown.ndim == 1:
-        found = shown != np.array(values, dtype=np.int64)
-    else:
-        width = max(width, shown.shape[1])
-        filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
-        wide = np.pad(shown, ((0, 0), (0, width - shown.shape[1])))
-        found = (wide != filled.reshape(len(values), width)).any(axis=1)
-    rows: list[int] = np.flatnonzero(found).tolist()
-    return rows

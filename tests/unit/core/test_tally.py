@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.drift import drift
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.core.tally import Charge, Tally, drift
+from gpushare.core.tally import Charge, Tally
 from tests.unit.core.clusters import node
 
 NODES = (node("a", 16, 16, cpu=8000, memory=2**40), node("b", 8, closed=Reason.UNEVEN))
@@ -45,7 +46,7 @@ def test_what_came_and_went_in_any_order_leaves_no_trace(
         tally.add(charge)
     for charge in data.draw(st.permutations(passing)):
         tally.subtract(charge)
-    assert drift(tally.snapshot({}), NODES[::-1], held) == []
+    assert drift(tally.sums(), NODES[::-1], held) == []
 
 
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:
@@ -129,7 +130,7 @@ def test_nodes_alike_when_empty_are_one_group_and_models_are_numbered() -> None:
 def test_drift_names_the_nodes_that_differ() -> None:
     tally = _tally(*NODES, node("mine", 1))
     tally.add(Charge("a", Request(1, 1), ((0, 1),)))
-    assert drift(tally.snapshot({}), [*NODES, node("yours", 1, 1, 1)], ()) == ["a", "mine", "yours"]
+    assert drift(tally.sums(), [*NODES, node("yours", 1, 1, 1)], ()) == ["a", "mine", "yours"]
 
 
 @given(
