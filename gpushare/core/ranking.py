@@ -149,8 +149,10 @@ class Ranking:
         return known
 
     def _judged(self, snapshot: Snapshot, rows: Rows, request: Request) -> _Known:
-        scores = self.policy.score(snapshot, rows, request)
-        scores = np.where(self._fits(snapshot, rows, request), scores, -np.inf)
+        fits = self._fits(snapshot, rows, request)
+        scores = np.full(fits.shape, -np.inf)
+        if fits.any():
+            np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
         if self._pressing is None:
             return _best_of(snapshot.generation, scores[None], _NOTHING, _NOWHERE)
         stakes = self._pressing.stakes(snapshot, rows, request)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import tightest
+from gpushare.core.policies.ground import BEFORE_AFTER, tightest
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
 
@@ -82,7 +82,7 @@ class Fragmentation:
 
         One column where there is but one choice: no device, or several at once.
         """
-        steps = self._cpus.searchsorted(np.stack([cpu, cpu - request.cpu]), "right")
+        steps = self._cpus.searchsorted(cpu - BEFORE_AFTER * request.cpu, "right")
         lines = tables.base.take(rows) + steps
         if request.devices == 1:
             return self._fall_by_device(tables, lines, free, request.units)
@@ -111,7 +111,7 @@ class Fragmentation:
         own = tables.small.take(at, mode="clip") * left
         node = np.add.reduce(lost, axis=2)
         gpu = np.add.reduce(free, axis=1)
-        node += tables.barred.take(lines, mode="clip") * np.stack([gpu, gpu - units])
+        node += tables.barred.take(lines, mode="clip") * (gpu - BEFORE_AFTER * units)
         fall: Ints = (node[0] - node[1])[:, None] + (lost[1] - own)
         for size, many in tables.many:
             fall += _fall_of_many(size, many, lines, free, left)

@@ -23,6 +23,9 @@ BLIND = -1e9
 """Added to the value of a node whose CPU is unknown: it ranks after every other, whose values are
 of another scale."""
 
+BEFORE_AFTER: Ints = np.array([[0], [1]])
+"""Times what is taken: a column for states before and after, one beside the other."""
+
 _Made = TypeVar("_Made")
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import tightest
+from gpushare.core.policies.ground import BEFORE_AFTER, tightest
 from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
 from gpushare.core.workload import PodClass
@@ -42,6 +42,7 @@ class Scarcity:
     (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory; accepted: int64 (N, Y), 1 where
     the node's model will do. unit: int64 (N, D) units of each device. per_unit: float64 (groups,)
     what one unit is of a device there; 0 where CPU is unknown, since such nodes bear no price.
+    fewest: devices of the smallest block.
     """
 
     needs: Floats
@@ -53,14 +54,18 @@ class Scarcity:
     accepted: Ints
     unit: Ints
     per_unit: Floats
+    fewest: int
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K, 1 + Y): the free GPU of a row in millionths of devices, and its blocks."""
         free = (snapshot.free.take(rows, axis=0) * MICRO) // self.unit.take(rows, axis=0)
+        offers = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
+        np.add.reduce(free, axis=1, out=offers[:, 0])
         whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
-        cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
-        blocks = self._blocks(rows, whole, cpu, memory)
-        return np.concatenate([np.add.reduce(free, axis=1)[:, None], blocks], axis=1)
+        if whole.max(initial=0) >= self.fewest:
+            cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
+            offers[:, 1:] = self._blocks(rows, whole, cpu, memory)
+        return offers
 
     def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
         """int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one device
@@ -69,18 +74,18 @@ class Scarcity:
         untouched = idle_devices(snapshot, rows)
         whole = np.add.reduce(untouched, axis=1)
         variants = 2 if request.devices == 1 else 1
-        if whole.max(initial=0) < self.devices.min(initial=_NEVER):
+        if whole.max(initial=0) < self.fewest:
             # Most rows of a busy cluster: there is no block to break.
             return np.zeros((len(rows), variants * len(self.devices)), dtype=np.int8)
-        left = [whole]
+        left = whole[None]
         if request.devices == 1:
-            left = [whole, whole - 1]
+            left = whole - BEFORE_AFTER
         elif request.devices:
             chosen = tightest(snapshot.free.take(rows, axis=0), request)
-            left = [whole - np.add.reduce(chosen & untouched, axis=1)]
+            left = left - np.add.reduce(chosen & untouched, axis=1)
         cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
         before = self._blocks(rows, whole, cpu, memory)
-        after = self._blocks(rows, np.stack(left), cpu - request.cpu, memory - request.memory)
+        after = self._blocks(rows, left, cpu - request.cpu, memory - request.memory)
         broken = (before - after).transpose(1, 0, 2).reshape(len(rows), -1)
         return broken.astype(np.int8)
 
@@ -141,6 +146,7 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         accepted=accepted.reshape(len(blocks), len(snapshot.names)).T.copy(),
         unit=np.maximum(snapshot.capacity, 1),
         per_unit=per_unit,
+        fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
     )
 
 

@@ -27,7 +27,7 @@ from gpushare.core.policies import scarcity, stranding
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.ground import PerLayout, ground, tightest, with_blind
+from gpushare.core.policies.ground import BEFORE_AFTER, PerLayout, ground, tightest, with_blind
 from gpushare.core.policies.residues import step_of, worth
 from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
@@ -123,17 +123,17 @@ class ShadowPrice:
     ) -> Floats:
         """float64 (K, D): the score, of which the fall of fragmentation (K, D) or (K, 1) is."""
         gpu = np.add.reduce(free, axis=1)
-        gpu = np.stack([gpu, gpu - request.total]) * self._ground(snapshot).milli.take(rows)
-        cpu = snapshot.cpu_free.take(rows)
-        left = self._stranded(snapshot, rows, gpu, np.stack([cpu, cpu - request.cpu]))
-        node = left[0] - left[1] - gpu[1] * (self._drain / LARGEST_GPU)
+        both = (gpu - BEFORE_AFTER * request.total) * self._ground(snapshot).milli.take(rows)
+        cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
+        left = self._stranded(snapshot, rows, both, cpu)
+        node = left[0] - left[1] - both[1] * (self._drain / LARGEST_GPU)
         value: Floats = fall + node[:, None]
         if request.units < self._ground(snapshot).largest:
             value = value - BETA * self._residues(snapshot, rows, request, free)
         value = np.floor(value / Q + 0.5)
         if request.devices > 1:
             value = np.where(tightest(free, request), value, value - 1)
-        return np.broadcast_to(value, free.shape)
+        return value if value.shape == free.shape else np.broadcast_to(value, free.shape)
 
     def _without_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
