@@ -63,7 +63,7 @@ class BadWorld:
         if b"Traceback" in new:
             at = new.index(b"Traceback")
             found.append("a traceback in the log: " + new[max(0, at - 400) : at + 3000].decode())
-        if any(SMUGGLED in path for _, path in self.cluster.server.requests):
+        if any(SMUGGLED in path for _, path in list(self.cluster.server.requests)):
             found.append("a bind that was hidden in another request was tried")
         if self.extender.ended():
             found.append("the process has ended")
