@@ -39,7 +39,7 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd 
 	  echo "e2e: skipped, there is no kube-apiserver; \`make controlplane VERSION=$(VERSION)\`" \
 	    "builds one with Go, or KUBEBUILDER_ASSETS names a folder that has one"; exit 0; \
 	fi; \
-	export PATH="$$PATH:$$programs:$$built" TEST_APISERVER=kube-apiserver; \
+	export PATH="$$programs:$$built:$$PATH" TEST_APISERVER=kube-apiserver; \
 	$(BIN)/python -m pytest tests/e2e tests/contract/apiserver tests/contract/scheduling \
 	  tests/contract/test_kubectl.py --ignore tests/contract/apiserver/test_localcluster_only.py \
 	  -p tests.parts -p tests.e2e.versions --versions docs/versions.md -ra $(PYTEST)
