@@ -76,6 +76,7 @@ class Auditor:
         shown: Callable[[str], str],
         tell: Tell,
         clock: Callable[[], float] = time.monotonic,
+        every: float = EVERY,
         pause: float = PAUSE,
     ) -> None:
         self._api = api
@@ -85,6 +86,7 @@ class Auditor:
         self._shown = shown
         self._tell = tell
         self._clock = clock
+        self._every = every
         self._pause = pause
         self._nodes = Suspects()
         self._pods = Suspects()
@@ -107,7 +109,7 @@ class Auditor:
 
     def stuck(self) -> bool:
         """Whether the thread has not turned for long."""
-        return self._clock() - self._beat > EVERY + _STUCK
+        return self._clock() - self._beat > self._every + _STUCK
 
     def state(self) -> dict[str, float]:
         """Values for metrics."""
@@ -141,7 +143,7 @@ class Auditor:
         self._open[part] = found
 
     def _run(self) -> None:
-        while not self._stopping.wait(EVERY):
+        while not self._stopping.wait(self._every):
             self._beat = self._clock()
             try:
                 self.audit()

@@ -1,7 +1,8 @@
 """The audit finds every way in which books can be wrong, and heals towards less free memory."""
 
 import json
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -33,7 +34,7 @@ class Lists(ScriptedApi):
         self.nodes: dict[str, Any] = {NODE: node_json(NODE, 32, 2), "cpu": node_json("cpu", 0)}
         self.pods: dict[str, Any] = {}
         self.version = 10
-        self.down = False
+        self.down = self.broken = False
         self.reads_left = 99
         """How often a pod can be read before it is gone."""
 
@@ -47,6 +48,8 @@ class Lists(ScriptedApi):
         content_type: str = "application/json",
         timeout: float,
     ) -> bytes:
+        if self.broken:
+            raise ZeroDivisionError("a bug")
         if self.down:
             raise ApiError("away", 503)
         if query is None:
@@ -85,6 +88,7 @@ class Office:
             shown=lambda _name: self.shown,
             tell=tell,
             clock=self.api.clock,
+            every=0.01,
             pause=0.0,
         )
         for body in self.api.nodes.values():
@@ -340,6 +344,34 @@ def test_while_the_api_server_is_away_the_sums_are_audited_all_the_same(office: 
         office.audit()
     assert office.free() == right
     assert office.auditor.state()["audits_total"] == 0
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_the_thread_goes_on_whatever_an_audit_meets(
+    office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    office.api.down = True
+    office.auditor.start()
+    try:
+        until(lambda: "audit not done" in caplog.text)
+        office.api.broken = True
+        until(lambda: "audit failed" in caplog.text)
+        office.api.broken = office.api.down = False
+        until(lambda: office.auditor.state()["audits_total"] > 0)
+        assert not office.auditor.stuck()
+        office.api.now += 300
+        until(lambda: not office.auditor.stuck())
+    finally:
+        office.auditor.stop()
+    office.api.now += 300
+    assert office.auditor.stuck()
+    assert office.auditor.state()["audit_age_seconds"] >= 300
 
 
 def test_a_bind_of_ours_without_a_charge_is_told(office: Office) -> None:
