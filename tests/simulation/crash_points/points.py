@@ -1,0 +1,75 @@
+"""The ten points of a bind at which a process may be stopped, and how to get there.
+
+Knows where in the production code each of them lies: a function is called through a wrapper that
+tells before, or after, it does its work. Nothing else of the code is changed. K6 and K7 lie in the
+API server, so whoever plays it tells of them.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from importlib import import_module
+from typing import Any
+
+
+class Point(Enum):
+    """Points in the order in which a bind comes by them."""
+
+    K0 = "the request is decoded"
+    K1 = "the books were not looked at"
+    K2 = "a device is chosen"
+    K3 = "it is charged, under the lock"
+    K4 = "the lock is released"
+    K5 = "the Binding is made and not sent"
+    K6 = "it is sent and not applied"
+    K7 = "it is applied, its answer not read"
+    K8 = "the answer is read, the books were not told"
+    K9 = "the books are told, the scheduler was not"
+
+
+SERVED = (Point.K6, Point.K7)
+"""Points that lie in the API server."""
+
+_SEAMS = {
+    Point.K0: ("gpushare.extender.service", "decode_bind", "after"),
+    Point.K1: ("gpushare.extender.binder", "place", "before"),
+    Point.K2: ("gpushare.extender.binder", "place", "after"),
+    # Made when the entry has been put into the books, before the lock is given back.
+    Point.K3: ("gpushare.ledger", "_Assumption", "before"),
+    Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
+    Point.K5: ("gpushare.extender.binds", "binding", "after"),
+    Point.K8: ("gpushare.extender.binder.Bind", "written", "before"),
+    Point.K9: ("gpushare.extender.service.Service", "bind", "after"),
+}
+
+
+@contextmanager
+def passing(point: Point, reached: Callable[[], None]) -> Iterator[None]:
+    """Call `reached` in whatever thread comes by the point, while the `with` lasts."""
+    where, name, when = _SEAMS[point]
+    owner = _owner(where)
+    work = getattr(owner, name)
+
+    def before(*args: Any, **options: Any) -> Any:
+        reached()
+        return work(*args, **options)
+
+    def after(*args: Any, **options: Any) -> Any:
+        answer = work(*args, **options)
+        reached()
+        return answer
+
+    setattr(owner, name, before if when == "before" else after)
+    try:
+        yield
+    finally:
+        setattr(owner, name, work)
+
+
+def _owner(where: str) -> Any:
+    """The module or class of that name."""
+    try:
+        return import_module(where)
+    except ModuleNotFoundError:
+        module, _, name = where.rpartition(".")
+        return getattr(import_module(module), name)
