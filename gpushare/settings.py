@@ -42,7 +42,7 @@ class Settings:
     context: str = _setting("", "context of the kubeconfig")
     scheduler_config: str = _setting("", "kube-scheduler's own configuration or Policy file")
     unit: str = _setting("GiB", "memory unit of the cluster: GiB, MiB, or a chunk such as 256MiB")
-    policy: str = _setting("device-bestfit", "placement policy of pods that name none")
+    policy: str = _setting("shadow-price", "placement policy of pods that name none")
     pairing: str = _setting(
         "auto",
         "hold back equal pods until the device plug-in has served one",

@@ -5,7 +5,9 @@ in the one thread here, never for a request. A request finds the old ranking or 
 half of one. Policies that cannot be made leave the old ones where they are.
 
 Every pod created counts, once, whatever becomes of it: GPU or not, placed or turned away. Those
-that ran before we began to watch do not, since the long-lived would count too much.
+that ran before we began to watch do not, since the long-lived would count too much. Policies are
+made first when nodes are known, for the pods that are to be expected anywhere (see core/prior.py),
+and then at 50 pods, 100, 200, and so on.
 """
 
 import logging
@@ -16,8 +18,9 @@ from dataclasses import dataclass, field
 
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
+from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
-from gpushare.core.snapshot import Snapshot
+from gpushare.core.snapshot import Ints
 from gpushare.core.workload import Arrivals, Workload, class_of, next_fit
 from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
@@ -28,9 +31,10 @@ Make = Callable[[Sequence[str], Workload], Mapping[str, Policy]]
 """Policies by name, made for a workload; raises whatever it likes where it cannot."""
 
 SPACING = 60.0
-"""Seconds from one making to the next, but for the first ones, which are due early."""
+"""Seconds from one making to the next, but for the early ones."""
 
-_EARLY = 3
+_FIRST = next_fit(0)
+_EARLY = 200
 _LOOK_EVERY = 1.0
 _WARMED = 16
 """Kinds of request, those asked for last, that a new ranking knows before it is used."""
@@ -38,11 +42,18 @@ _WARMED = 16
 
 @dataclass(slots=True)
 class _Course:
-    """What has been learned for one resource. fit_at: pods seen when the next making is due."""
+    """What has been learned for one resource.
+
+    fit_at: pods seen when the next making is due. layout: the capacities of the devices as last
+    looked at, sizes: those that there are; made_for: those that the policies were made for.
+    """
 
     books: Books
     arrivals: Arrivals = field(default_factory=Arrivals)
-    fit_at: int = next_fit(0)
+    fit_at: int = _FIRST
+    layout: Ints | None = None
+    sizes: frozenset[int] = frozenset()
+    made_for: frozenset[int] = frozenset()
     made: int = 0
     failed: int = 0
     failing: bool = False
@@ -52,9 +63,22 @@ class _Course:
 
     def is_due(self, now: float) -> bool:
         """Whether policies are to be made now."""
-        if self.arrivals.seen < self.fit_at:
-            return False
-        return now >= self.tried + SPACING or (self.made < _EARLY and not self.failing)
+        if now >= self.tried + SPACING:
+            return self.arrivals.seen >= self.fit_at or not self.sizes <= self.made_for
+        # The first pods tell most, and come fast where a cluster fills.
+        return not self.failing and self.fit_at <= min(self.arrivals.seen, _EARLY)
+
+    def look(self) -> None:
+        """Take note of the devices that there are."""
+        layout = self.books.ledger.snapshot().capacity
+        if layout is not self.layout:  # snapshots share it until a node changes
+            self.layout, self.sizes = layout, frozenset(layout.ravel().tolist()) - {0}
+
+    def workload(self) -> Workload:
+        """The pods to be expected."""
+        if self.arrivals.seen < _FIRST:
+            return prior(self.sizes)
+        return self.arrivals.workload(self.sizes)
 
 
 class Learning:
@@ -90,6 +114,7 @@ class Learning:
     def tick(self) -> None:
         """Make the policies that are due; returns when they are in use."""
         for course in self._courses.values():
+            course.look()
             if course.is_due(self._clock()):
                 self._renew(course)
 
@@ -117,11 +142,9 @@ class Learning:
 
     def _renew(self, course: _Course) -> None:
         course.tried = start = self._clock()
-        books = course.books
-        snapshot = books.ledger.snapshot()
+        books, sizes = course.books, course.sizes
         with self._counting:
-            seen = course.arrivals.seen
-            workload = course.arrivals.workload(_capacities(snapshot))
+            seen, workload = course.arrivals.seen, course.workload()
         try:
             policies = self._make(tuple(books.rankings), workload)
             fresh = {
@@ -138,6 +161,7 @@ class Learning:
         books.rankings.update(fresh)
         course.failing = False
         course.made += 1
+        course.made_for = sizes
         course.fit_at = next_fit(seen)
         course.done = self._clock()
         course.took = course.done - start
@@ -148,15 +172,10 @@ class Learning:
 def _warmed(fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
     """The ranking, knowing the kinds that the one before it was asked for last."""
     for kind in asked[-_WARMED:]:
-        fresh.values(books.ledger.snapshot(), _asked(kind))
+        fresh.judged(books.ledger.snapshot(), _asked(kind))
     return fresh
 
 
 def _asked(kind: Kind) -> Request:
     units, devices, cpu, memory, models = kind
     return Request(units, devices, cpu, memory, models=models)
-
-
-def _capacities(snapshot: Snapshot) -> set[int]:
-    """The sizes of devices there are."""
-    return set(snapshot.capacity.ravel().tolist()) - {0}

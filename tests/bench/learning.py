@@ -127,7 +127,7 @@ def bench(policy: str) -> None:
 
 def made_anew(health: int) -> str:
     """How often policies were made, and how long the last time took."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=60) as answer:
         text = answer.read().decode()
     wanted = ("gpushare_refits_total", "gpushare_refit_duration_seconds ")
     return " ".join(line for line in text.splitlines() if line.startswith(wanted))

@@ -110,8 +110,8 @@ def make_wired(tmp_path: Path, cluster: Cluster) -> Iterator[MakeWired]:
     """
     made: list[Wired] = []
 
-    def make(timing: Timing = QUICK, kubeconfig: str = "") -> Wired:
-        made.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing))
+    def make(timing: Timing = QUICK, kubeconfig: str = "", policy: str = "device-bestfit") -> Wired:
+        made.append(Wired(kubeconfig or cluster.kubeconfig(tmp_path), timing, policy))
         return made[-1]
 
     yield make

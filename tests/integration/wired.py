@@ -6,14 +6,16 @@ and `main.py` add is tried by the tests that start the process.
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
-from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.gate import Gate, Source
+from gpushare.extender.learning import Learning
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.kube.client import connect
@@ -31,12 +33,19 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 
 
 class Wired(Verbs):
-    """An extender without HTTP; `pods`, `nodes`: its reflectors. lag: seconds its gate is ahead."""
+    """An extender without HTTP; `pods`, `nodes`: its reflectors. lag: seconds its gate is ahead.
 
-    def __init__(self, kubeconfig: str, timing: Timing = QUICK) -> None:
+    learning: counts pods; whoever wants policies made anew calls its `tick`.
+    """
+
+    def __init__(
+        self, kubeconfig: str, timing: Timing = QUICK, policy: str = "device-bestfit"
+    ) -> None:
         self.ledger = Ledger()
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        library = Library((Books(ALIYUN, self.ledger, rankings, "device-bestfit"),))
+        library = Library((Books(ALIYUN, self.ledger, rankings, policy),))
+        self.clock = 0.0
+        self.learning = Learning(library, _make, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
         self.lag = 0.0
         self.nodes = Reflector(
@@ -45,7 +54,9 @@ class Wired(Verbs):
             NodeSink(library, "GiB"),
         )
         self.pods = Reflector(
-            self._client, ListWatch("/api/v1/pods", PODS, _LIVE, timing), PodSink(library)
+            self._client,
+            ListWatch("/api/v1/pods", PODS, _LIVE, timing),
+            PodSink(library, self.learning.created),
         )
         self.maps = Reflector(
             self._client, ListWatch(_MAPS, CONFIG_MAPS, timing=timing), UnhealthySink(library)
@@ -95,3 +106,8 @@ class Wired(Verbs):
             return Reply(200, work())
         except GpuShareError as error:
             return Reply(_STATUS.get(type(error), 400), str(error).encode())
+
+
+def _make(names: Sequence[str], workload: Workload) -> dict[str, Policy]:
+    """The policies, made here: a test has time."""
+    return {name: load_policy(name, workload) for name in names}

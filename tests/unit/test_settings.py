@@ -71,7 +71,7 @@ def test_the_file_may_be_named_by_the_environment_and_the_flag_wins() -> None:
     environ = {"GPUSHARE_CONFIG": "named"}
     assert read_settings([], environ, read_file, "").policy == "spread"
     assert read_settings(["--config", "x"], environ, read_file, "").policy == "other"
-    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file, "").policy == "device-bestfit"
+    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file, "").policy == "shadow-price"
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)

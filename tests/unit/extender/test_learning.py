@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload
@@ -75,10 +76,43 @@ def create(learning: Learning, books: Books, pods: int, request: Request = SHARE
         learning.created(books, request)
 
 
+def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    learning.tick()
+    assert maker.asked == [prior({8, 16})]
+    create(learning, books, 49)
+    maker.clock += SPACING
+    learning.tick()
+    assert len(maker.asked) == 1
+    create(learning, books, 1)
+    learning.tick()
+    assert [workload.pods for workload in maker.asked[1:]] == [50]
+
+
+def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    books.ledger.node_changed(make_node("b", 80))
+    learning.tick()
+    assert len(maker.asked) == 1
+    maker.clock += SPACING
+    learning.tick()
+    learning.tick()
+    assert maker.asked[1:] == [prior({8, 16, 80})]
+    books.ledger.node_gone("b")
+    maker.clock += SPACING
+    learning.tick()
+    assert len(maker.asked) == 2
+
+
 def test_policies_are_made_at_50_100_200_and_then_every_250(
     learning: Learning, books: Books, maker: Maker
 ) -> None:
     seen = []
+    learning.tick()
     for total in range(1, 1001):
         create(learning, books, 1)
         maker.clock += SPACING
@@ -92,15 +126,16 @@ def test_policies_are_made_at_50_100_200_and_then_every_250(
 def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
     learning: Learning, books: Books, maker: Maker
 ) -> None:
+    learning.tick()
     for pods in (50, 50, 100, 400, 400):
         create(learning, books, pods)
         learning.tick()
-    assert [workload.pods for workload in maker.asked] == [50, 100, 200]
+    assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200]
     maker.clock += SPACING
     learning.tick()
-    assert [workload.pods for workload in maker.asked] == [50, 100, 200, 1000]
+    assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200, 1000]
     learning.tick()
-    assert len(maker.asked) == 4
+    assert len(maker.asked) == 5
 
 
 def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
@@ -121,7 +156,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     old = books.ranking(SHARE)
     kinds = [Request(units, 1, models=("T4",)) for units in range(1, 5)]
     for request in kinds:
-        old.values(books.ledger.snapshot(), request)
+        old.judged(books.ledger.snapshot(), request)
     create(learning, books, 50)
     learning.tick()
     new = books.ranking(SHARE)
@@ -138,7 +173,7 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
     odd: bool,
 ) -> None:
     caplog.set_level(logging.INFO)
-    books.ranking(SHARE).values(books.ledger.snapshot(), SHARE)
+    books.ranking(SHARE).judged(books.ledger.snapshot(), SHARE)
     before = dict(books.rankings)
     maker.odd, maker.error = odd, None if odd else MemoryError("no room")
     create(learning, books, 50)
@@ -178,6 +213,8 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
     library = make_library(ALIYUN, NPU)
     learning = Learning(library, maker, lambda: maker.clock)
+    learning.tick()
+    assert maker.asked == []
     create(learning, library.shelves[1], 50)
     create(learning, library.shelves[0], 49)
     learning.tick()

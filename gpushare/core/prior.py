@@ -1,0 +1,58 @@
+"""The pods that are expected before any have been seen.
+
+A cluster that has just begun knows nothing of its pods, and what the first ones get wrong may stay
+for long. So policies begin with the mixture of a public trace, and leave it as soon as 50 pods have
+been created: a trace is better than nothing, and worse than even a few pods of one's own.
+"""
+
+from collections import Counter
+from collections.abc import Iterable
+
+from gpushare.core.workload import PodClass, Workload, workload_of
+
+_MILLI = 1000
+
+_TRACE = (
+    (0, 0, 8, 31, 242),
+    (0, 0, 14, 53, 737),
+    (0, 0, 32, 48, 356),
+    (1, 140, 4, 16, 93),
+    (1, 140, 6, 23, 37),
+    (1, 230, 4, 24, 209),
+    (1, 220, 8, 30, 45),
+    (1, 330, 4, 18, 385),
+    (1, 320, 8, 30, 91),
+    (1, 470, 8, 25, 595),
+    (1, 470, 12, 46, 483),
+    (1, 530, 4, 13, 113),
+    (1, 590, 3, 6, 97),
+    (1, 650, 8, 30, 15),
+    (1, 650, 12, 46, 291),
+    (1, 810, 3, 6, 1322),
+    (1, 1000, 3, 10, 801),
+    (1, 1000, 9, 32, 523),
+    (1, 1000, 12, 45, 2463),
+    (1, 1000, 15, 58, 595),
+    (1, 1000, 19, 63, 313),
+    (1, 1000, 24, 91, 103),
+    (2, 1000, 17, 79, 20),
+    (4, 1000, 32, 129, 15),
+    (4, 1000, 60, 313, 4),
+    (8, 1000, 64, 257, 26),
+    (8, 1000, 88, 320, 22),
+    (8, 1000, 120, 682, 6),
+)
+"""(devices, thousandths of each, cores, GiB of host memory, pods of 10,000): the trace openb of
+Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each other."""
+
+
+def prior(capacities: Iterable[int]) -> Workload:
+    """The workload to begin with, for devices of these capacities: for each the same mixture."""
+    sizes = sorted(set(capacities))
+    counts: Counter[PodClass] = Counter()
+    for capacity in sizes:
+        for devices, milli, cores, gib, pods in _TRACE:
+            units = -(-milli * capacity // _MILLI)
+            cls = PodClass(cores * 1000, units, devices, (), gib * 2**30)
+            counts[cls] += pods
+    return workload_of(counts, sizes)

@@ -1,0 +1,171 @@
+"""A slice of a recorded trace, sent through a scheduler over HTTP, gets what a simulation gets.
+
+Nodes of the openb trace and its pods that ask for GPU, in the aliyun model: a device has 16 units,
+shares are rounded up. (kube-scheduler places the other pods without asking an extender.) Both sides
+learn what pods come, pod by pod; where a pod fits nowhere it is given up.
+"""
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from werkzeug.serving import make_server
+
+from gpushare import sim
+from gpushare.core.policy import load_policy
+from gpushare.core.prior import prior
+from gpushare.core.workload import Arrivals, class_of, next_fit
+from gpushare.extender.app import Routes, build_app
+from gpushare.extender.learning import SPACING
+from gpushare.localcluster.scheduler.config import SchedulerOptions
+from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.sim.engine import Cluster as Simulated
+from gpushare.sim.engine import ranking, request_of
+from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
+from gpushare.wire.gpu_models import LABELS
+from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
+from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json
+from tests.integration.conftest import MakeWired
+from tests.integration.verbs import poll
+from tests.integration.wired import Wired
+
+_OPENB = Path(sim.__path__[0]) / "data" / "openb"
+_UNITS, _NODES, _LOAD, _SEED = 16, 16, 1.2, 3
+
+
+@pytest.fixture(scope="module")
+def trace() -> tuple[list[TraceNode], list[TracePod]]:
+    """Some nodes, and pods that ask for more than these have."""
+    rng = np.random.default_rng(_SEED)
+    nodes = read_nodes(_OPENB / "openb_node_list_gpu_node.csv.xz")
+    pods = [pod for pod in read_pods(_OPENB / "openb_pod_list_default.csv.xz") if pod.devices]
+    rows = sorted(rng.choice(len(nodes), _NODES, replace=False).tolist())
+    some = [replace(nodes[row], capacity=_UNITS) for row in rows]
+    wanted, sent = _LOAD * _UNITS * sum(node.devices for node in some), []
+    for row in rng.permutation(len(pods)).tolist():
+        if wanted <= 0:
+            break
+        sent.append(replace(pods[row], units=-(-pods[row].units * _UNITS // 1000)))
+        wanted -= sent[-1].devices * sent[-1].units
+    return some, sent
+
+
+def simulated(nodes: list[TraceNode], pods: list[TracePod], policy: str) -> float:
+    """% of the GPU that is allocated in the end."""
+    cluster = Simulated(nodes, ranking(load_policy(policy, prior({_UNITS}))))
+    arrivals, fit_at = Arrivals(), next_fit(0)
+    for pod in pods:
+        request = request_of(pod)
+        cluster.place(request)
+        arrivals.observe(class_of(request))
+        if arrivals.seen >= fit_at:
+            fit_at = next_fit(arrivals.seen)
+            cluster.judge = ranking(load_policy(policy, arrivals.workload({_UNITS})))
+    return 100 * cluster.allocated / cluster.capacity
+
+
+@contextmanager
+def served(wired: Wired) -> Iterator[int]:
+    """The port where the extender answers HTTP."""
+    app = build_app(wired.service, Routes(), 2**20, frozenset())
+    server = make_server("127.0.0.1", 0, app, threaded=True)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def scheduling(cluster: Cluster, port: int) -> Iterator[None]:
+    """A scheduler that asks the extender at this port."""
+    entry = ExtenderConfig(
+        url_prefix=f"http://127.0.0.1:{port}/gpushare-scheduler",
+        filter_verb="filter",
+        prioritize_verb="prioritize",
+        weight=150,
+        bind_verb="bind",
+        http_timeout=10.0,
+        node_cache_capable=True,
+        managed_resources=(ManagedResource(MEM),),
+    )
+    scheduler = Scheduler(cluster.server.url, SchedulerOptions((entry,), percentage=100))
+    scheduler.start()
+    try:
+        yield
+    finally:
+        scheduler.stop()
+
+
+def send_node(cluster: Cluster, node: TraceNode) -> None:
+    amounts = {
+        "cpu": f"{node.cpu}m",
+        "memory": f"{node.memory}Mi",
+        "pods": "1000",
+        MEM: str(node.devices * node.capacity),
+        COUNT: str(node.devices),
+    }
+    meta = {"name": node.name, "labels": {LABELS[0]: node.model}}
+    status = {"capacity": amounts, "allocatable": amounts}
+    cluster.create(NODES, "", {"metadata": meta, "status": status})
+
+
+def send_pod(cluster: Cluster, pod: TracePod) -> Json:
+    amounts = {
+        "cpu": f"{pod.cpu}m",
+        "memory": f"{pod.memory}Mi",
+        MEM: str(pod.devices * pod.units),
+    }
+    resources = {"requests": amounts, "limits": {MEM: amounts[MEM]}}
+    container = {"name": "main", "image": "x", "resources": resources}
+    meta = {"name": pod.name, "annotations": {COUNT: str(pod.devices)}}
+    return cluster.create(PODS, "default", {"metadata": meta, "spec": {"containers": [container]}})
+
+
+def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
+    """Have the pod placed, or given up; then the extender has seen what became of it."""
+    before = wired.learning.state()["learned_pods_total"]
+    made = send_pod(cluster, pod)
+
+    def decided() -> bool:
+        body = cluster.get(made)
+        return bool(body["spec"].get("nodeName") or body["status"].get("conditions"))
+
+    poll(decided, f"{pod.name} is placed or refused")
+    poll(lambda: wired.learning.state()["learned_pods_total"] > before, f"{pod.name} is learned")
+    if not cluster.node_of(made):
+        cluster.delete_pod(made)
+
+
+@pytest.mark.parametrize("policy", ["shadow-price"])
+def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
+    cluster: Cluster,
+    make_wired: MakeWired,
+    trace: tuple[list[TraceNode], list[TracePod]],
+    policy: str,
+) -> None:
+    nodes, pods = trace
+    for node in nodes:
+        send_node(cluster, node)
+    wired = make_wired(policy=policy)
+    wired.start()
+    wired.learning.tick()
+    with served(wired) as port, scheduling(cluster, port):
+        for pod in pods:
+            place(cluster, wired, pod)
+            wired.clock += SPACING
+            wired.learning.tick()
+    wired.agrees(cluster)
+    found = wired.inspect()["nodes"]
+    capacity = sum(node["totalGPU"] for node in found)
+    allocated = 100 * sum(node["usedGPU"] for node in found) / capacity
+    assert wired.learning.state()["refits_total"] >= 3
+    assert capacity == _UNITS * sum(node.devices for node in nodes)
+    assert allocated == pytest.approx(simulated(nodes, pods, policy), abs=0.5)

@@ -1,0 +1,34 @@
+"""The workload that policies begin with."""
+
+import pytest
+
+from gpushare.core.prior import prior
+from gpushare.core.workload import Workload
+
+
+def test_without_devices_nothing_is_expected() -> None:
+    assert prior(()) == Workload()
+
+
+@pytest.mark.parametrize("capacity", [1, 16, 80, 1000])
+def test_every_pod_expected_fits_a_device_of_the_capacity(capacity: int) -> None:
+    workload = prior([capacity])
+    assert workload.capacities == (capacity,)
+    assert all(1 <= cls.units <= capacity for cls, _ in workload.classes if cls.devices)
+    assert {cls.devices for cls, _ in workload.classes} == {0, 1, 2, 4, 8}
+    assert workload.pods == pytest.approx(10_000, rel=0.01)
+
+
+def test_shares_of_a_device_scale_with_it() -> None:
+    shares = {
+        capacity: sum(cls.total * count for cls, count in prior([capacity]).classes) / capacity
+        for capacity in (100, 1000)
+    }
+    assert shares[100] == pytest.approx(shares[1000], rel=0.01)
+
+
+def test_for_devices_of_several_sizes_the_mixture_comes_for_each() -> None:
+    both = prior([16, 80])
+    assert both.capacities == (16, 80)
+    assert both.pods == 2 * prior([16]).pods
+    assert both == prior([80, 16, 16])
