@@ -5,6 +5,7 @@ Knows the command line and the two listeners; what is asked of it is in tests/in
 
 import contextlib
 import http.client
+import ssl
 import sys
 from pathlib import Path
 
@@ -19,7 +20,10 @@ _TIMEOUT = 15.0
 
 
 class Extender(Verbs):
-    """An extender process; `url` is what kube-scheduler calls."""
+    """An extender process; `url` is what kube-scheduler calls.
+
+    prefix: what comes before its command. tls: by which callers here show who they are.
+    """
 
     def __init__(
         self,
@@ -28,11 +32,12 @@ class Extender(Verbs):
         kubeconfig: Path,
         *flags: str,
         prefix: tuple[str, ...] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._folder = folder
         health = free_port()
-        self.url = f"http://127.0.0.1:{port}{_PREFIX}"
-        self._http = HttpClient(self.url)
+        self.url = f"{'https' if tls else 'http'}://127.0.0.1:{port}{_PREFIX}"
+        self._http = HttpClient(self.url, tls=tls)
         self._health = HttpClient(f"http://127.0.0.1:{health}")
         self._command = [
             *(*prefix, *GPUSHARE, "serve", "--kubeconfig", str(kubeconfig), *flags),

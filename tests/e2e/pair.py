@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import shutil
+import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ from tests.integration.process import free_port
 
 _HOME = "/etc/kubernetes/scheduler.conf"
 """What the printed files name; the one thing in them that an operator has to look at."""
-_URL = re.compile(r"http://127\.0\.0\.1:(\d+)/gpushare-scheduler")
+_URL = re.compile(r"https?://127\.0\.0\.1:(\d+)/gpushare-scheduler")
 _FIRST_WITHOUT_POLICY = 23
 
 
@@ -40,7 +41,8 @@ class Access:
 class Pair:
     """The two processes; each can be killed and started again.
 
-    host: their host's name, where it must be another than this machine's.
+    host: their host's name, where it must be another than this machine's. tls: by which callers
+    here reach an extender that speaks TLS.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Pair:
         scheduler_flags: Sequence[str] = ("--leader-elect=false",),
         flags: Sequence[str] = (),
         host: str = "",
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         folder.mkdir(exist_ok=True)
         self.version = version
@@ -71,6 +74,7 @@ class Pair:
             access.extender,
             *("--scheduler-config", str(self.file), *flags),
             prefix=self._prefix,
+            tls=tls,
         )
         self.scheduler: Process | None = None
 

@@ -4,7 +4,9 @@ Knows processes, their logs and waiting; nothing of Kubernetes.
 """
 
 import contextlib
+import functools
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -25,7 +27,7 @@ class Process:
         environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with self.log_file.open("ab") as log:
             self._process = subprocess.Popen(
-                [str(part) for part in command],
+                [*_ends_with_us(), *(str(part) for part in command)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -62,6 +64,13 @@ class Process:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait(PATIENCE)
+
+
+@functools.cache
+def _ends_with_us() -> tuple[str, ...]:
+    """What comes before a command so that the system ends it, however this process ends."""
+    program = shutil.which("setpriv")
+    return (program, "--pdeathsig", "KILL", "--") if program else ()
 
 
 def until(

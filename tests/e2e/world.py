@@ -4,6 +4,7 @@ Knows how the parts are put together; what is in the cluster is objects.py's. ku
 extender read one file, and it is the file that `gpushare scheduler-config` prints.
 """
 
+import ssl
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,6 +25,7 @@ class World:
     """A running kube-scheduler `version` and extender on a plane.
 
     options: of `gpushare scheduler-config`; change: in what it prints; flags: of `gpushare serve`.
+    tls: see Pair.
     """
 
     def __init__(
@@ -35,6 +37,7 @@ class World:
         options: Sequence[str] = (),
         change: Mapping[str, str] | None = None,
         flags: Sequence[str] = (),
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self.plane = plane
         self.api: Api = plane.api()
@@ -46,7 +49,7 @@ class World:
             plane.kubeconfig("extender", account_token(self.api)),
         )
         text = printed(version, *options, change=change)
-        self.pair = Pair(folder, text, access, version=version, flags=flags)
+        self.pair = Pair(folder, text, access, version=version, flags=flags, tls=tls)
         self.extender = self.pair.extender
 
     def start(self) -> None:
