@@ -3,6 +3,7 @@
 Knows the columns; where a figure was measured several times, the median is shown.
 """
 
+import sys
 from statistics import median
 
 from tests.bench.peers.contenders import ALL, ALONE, BEST, ORIGINAL
@@ -20,7 +21,8 @@ class Table:
         self._notes: list[str] = []
 
     def put(self, row: str, unit: str, title: str, value: float) -> None:
-        """Add a figure; `/s` means that more is better, anything else that less is."""
+        """Add a figure, and show it; `/s` means that more is better, anything else that less is."""
+        print(f"  {row}: {title} {_number(value)} {unit}", file=sys.stderr, flush=True)
         self._rows.setdefault((row, unit), {}).setdefault(title, []).append(value)
 
     def note(self, text: str) -> None:
