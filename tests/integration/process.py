@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -26,16 +27,22 @@ _START_TIMEOUT = 60.0
 
 
 class Extender(Verbs):
-    """One extender process; its log is `log`."""
+    """One extender process; its log is `log`. program: the module that is run, and its words."""
 
-    def __init__(self, folder: Path, kubeconfig: str, *flags: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kubeconfig: str,
+        *flags: str,
+        program: Sequence[str] = ("gpushare.cli.main",),
+    ) -> None:
         self.log_file = folder / f"extender-{free_port()}.log"
         port, health_port = free_port(), free_port()
         self.port, self.health_port = port, health_port
         self._http = HttpClient(f"http://127.0.0.1:{port}")
         self._health = HttpClient(f"http://127.0.0.1:{health_port}")
         command = [
-            *(sys.executable, "-m", "gpushare.cli.main", "serve"),
+            *(sys.executable, "-m", *program, "serve"),
             *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
             *("--kubeconfig", kubeconfig, *flags),
         ]
@@ -53,6 +60,11 @@ class Extender(Verbs):
     @property
     def log(self) -> str:
         return self.log_file.read_text(errors="replace")
+
+    @property
+    def pid(self) -> int:
+        """Of the master process, which is its group's too."""
+        return self._process.pid
 
     def probe(self, path: str) -> Reply:
         """The answer of the health listener; status 0 where there is none."""

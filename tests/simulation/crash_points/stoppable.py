@@ -1,0 +1,27 @@
+"""`python -m tests.simulation.crash_points.stoppable POINT SIGNAL serve FLAG...`: the real program,
+whose first bind sends that signal to the whole process group when it comes by the point.
+
+Knows where the points are and how gpushare is started; everything else is the program itself.
+"""
+
+import os
+import signal
+import sys
+import threading
+
+from gpushare.cli.main import main
+from tests.simulation.crash_points.points import Point, passing
+
+_first = threading.Semaphore()
+
+
+def _stop() -> None:
+    if _first.acquire(blocking=False):
+        os.killpg(0, signal.Signals[sys.argv[2]])
+        # Another thread may be the first that the signal reaches: this one must not go on.
+        threading.Event().wait(0.5)
+
+
+if __name__ == "__main__":
+    with passing(Point[sys.argv[1]], _stop):
+        sys.exit(main(sys.argv[3:]))

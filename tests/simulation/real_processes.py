@@ -1,0 +1,115 @@
+"""`python -m tests.simulation.real_processes`: the crash points with real processes and signals.
+
+Every case of tests/simulation/crash_points by SIGKILL, or SIGSTOP for 30 s, of the real `gpushare
+serve` against an API server over HTTP; several cases side by side. Ends with 1 when one fails.
+"""
+
+import argparse
+import re
+import signal
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from pathlib import Path
+
+from tests.integration.verbs import poll
+from tests.simulation.crash_points.points import Point
+from tests.simulation.crash_points.real_stage import LATE, RealStage
+from tests.simulation.crash_points.story import CASES, PAUSE, Case
+
+_SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}
+_FATES = ("late", "soon", "never")
+_LONGEST = 150.0
+
+
+def tell(case: Case, fate: str, folder: Path) -> None:
+    """Tell the case to its end. Raises AssertionError where a promise is broken."""
+    with closing(RealStage(folder, case.point, _SIGNALS[case.end], fate)) as stage:
+        stage.victim.wait_ready()
+        if case.fault == "failover":
+            stage.start().wait_answering()
+        stage.victim.knows(stage.node)
+        pod = stage.cluster.pod(10, name="web")
+        stage.victim.bind_later(pod, stage.node)  # nobody waits for its answer
+        stage.wait_stopped()
+        begin = time.monotonic()
+        stage.cluster.pod(10, name="rival")
+        _happens(case, stage)
+        stage.begin_to_schedule()
+        if case.end == "kill" and case.fault != "failover":
+            stage.start()
+        longer = case.end == "pause" or case.fault == "failover"
+        _sit_out(stage, begin + (PAUSE if longer else LATE))
+        if case.end == "pause":
+            stage.wake()
+        elif case.fault == "failover":
+            stage.start()
+        _comes_right(stage)
+
+
+def _happens(case: Case, stage: RealStage) -> None:
+    if case.fault in ("delete", "recreate"):
+        stage.cluster.delete_pod({"metadata": {"name": "web"}})
+    if case.fault == "recreate":
+        stage.cluster.pod(12, name="web")
+    if case.fault == "relist":
+        stage.restart_server()
+
+
+def _sit_out(stage: RealStage, end: float) -> None:
+    """Let the time pass in which another takes over."""
+    poll(lambda: bool(stage.wrong) or time.monotonic() > end, "time passes", 2 * PAUSE)
+
+
+def _comes_right(stage: RealStage) -> None:
+    for _ in range(2):
+        poll(lambda: bool(stage.bound()) or not stage.there(), lambda: stage.told("L3"), _LONGEST)
+        poll(lambda: bool(stage.ready()), lambda: stage.told("L4"), _LONGEST)
+        for extender in stage.ready():
+            extender.agrees(stage.cluster)
+        for name in stage.bound():
+            stage.cluster.delete_pod({"metadata": {"name": name}})
+    assert not stage.there(), stage.told("L3 there was room, and it was not bound")
+    poll(lambda: bool(stage.ready()), lambda: stage.told("L4"), _LONGEST)
+    for extender in stage.ready():
+        extender.agrees(stage.cluster)
+        assert b'state="in_doubt"} 0' in extender.probe("/metrics").body
+    assert stage.wrong == [], stage.told(str(stage.wrong))
+    assert "Traceback" not in stage.told(""), stage.told("a traceback")
+
+
+def _run(case: Case, fate: str) -> tuple[str, str, float]:
+    """(the name, what went wrong, seconds)."""
+    began = time.monotonic()
+    name = f"{case}-{fate}" if case.point is Point.K6 else str(case)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            tell(case, fate, Path(folder))
+        except Exception as error:  # whatever it is, the other cases are run
+            return name, f"{type(error).__name__}: {error}", time.monotonic() - began
+    return name, "", time.monotonic() - began
+
+
+def main() -> int:
+    """The exit code: 1 when a case failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=1, help="how often each case is run")
+    parser.add_argument("--cases", default="", help="only those whose name has this pattern")
+    parser.add_argument("--side-by-side", type=int, default=8)
+    options = parser.parse_args()
+    cases = [case for case in CASES if re.search(options.cases, str(case))]
+    todo = [(case, _FATES[turn % 3]) for turn in range(options.repeat) for case in cases]
+    failed, began = 0, time.monotonic()
+    with ThreadPoolExecutor(options.side_by_side) as pool:
+        for name, error, seconds in pool.map(lambda each: _run(*each), todo):
+            failed += bool(error)
+            print(f"{name:24} {seconds:6.1f} s  {error or 'ok'}", flush=True)
+    seconds = time.monotonic() - began
+    print(f"crash points of real processes: {len(todo)} cases, {failed} failed, {seconds:.0f} s")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
