@@ -14,7 +14,8 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 from gunicorn.workers.gthread import ThreadWorker
 
-from gpushare.extender.worker import BufferedThreadWorker, Connection
+from gpushare.extender.connection import Connection
+from gpushare.extender.worker import BufferedThreadWorker
 
 
 class SmallConnection(Connection):

@@ -37,7 +37,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.app", "localcluster.api.apiserver"),
     "grpc": ("device_plugin.kubelet", "localcluster.kubelet"),
-    "gunicorn": ("extender.server", "extender.worker"),
+    "gunicorn": ("extender.connection", "extender.server", "extender.worker"),
     "highspy": ("core.policies",),
     "kubernetes": ("kube.client",),
     "matplotlib": ("sim.plots",),
