@@ -38,9 +38,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
             findings = _flood(world, asked, seed)
-            findings += _conform(world, max(1, int(CI_EXAMPLES * min(scale, 20))), seed)
+            findings += _conform(world, max(1, int(CI_EXAMPLES * min(scale, 4))), seed)
             findings += _stall(world)
-        findings += _fuzz(Path(folder), int(CI_RUNS * scale), seed)
+        findings += _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), seed)
     print(f"{len(findings)} findings")
     return 1 if findings else 0
 
