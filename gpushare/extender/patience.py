@@ -14,7 +14,11 @@ _LOOK_EVERY = 0.004
 
 
 class Patience:
-    """Hands out waiting time: at most `hold` seconds at once, and `share` of all time."""
+    """Hands out waiting time: at most `hold` seconds at once, and `share` of all time.
+
+    Up to `most` seconds are saved up: a pod is refused two or three times before the deletion that
+    it waits for, and the hold that counts is the last.
+    """
 
     def __init__(
         self,
@@ -22,20 +26,22 @@ class Patience:
         share: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
+        most: float = 1.0,
     ) -> None:
         self._hold = hold
         self._share = share
         self._clock = clock
         self._sleep = sleep
-        self._saved = hold
+        self._most = max(most, hold)
+        self._saved = self._most
         self._since = clock()
 
     def until(self, done: Callable[[], bool]) -> bool:
         """Whether it came true before the time that may be waited now was over."""
         begin = self._clock()
-        earned = (begin - self._since) * self._share
-        deadline = begin + min(self._hold, self._saved + earned)
-        self._since, self._saved = begin, 0.0
+        self._saved = min(self._most, self._saved + (begin - self._since) * self._share)
+        self._since = begin
+        deadline = begin + min(self._hold, self._saved)
         try:
             while not done():
                 if self._clock() >= deadline:
@@ -43,5 +49,5 @@ class Patience:
                 self._sleep(_LOOK_EVERY)
             return True
         finally:
-            # What was not needed is kept for the next; what was waited too long is owed.
-            self._saved = deadline - self._clock()
+            # What was waited too long is owed.
+            self._saved -= self._clock() - begin
