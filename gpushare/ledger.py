@@ -385,6 +385,16 @@ class Ledger:
                 elif node in self._tally.row:
                     self._tally.remove_node(node)
 
+    def read_again(self, uid: str, now: float) -> None:
+        """Have a half assumed pod read and settled like a bind in doubt; what is charged stays."""
+        with self._lock:
+            entry = self._entries.get(uid)
+            if entry is None or entry.state is not State.ASSUMED:
+                self._assumptions.pop(uid, None)
+            elif uid not in self._assumptions:
+                doubtful = _Assumption(next(self._tokens), now, in_flight=False, suspect=True)
+                self._assumptions[uid] = doubtful
+
     def correct(self, pod: ObservedPod) -> None:
         """Charge a bound pod that is not charged where and as much as the API server shows.
 

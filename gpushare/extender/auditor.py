@@ -211,6 +211,9 @@ class Auditor:
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
             return finding.node not in ledger.drift()[0]
+        if finding.what == HALF and finding.pod is not None:
+            ledger.read_again(finding.pod.uid, self._clock())
+            return True
         if finding.what == SHAPE and finding.seen is not None:
             known = ledger.held()[1].get(finding.node)
             if known is not None:

@@ -374,12 +374,26 @@ def test_the_thread_goes_on_whatever_an_audit_meets(
     assert office.auditor.state()["audit_age_seconds"] >= 300
 
 
-def test_a_bind_of_ours_without_a_charge_is_told(office: Office) -> None:
+def test_a_bind_of_ours_without_a_charge_is_told_and_forgotten(office: Office) -> None:
     ref = PodRef("team", "new", "uid-new")
     office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
     office.ledger._take("uid-new")  # noqa: SLF001 -- as above
     office.audit(2)
-    assert office.told == [("half assumed", False)]
+    assert office.told == [("half assumed", True)]
+    assert office.ledger.overdue(1e9) == ()
+    office.ledger.check()
+
+
+def test_an_assumed_charge_that_nobody_settles_is_read_and_kept(office: Office) -> None:
+    ref = PodRef("team", "new", "uid-new")
+    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
+    charged = office.free()
+    office.ledger._assumptions.clear()  # noqa: SLF001 -- as above
+    office.audit(2)
+    assert office.told == [("half assumed", True)]
+    assert office.free() == charged
+    assert [each.ref for each in office.ledger.overdue(office.api.clock())] == [ref]
+    office.ledger.check()
 
 
 def test_narrowed_lets_nothing_become_free() -> None:
