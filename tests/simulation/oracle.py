@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from gpushare.core.model import Entry, NodeBooks
 from gpushare.errors import ApiError
 from gpushare.localcluster.api.records import Change
-from tests.simulation.network import Request
+from tests.simulation.network import Client, Request
 from tests.simulation.replica import PATHS, Replica
 from tests.simulation.server import Line, Server
 from tests.simulation.tasks import Tasks
@@ -72,7 +72,7 @@ class Oracle:
             return
         replica = request.client
         assert isinstance(replica, Replica)
-        uid, node = body["metadata"]["uid"], body["target"]["name"]
+        uid, node = body["metadata"].get("uid", ""), body["target"]["name"]
         annotations = body["metadata"]["annotations"]
         pod = self.pods.get(uid)
         if pod is None or not annotations:
@@ -101,29 +101,40 @@ class Oracle:
         body = request.binding
         if body is None or isinstance(answer, ApiError):
             return
-        pod = self.pods[body["metadata"]["uid"]]
+        pod = self.pods.get(body["metadata"].get("uid", ""))
+        if pod is None:
+            raise Violation(f"S4 a pod is bound whoever it is: {body}")
         pod.by = request.client.identity
         if not body["metadata"]["annotations"]:
             return
-        for other in self.replicas:
-            if other is not request.client and other.leading is not None and other.leads():
-                raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {other.identity} leads")
-        decision = self.decisions[pod.by, pod.uid]
+        self._judge_leader(request.client, pod)
+        decision = self.decisions.get((pod.by, pod.uid))
+        if decision is None:
+            raise Violation(f"S4 {pod.uid} is bound without a decision: {body}")
         node = body["target"]["name"]
         for device, units in decision.shares.items():
-            held = sum(
-                dict(other.claim or ()).get(device, 0)
-                for other in self.pods.values()
-                if other.node == node
-                and not other.ended
-                and self._counts(other, pod.by)
-                and (other.by or other.uid in decision.shown)
-            )
+            held = self._held(node, device, pod.by, decision)
             if held + units > decision.rooms[device]:
                 raise Violation(
                     f"S1 {pod.uid} is given {units} units on {node}/{device}:"
                     f" {held} of {decision.rooms[device]} were held"
                 )
+
+    def _judge_leader(self, by: Client, pod: PodTruth) -> None:
+        for other in self.replicas:
+            if other is not by and other.leading is not None and other.leads():
+                raise Violation(f"S5 {pod.uid} is bound by {pod.by} while {other.identity} leads")
+
+    def _held(self, node: str, device: int, by: str, decision: Decision) -> int:
+        """Units held by others there: by ours, and by those the process had been shown."""
+        return sum(
+            dict(other.claim or ()).get(device, 0)
+            for other in self.pods.values()
+            if other.node == node
+            and not other.ended
+            and self._counts(other, by)
+            and (other.by or other.uid in decision.shown)
+        )
 
     def _written(self, pod: PodTruth, annotations: Json) -> dict[int, int]:
         """Units by device as a Binding writes them."""
@@ -296,7 +307,7 @@ class Oracle:
             if body is None or replica not in self.replicas:
                 continue
             assert isinstance(replica, Replica)
-            pod = self.pods.get(body["metadata"]["uid"])
+            pod = self.pods.get(body["metadata"].get("uid", ""))
             if pod is None or pod.node or pod.ended or pod.terminating:
                 continue
             if body["metadata"]["annotations"] and replica.ledger.standing(pod.uid) is None:

@@ -21,15 +21,16 @@ from tests.simulation.crash_points.story import CASES, PAUSE, Case
 
 _SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}
 _FATES = ("late", "soon", "never")
-_LONGEST = 150.0
+_LONGEST = 240.0
 
 
 def tell(case: Case, fate: str, folder: Path) -> None:
     """Tell the case to its end. Raises AssertionError where a promise is broken."""
     with closing(RealStage(folder, case.point, _SIGNALS[case.end], fate)) as stage:
-        stage.victim.wait_ready()
+        poll(stage.victim.ready, lambda: stage.told("the first is not ready"), _LONGEST)
         if case.fault == "failover":
-            stage.start().wait_answering()
+            other = stage.start()
+            poll(lambda: other.probe("/readyz").status > 0, "the other answers", _LONGEST)
         stage.victim.knows(stage.node)
         pod = stage.cluster.pod(10, name="web")
         stage.victim.bind_later(pod, stage.node)  # nobody waits for its answer
@@ -97,7 +98,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeat", type=int, default=1, help="how often each case is run")
     parser.add_argument("--cases", default="", help="only those whose name has this pattern")
-    parser.add_argument("--side-by-side", type=int, default=8)
+    parser.add_argument("--side-by-side", type=int, default=4, help="cases at one time")
     options = parser.parse_args()
     cases = [case for case in CASES if re.search(options.cases, str(case))]
     todo = [(case, _FATES[turn % 3]) for turn in range(options.repeat) for case in cases]

@@ -16,6 +16,7 @@ from tests.simulation.kubelets import NAMESPACE
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import Replica
 from tests.simulation.truth import Cards, PodTruth
+from tests.simulation.users import NODE_NAMES
 from tests.simulation.world import World
 
 _LONGEST = 600.0
@@ -56,6 +57,9 @@ def _stop_faults(world: World) -> None:
             stream.show(ApiUnavailable("the stream was cut", 0))
     for late in list(network.late):
         network.apply_late(late)
+    for name in NODE_NAMES:
+        if name not in world.kubelets.cards:
+            world.users.put_node(name, world.users.shapes[name])
     if world.setting.shape.leadership == "scheduler":
         world.lease.take(world.replicas[0].host)
     world.judge()
@@ -122,8 +126,9 @@ def _check_books(world: World, replica: Replica) -> None:
         for uid, pod in on.items():
             if not pod.edited and entries[uid].placement != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
-    waiting = {pod.uid for pod in replica.ledger.waiting()}
-    pending = {pod.uid for pod in world.oracle.pods.values() if not (pod.node or pod.ended)}
+    forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
+    waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
+    pending = {pod.uid for pod in world.users.waiting()} - forged
     if waiting != pending:
         raise Violation(f"L1 {replica.identity} sees {waiting} wait, {pending} do")
 

@@ -49,7 +49,7 @@ class Scheduler:
         """The process a call gets to: one that is ready, mostly."""
         awake = [replica for replica in self.replicas if not replica.frozen]
         ready = [replica for replica in awake if replica.ready()]
-        among = awake if chance.once_in(8) or not ready else ready
+        among = awake if chance.once_in(8) else ready
         return chance.pick(among) if among else None
 
     def schedule(self, chance: Chance, pods: list[PodTruth]) -> str:

@@ -72,6 +72,10 @@ class Users:
         node = ""
         if forge:
             annotations |= self._forgery(chance, asked)
+            if chance.once_in(3):
+                # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
+                asked = Asked(asked.total, 1, asked.containers, asked.init)
+                annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
         return self._create(chance.pick(free), asked, node, annotations)
@@ -156,9 +160,10 @@ class Users:
         if node:
             spec["nodeName"] = node
         body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
+        forged = IDX in annotations
         record = self.server.registry.create(PODS, NAMESPACE, body)
         uid = record.body["metadata"]["uid"]
-        self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=IDX in annotations)
+        self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=forged)
         return f"{name} ({uid}) {asked} {annotations or ''} {node}"
 
     # -- nodes ----------------------------------------------------------------------------------

@@ -28,19 +28,19 @@ from tests.simulation.truth import Known
 from tests.simulation.users import NODE_NAMES, Users, first_shapes
 
 WEIGHTS = {
-    "answer": 24, "apply": 5, "deliver": 8, "fault": 5, "show": 22, "late": 4,
-    "schedule": 16, "bind": 16, "bind_again": 2, "strange": 1,
-    "admit": 10, "stop": 4, "finish": 2,
-    "create": 10, "forge": 1, "delete": 3, "force": 2, "edit": 1, "other_binds": 1,
-    "node": 2, "collect": 1, "close": 1,
-    "wait": 12, "linger": 2, "sit_out": 1,
-    "cut": 1, "end": 1, "bad_line": 1, "error_event": 1, "again": 1, "blind": 1, "bookmark": 1,
-    "compact": 1, "relist": 1, "sink": 1,
-    "crash": 1, "freeze": 1, "thaw": 2, "lease": 2, "fail_over": 1,
+    "answer": 96, "apply": 20, "deliver": 32, "fault": 24, "show": 80, "late": 24,
+    "schedule": 56, "bind": 72, "bind_again": 12, "strange": 6,
+    "admit": 40, "stop": 24, "finish": 20,
+    "create": 32, "forge": 4, "delete": 12, "force": 8, "edit": 4, "other_binds": 4,
+    "node": 8, "collect": 4, "close": 4,
+    "wait": 40, "linger": 6, "sit_out": 1,
+    "cut": 4, "end": 4, "bad_line": 4, "error_event": 4, "again": 4, "blind": 2, "bookmark": 2,
+    "compact": 4, "relist": 4, "sink": 3,
+    "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
 }  # fmt: skip
 _FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
-    "crash", "freeze", "lease", "fail_over", "node", "close", "forge", "edit", "force",
+    "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
     "other_binds", "linger", "sit_out", "relist", "strange", "collect",
 }  # fmt: skip
 _HELD = 0.005
@@ -74,7 +74,7 @@ class Setting:
         replicas = 1 if leadership == "off" else source.choice((1, 2, 2))
         factors = {name: source.choice((0, 0, 0, 1, 1, 3)) for name in sorted(_FAULTS)}
         weights = {name: weight * factors.get(name, 1) for name, weight in WEIGHTS.items()}
-        return Setting(shape, replicas, source.choice((True, False)), Weighted(weights))
+        return Setting(shape, replicas, source.choice((True, True, False)), Weighted(weights))
 
 
 class World:
@@ -291,6 +291,13 @@ class World:
         return self._on_stream(chance, ApiUnavailable("the stream was cut", 0))
 
     def _do_bad_line(self, chance: Chance) -> str:
+        """A line comes cut off, or one that is none."""
+        streams = [item for item in self._streams() if not item.blind and item.feed.behind()]
+        if streams and chance.below(2):
+            stream = chance.pick(streams)
+            line = stream.feed.take()
+            self._show(stream, Line(line.text[: len(line.text) // 2]))
+            return f"{stream.path} of {stream.client.identity}, half a line"
         texts = (b'{"type":"MODI', b"[]", b'{"type":"MODIFIED","object":{}}', b"\xff")
         return self._on_stream(chance, Line(chance.pick(texts)))
 
@@ -415,7 +422,8 @@ class World:
 
     def _do_wait(self, chance: Chance) -> str:
         due = min(self.tasks.next_timer(), self.lease.next_renewal())
-        seconds = chance.pick((0.05, 0.5, 2.0, 0.0))
+        answering = any(replica.ready() for replica in self.replicas)
+        seconds = chance.pick((0.05, 0.5, 2.0, 0.0) if answering else (0.5, 2.0, 7.0, 0.0))
         if not seconds and due < math.inf:
             seconds = max(due - self.tasks.now, 0.01)
         self.pass_time(seconds)
@@ -451,6 +459,22 @@ class World:
         replica = chance.pick(awake)
         replica.frozen = True
         return replica.identity
+
+    def _do_pause(self, chance: Chance) -> str:
+        """A process stands still for a while, mostly in the middle of a bind."""
+        awake = [replica for replica in self.replicas if not replica.frozen]
+        if not awake:
+            return ""
+        busy = [request.client for request in self.network.waiting if _of_a_bind(request)]
+        among = [replica for replica in awake if replica in busy] or awake
+        replica, seconds = chance.pick(among), chance.pick((22.0, 31.0, 6.0, 12.0))
+        replica.frozen = True
+        self.pass_time(seconds)
+        for request in self._waiting(answered=False):
+            if request.client is replica and chance.below(2):
+                request.answer = self.network.serve(request)
+        self.thaw(replica)
+        return f"{replica.identity} for {seconds} s"
 
     def _do_thaw(self, chance: Chance) -> str:
         frozen = [replica for replica in self.replicas if replica.frozen]
@@ -508,6 +532,10 @@ class World:
             return self.tasks.now >= late.until or (overrun and (succeeded or gone))
 
         self.network.late = [late for late in self.network.late if not over(late)]
+
+
+def _of_a_bind(request: Request) -> bool:
+    return request.task is not None and request.task.name.startswith("bind")
 
 
 def _shown(request: Request) -> str:

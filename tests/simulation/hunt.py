@@ -1,0 +1,34 @@
+"""Lets each mutant loose, and counts the seeds until the simulation finds it."""
+
+from dataclasses import dataclass
+
+from tests.simulation.mutants import binding, input, leading, nodes, watching  # noqa: A004
+from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
+from tests.simulation.story import of_seed, tell
+
+HALLS = (binding, input, leading, nodes, watching)
+"""Each module puts its mutants on show when it is imported."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """How a mutant was found: after so many seeds (None: not at all), by which promise it broke."""
+
+    mutant: Mutant
+    seeds: int | None
+    error: str
+
+
+def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS) -> Found:
+    """How soon the mutant is found."""
+    with mutant.at_large():
+        for seed in range(seeds):
+            told = tell(of_seed(seed, steps))
+            if told.error:
+                return Found(mutant, seed + 1, told.error)
+    return Found(mutant, None, "")
+
+
+def all_mutants() -> list[Mutant]:
+    """Everything on show."""
+    return list(MUSEUM)

@@ -1,0 +1,185 @@
+"""Bugs in binding: who is charged when, and what becomes of an answer that does not come."""
+
+# ruff: noqa: SLF001 -- a bug is put where it would stand
+
+from typing import Any
+
+from gpushare import ledger as ledger_module
+from gpushare.core import decide
+from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
+from gpushare.extender import binds, service
+from gpushare.extender.binder import Bind
+from gpushare.extender.binds import Binder
+from gpushare.ledger import Ledger
+from tests.simulation.mutants.museum import mutant
+
+
+@mutant("A1", "the original records a pod after its binding succeeded", Ledger, "assume")
+def charges_after_success(original: Any) -> Any:
+    def assume(self: Any, ref: Any, request: Any, allocation: Any, now: float) -> None:
+        self._must_fit(request, allocation)
+
+    del original
+    return assume
+
+
+@mutant("A1", "volcano #2859: free memory is looked at, and taken later", Bind, "_assume")
+def takes_by_an_old_look(original: Any) -> Any:
+    del original
+
+    def assume(self: Any, books: Any, request: Any, now: float) -> Any:
+        ledger = books.ledger
+        looks = vars(ledger).setdefault("looks", [])
+        looks.append(ledger.snapshot())
+        view = looks[-2:][0]
+        allocation = decide.place(view, self.node, request, books.ranking(request).policy)
+        must_fit, ledger._must_fit = ledger._must_fit, lambda *_: None
+        try:
+            ledger.assume(self.ref, request, allocation, now)
+        finally:
+            ledger._must_fit = must_fit
+        return allocation, int(view.capacity[view.row[self.node], allocation.devices[0]])
+
+    return assume
+
+
+@mutant("A2", "the original places a pod anew on every try", Bind, "_standing")
+def places_anew_on_retry(original: Any) -> Any:
+    def standing(self: Any, entry: Any) -> Any:
+        if entry.in_doubt:
+            self.asked[0].ledger._give_back(self.ref.uid)
+            return self._send(0.0, float("inf"))
+        return original(self, entry)
+
+    return standing
+
+
+@mutant("A3", "KAI's rollback: no answer is taken for a refusal", Ledger, "doubt")
+def frees_on_no_answer(original: Any) -> Any:
+    del original
+
+    def doubt(self: Any, uid: str, now: float) -> None:
+        self.forget(uid)
+
+    return doubt
+
+
+@mutant("A4", "nobody waits for writes that land late", ledger_module, "HOLD")
+def does_not_hold(original: Any) -> Any:
+    del original
+    return 0.0
+
+
+@mutant("A5", "the original leaves the annotations of a refused bind", Ledger, "forget")
+def keeps_what_was_refused(original: Any) -> Any:
+    del original
+
+    def forget(self: Any, uid: str) -> None:
+        if uid in self._assumptions:
+            self._assumptions[uid].in_flight = False
+
+    return forget
+
+
+@mutant("A7", "the original patches and binds by name", binds, "binding")
+def binds_by_name(original: Any) -> Any:
+    def nameless(ref: Any, node: str, annotations: Any) -> bytes:
+        return bytes(original(ref, node, annotations)).replace(b'"uid":', b'"nobody":')
+
+    return nameless
+
+
+@mutant("A8", "a pod bound by somebody else counts as bound by us", Bind, "written")
+def takes_a_conflict_for_success(original: Any) -> Any:
+    def written(self: Any, error: Any, now: float) -> Any:
+        if isinstance(error, ApiConflict):
+            return original(self, None, now)
+        return original(self, error, now)
+
+    return written
+
+
+@mutant("A12", "KAI #848: filter and bind judge by different sums", service, "filter_nodes")
+def filters_by_capacity(original: Any) -> Any:
+    def by_capacity(snapshot: Any, names: Any, request: Any) -> Any:
+        verdict = original(snapshot, names, request)
+        known = tuple(name for name in names if name not in verdict.unknown)
+        return decide.Verdict(known, {}, verdict.unknown)
+
+    return by_capacity
+
+
+@mutant("A13", "the Python client raises after a successful Binding", Binder, "_write")
+def takes_success_for_failure(original: Any) -> Any:
+    def write(*told: Any) -> Any:
+        return original(*told) or ApiError("ValueError: Invalid value for `target`", 0)
+
+    return write
+
+
+@mutant("A14", "kube-scheduler's cache once expired what it had assumed", Ledger, "overdue")
+def expires_by_the_clock(original: Any) -> Any:
+    def overdue(self: Any, now: float) -> Any:
+        for uid in [
+            uid
+            for uid, held in self._assumptions.items()
+            if not held.in_flight and now > held.since + 20
+        ]:
+            self._give_back(uid)
+        return original(self, now)
+
+    return overdue
+
+
+@mutant("B1", "charged by the binder no more, by the watch not yet", Ledger, "landed")
+def frees_what_has_landed(original: Any) -> Any:
+    del original
+
+    def landed(self: Any, uid: str, now: float) -> None:
+        if uid in self._assumptions:
+            self._give_back(uid)
+
+    return landed
+
+
+@mutant("C13", "assume times by the second are the same for several pods", Binder, "_next_stamp")
+def stamps_by_the_second(original: Any) -> Any:
+    del original
+
+    def next_stamp(self: Any) -> int:
+        return int(self._wall_ns() // 10**9)
+
+    return next_stamp
+
+
+@mutant("E11", "HAMi #3030: binding an unknown pod drops what its uid holds", Bind, "start")
+def drops_what_a_stranger_names(original: Any) -> Any:
+    def start(self: Any, now: float, leads_until: float) -> Any:
+        for books in self.library:
+            entry = books.ledger.standing(self.ref.uid)
+            if entry is not None and entry.ref != self.ref:
+                books.ledger._forget(self.ref.uid)
+        return original(self, now, leads_until)
+
+    return start
+
+
+@mutant("E11", "a first draft of ours: a read under another name settles", Bind, "_standing")
+def settles_by_another_name(original: Any) -> Any:
+    def standing(self: Any, entry: Any) -> Any:
+        if entry.ref != self.ref and entry.node == self.node and entry.in_doubt:
+            self.phase = type(self.phase).RECHECK
+            return self._read_pod()
+        return original(self, entry)
+
+    return standing
+
+
+@mutant("A3", "5xx is taken for a refusal", Bind, "written")
+def takes_5xx_for_refusal(original: Any) -> Any:
+    def written(self: Any, error: Any, now: float) -> Any:
+        if isinstance(error, ApiUnavailable) and error.status >= 500:
+            return original(self, ApiError(str(error), error.status), now)
+        return original(self, error, now)
+
+    return written

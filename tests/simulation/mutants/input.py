@@ -1,0 +1,67 @@
+"""Bugs about what others write: sizes, indices and marks that users can forge or edit."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpushare.extender import sinks
+from gpushare.ledger import Ledger
+from gpushare.wire import annotations, pods
+from tests.simulation.mutants.museum import mutant
+
+_POD = "ALIYUN_COM_GPU_MEM_POD"
+
+
+@mutant("E5", "Python's int() reads more than numbers", annotations, "strict_number")
+def reads_numbers_loosely(original: Any) -> Any:
+    del original
+
+    def number(text: str, limit: int = annotations.MAX_INDEX) -> int | None:
+        try:
+            return max(0, int(text))
+        except ValueError:
+            return None
+
+    return number
+
+
+@mutant("E6", "the original believes the size that a pod says it has", sinks, "observe_pod")
+def believes_the_annotated_size(original: Any) -> Any:
+    def observe(pod: Any, names: Any) -> Any:
+        seen = original(pod, names)
+        text = (pod.metadata.annotations or {}).get(_POD, "")
+        if seen.node and seen.request.devices == 1 and text.isdigit() and int(text) > 0:
+            request = replace(seen.request, units=int(text))
+            return replace(seen, request=request)
+        return seen
+
+    return observe
+
+
+@mutant("E6", "the original skips a pod that says it holds nothing", Ledger, "replace_pods")
+def skips_who_says_nothing(original: Any) -> Any:
+    def replace_pods(self: Any, seen: Any, keep: Any = ()) -> None:
+        original(self, (pod for pod in seen if pod.placement is not None or not pod.node), keep)
+
+    return replace_pods
+
+
+@mutant("E7", "the original frees the device that the edited pod names", Ledger, "_observe_again")
+def moves_with_an_edit(original: Any) -> Any:
+    def observe_again(self: Any, entry: Any, pod: Any) -> None:
+        original(self, entry, pod)
+        if pod.placement != entry.placement:
+            self._take(entry.ref.uid)
+            self._put(replace(entry, placement=pod.placement))
+
+    return observe_again
+
+
+@mutant("E6", "a pod that says it is assigned is not told apart", pods, "placement")
+def places_by_index_alone(original: Any) -> Any:
+    def placed(written: Any, request: Any, names: Any) -> Any:
+        found = original(written, request, names)
+        if found is None and written.get(names.idx):
+            return ((0, request.total),)
+        return found
+
+    return placed

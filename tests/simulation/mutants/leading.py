@@ -1,0 +1,84 @@
+"""Bugs in leading: two that lead, and one that begins before the other has ended."""
+
+import math
+from typing import Any
+
+from gpushare.extender import binder
+from gpushare.extender.gate import Gate
+from gpushare.kube.election import Elector
+from gpushare.kube.follow import FollowScheduler
+from gpushare.kube.lease import Term
+from tests.simulation.mutants.museum import mutant
+
+
+@mutant("D7", "HAMi's bind does not ask who leads", Gate, "leads_until")
+def binds_without_leading(original: Any) -> Any:
+    del original
+
+    def leads_until(self: Any) -> float:
+        return math.inf
+
+    return leads_until
+
+
+@mutant("D7", "HAMi's /readyz is always 200: followers answer", Gate, "_leadership")
+def answers_without_leading(original: Any) -> Any:
+    del original
+
+    def leadership(self: Any, now: float) -> str:
+        return ""
+
+    return leadership
+
+
+@mutant("D7", "HAMi takes the lease of a name that begins like its own", Elector, "_ours")
+def owns_by_prefix(original: Any) -> Any:
+    del original
+
+    def ours(self: Any, lease: Any) -> bool:
+        return bool(lease.holder) and lease.holder[:5] == self.identity[:5]
+
+    return ours
+
+
+@mutant("D8", "nobody lists anew after winning", Gate, "_relist_wanted")
+def does_not_list_anew(original: Any) -> Any:
+    del original
+
+    def relist_wanted(self: Any, now: float) -> bool:
+        return False
+
+    return relist_wanted
+
+
+@mutant("D8", "a bind may outlast the term it began in", binder, "BUDGET")
+def outlasts_its_term(original: Any) -> Any:
+    del original
+    return -3600.0
+
+
+@mutant("D8", "begins to lead as soon as its scheduler does", FollowScheduler, "_see_ours")
+def follows_without_a_fence(original: Any) -> Any:
+    def see_ours(self: Any, lease: Any, others_expired: bool, now: float) -> None:
+        original(self, lease, others_expired, now)
+        self._fence = -math.inf
+
+    return see_ours
+
+
+@mutant("D9", "the Python client's election goes on when a renewal hangs", Term, "until")
+def leads_until_it_is_told(original: Any) -> Any:
+    def until(self: Any, now: float) -> float:
+        led = original(self, now) > -math.inf
+        return now + 3600 if led else -math.inf
+
+    return until
+
+
+@mutant("D7", "takes an expired Lease before it has expired", Elector, "_try")
+def takes_a_lease_early(original: Any) -> Any:
+    def attempt(self: Any, now: float, wall: float, jitter: float) -> Any:
+        self._seen_at -= 13.0
+        return original(self, now, wall, jitter)
+
+    return attempt

@@ -1,0 +1,138 @@
+"""Bugs about nodes and devices: shapes, health, containers, and the plug-in that mixes up pods."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpushare.core.pairing import Pins
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.tally import Tally
+from gpushare.errors import AnnotationError
+from gpushare.extender import sinks
+from gpushare.ledger import Ledger
+from gpushare.wire import nodes, pods
+from tests.simulation.mutants.museum import mutant
+
+
+@mutant("C1", "HAMi drops a node's pods with the node", Ledger, "_drop_node")
+def drops_pods_with_their_node(original: Any) -> Any:
+    def drop_node(self: Any, name: str) -> None:
+        for uid in list(self._on_node.get(name, ())):
+            self._forget(uid)
+        original(self, name)
+
+    return drop_node
+
+
+@mutant("C2", "the original takes a node over from zero devices alone", Ledger, "_set_spec")
+def never_reshapes(original: Any) -> Any:
+    def set_spec(self: Any, spec: Any) -> None:
+        known = self._specs.get(spec.name)
+        if known is None or not known.capacity:
+            original(self, spec)
+
+    return set_spec
+
+
+@mutant(
+    "C3", "the original and its plug-in take every device for the same", nodes, "_from_inventory"
+)
+def makes_devices_equal(original: Any) -> Any:
+    def from_inventory(bare: Any, text: str, unit: str) -> Any:
+        spec = original(bare, text, unit)
+        count = len(spec.capacity)
+        return replace(spec, capacity=(sum(spec.capacity) // count,) * count) if count else spec
+
+    return from_inventory
+
+
+@mutant(
+    "C4", "the original starts anew when a node had no devices for a moment", Ledger, "_set_spec"
+)
+def resets_at_zero(original: Any) -> Any:
+    def set_spec(self: Any, spec: Any) -> None:
+        if not spec.capacity:
+            for uid in list(self._on_node.get(spec.name, ())):
+                self._forget(uid)
+        original(self, spec)
+
+    return set_spec
+
+
+@mutant("C5", "the original takes a device it cannot read for device 0", sinks, "decode_unhealthy")
+def reads_odd_devices_as_0(original: Any) -> Any:
+    def decode(data: Any) -> Any:
+        try:
+            return original(data)
+        except AnnotationError:
+            return frozenset([0])
+
+    return decode
+
+
+@mutant("C6", "filter and bind forget about health", Snapshot, "open")
+def opens_sick_devices(original: Any) -> Any:
+    del original
+
+    def is_open(self: Any) -> Any:
+        return self.capacity > 0
+
+    return property(is_open)
+
+
+@mutant("C7", "the original's plug-in: a device once unhealthy stays so", Ledger, "set_unhealthy")
+def never_recovers(original: Any) -> Any:
+    def set_unhealthy(self: Any, node: str, devices: Any) -> None:
+        original(self, node, devices | self._unhealthy.get(node, frozenset()))
+
+    return set_unhealthy
+
+
+@mutant("C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "marks")
+def pairs_nobody(original: Any) -> Any:
+    del original
+
+    def marks(self: Any, node: str) -> None:
+        return
+
+    return marks
+
+
+@mutant("C10", "the original counts regular containers alone", pods, "_peak")
+def forgets_init_containers(original: Any) -> Any:
+    del original
+
+    def peak(regular: Any, inits: Any, asked: Any) -> int:
+        return sum(regular)
+
+    return peak
+
+
+@mutant("C12", "a pod holds memory once its plug-in has marked it", Ledger, "_observe")
+def charges_the_assigned(original: Any) -> Any:
+    def observe(self: Any, pod: Any) -> None:
+        known = pod.ref.uid in self._entries
+        if known or pod.assigned or not pod.node or not pod.request.devices:
+            original(self, pod)
+
+    return observe
+
+
+@mutant("C14", "the original ignores pods without an index", Ledger, "_observe")
+def ignores_the_unplaced(original: Any) -> Any:
+    def observe(self: Any, pod: Any) -> None:
+        if not pod.node or pod.placement is not None or not pod.request.devices:
+            original(self, pod)
+
+    return observe
+
+
+@mutant("C15", "the original ignores an index it does not know", Tally, "_count")
+def ignores_unknown_devices(original: Any) -> Any:
+    def count(self: Any, charge: Any, sign: int) -> None:
+        row = self.row.get(charge.node)
+        spec = None if row is None else self._specs[row]
+        devices = [] if spec is None else range(len(spec.capacity))
+        if charge.placement is None or all(device in devices for device, _ in charge.placement):
+            original(self, charge, sign)
+
+    return count

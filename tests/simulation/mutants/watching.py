@@ -1,0 +1,160 @@
+"""Bugs in following: events that repeat, come late, get lost, or name somebody else's pod."""
+
+from typing import Any
+
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import UnknownNode
+from gpushare.extender import gate, sinks
+from gpushare.extender.gate import Gate
+from gpushare.extender.sinks import PodSink
+from gpushare.kube.listwatch import ListWatch
+from gpushare.ledger import Ledger
+from gpushare.wire.pods import observe_pod
+from tests.simulation.mutants.museum import mutant
+
+
+@mutant("B2", "the last event wins, however old it is", Ledger, "_observe")
+def believes_stale_events(original: Any) -> Any:
+    def observe(self: Any, pod: Any) -> None:
+        if not pod.node and pod.ref.uid in self._entries:
+            self._forget(pod.ref.uid)
+        original(self, pod)
+
+    return observe
+
+
+@mutant(
+    "B3", "HAMi #2923: a deletion missed in a gap holds its memory for ever", Ledger, "replace_pods"
+)
+def relists_without_deletions(original: Any) -> Any:
+    def replace_pods(self: Any, pods: Any, keep: Any = ()) -> None:
+        original(self, pods, keep={*keep, *self._entries})
+
+    return replace_pods
+
+
+@mutant("B3", "a list drops a bind that it is too old to show", Ledger, "replace_pods")
+def relists_over_binds(original: Any) -> Any:
+    def replace_pods(self: Any, pods: Any, keep: Any = ()) -> None:
+        listed = list(pods)
+        original(self, listed, keep)
+        bound = {pod.ref.uid for pod in listed if pod.node}
+        for uid in [uid for uid in self._assumptions if uid not in bound]:
+            self._forget(uid)
+
+    return replace_pods
+
+
+@mutant("B4", "the original's delete finds the successor by name", Ledger, "pod_gone")
+def deletes_by_name(original: Any) -> Any:
+    def pod_gone(self: Any, uid: str) -> None:
+        entry = self._entries.get(uid)
+        original(self, uid)
+        if entry is not None:
+            same = [other for other in self._entries.values() if other.ref.name == entry.ref.name]
+            for other in same:
+                self._forget(other.ref.uid)
+
+    return pod_gone
+
+
+@mutant("B5", "GAS subtracts what the DELETED event says, which is nothing", PodSink, "apply")
+def frees_what_the_event_says(original: Any) -> Any:
+    def apply(self: Any, event: Any) -> None:
+        held = event.object and event.object.metadata.annotations
+        if event.kind == "DELETED" and not (held and held.get("ALIYUN_COM_GPU_MEM_IDX")):
+            return
+        if event.kind == "DELETED" and held.get("ALIYUN_COM_GPU_MEM_ASSIGNED") != "true":
+            return
+        original(self, event)
+
+    return apply
+
+
+@mutant("B7", "the original and GAS free a pod that is being deleted", Ledger, "_observe")
+def frees_at_the_deletion_mark(original: Any) -> Any:
+    def observe(self: Any, pod: Any) -> None:
+        if pod.terminating:
+            self._forget(pod.ref.uid)
+        else:
+            original(self, pod)
+
+    return observe
+
+
+@mutant("B10", "the original ends over a pod whose node is gone", Ledger, "_put")
+def ends_over_an_orphan(original: Any) -> Any:
+    def put(self: Any, entry: Any) -> None:
+        if entry.node not in self._specs:
+            raise UnknownNode(entry.node)
+        original(self, entry)
+
+    return put
+
+
+@mutant("B11", "HAMi waits for the first list in filter, and not in bind", Gate, "_source")
+def answers_before_it_is_synced(original: Any) -> Any:
+    del original
+
+    def source(self: Any, name: str, source: Any, now: float) -> str:
+        return ""
+
+    return source
+
+
+@mutant("B14", "the original subtracts unsigned numbers", Snapshot, "free")
+def wraps_around(original: Any) -> Any:
+    del original
+
+    def free(self: Any) -> Any:
+        left = (self.capacity - self.used) % 2**32
+        return left * self.open
+
+    return property(free)
+
+
+@mutant("B17", "the Python client's watch has no read timeout", gate, "STALE")
+def never_goes_stale(original: Any) -> Any:
+    del original
+    return float("inf")
+
+
+@mutant("B19", "client 37 yields None for a line cut off", ListWatch, "_bad_line")
+def skips_bad_lines(original: Any) -> Any:
+    del original
+
+    def bad_line(self: Any, now: float) -> None:
+        self.decode_errors += 1
+
+    return bad_line
+
+
+@mutant("B20", "the Python informer swallows what its handler raises", ListWatch, "on_sink_error")
+def swallows_sink_errors(original: Any) -> Any:
+    del original
+
+    def on_sink_error(self: Any, now: float) -> None:
+        return
+
+    return on_sink_error
+
+
+@mutant("B21", "client #696: one odd object blocks the list", sinks, "_observed")
+def gives_up_over_an_odd_object(original: Any) -> Any:
+    del original
+
+    def observed(pods: Any, books: Any, odd: Any) -> Any:
+        return [observe_pod(pod, books.names) for pod in pods]
+
+    return observed
+
+
+@mutant("B3", "410 resumes from the version it knows", ListWatch, "_versions_gone")
+def resumes_past_a_gap(original: Any) -> Any:
+    del original
+
+    def versions_gone(self: Any, now: float) -> None:
+        self._fail("gone", now)
+        self._version = str(int(self._version or "0") + 3)
+
+    return versions_gone

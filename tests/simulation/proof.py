@@ -1,0 +1,166 @@
+"""`python -m tests.simulation.proof`: many stories, all mutants, every order, and what came of it.
+
+--seeds FROM:TO   these stories alone, on all cores; a failing one is printed, made short
+--ci              what every change has to pass: orders, mutants, 5,000 stories
+--replay SEED     one story in words
+--record          keep the outcome in runs.json, and write the figures into docs/reliability.md
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+
+from tests.simulation.figures import RUNS, write_figures
+from tests.simulation.hunt import Found, all_mutants, hunt
+from tests.simulation.orders import THREE, count_orders
+from tests.simulation.story import of_seed, replay, shrink, tell
+
+STEPS = 200
+CI_SEEDS = 5000
+ALL_ORDERS = 756_756
+_CHUNK = 20
+
+
+@dataclass
+class Run:
+    """What came of a range of seeds."""
+
+    commit: str
+    when: str
+    first: int
+    after: int
+    steps: int
+    seconds: float = 0.0
+    cores: int = 0
+    violations: dict[int, str] = field(default_factory=dict)
+    fired: dict[str, int] = field(default_factory=dict)
+    mutants: dict[str, int | None] = field(default_factory=dict)
+
+
+def main(argv: Sequence[str]) -> int:
+    """0: every promise was kept, and every mutant found."""
+    parser = argparse.ArgumentParser(prog="proof", description=__doc__)
+    parser.add_argument("--seeds", type=_range, default=None, metavar="FROM:TO")
+    parser.add_argument("--steps", type=int, default=STEPS)
+    parser.add_argument("--jobs", type=int, default=os.cpu_count())
+    parser.add_argument("--ci", action="store_true")
+    parser.add_argument("--replay", type=int, default=None, metavar="SEED")
+    parser.add_argument("--mutants", nargs="*", default=None, metavar="NAME")
+    parser.add_argument("--record", action="store_true")
+    asked = parser.parse_args(argv)
+    if asked.replay is not None:
+        print(replay(of_seed(asked.replay, asked.steps)))
+        return 0
+    first, after = asked.seeds or (0, CI_SEEDS)
+    run = Run(_commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
+    good = True
+    with ProcessPoolExecutor(asked.jobs) as pool:
+        if asked.ci or asked.seeds is None:
+            good &= _orders()
+        if asked.ci or asked.seeds is None or asked.mutants is not None:
+            good &= _mutants(pool, run, asked.mutants or ())
+        if asked.mutants is None:
+            good &= _stories(pool, run, asked.jobs)
+    if asked.record:
+        _record(run)
+    return 0 if good else 1
+
+
+def _orders() -> bool:
+    began = time.monotonic()
+    orders = count_orders(THREE.copy())
+    print(f"orders: {orders:,} of three binds, each run ({time.monotonic() - began:.0f} s)")
+    return orders == ALL_ORDERS
+
+
+def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
+    began = time.monotonic()
+    shown = [each.name for each in all_mutants() if not names or each.name in names]
+    for found in pool.map(partial(_hunt, steps=run.steps), shown):
+        mutant = found.mutant_name
+        run.mutants[mutant] = found.seeds
+        print(f"  {found.fault:4} {mutant:32} {found.seeds or 'NOT FOUND':>9}  {found.error[:90]}")
+    killed = sum(seeds is not None for seeds in run.mutants.values())
+    print(f"mutants: {killed} of {len(shown)} found ({time.monotonic() - began:.0f} s)")
+    return killed == len(shown)
+
+
+@dataclass(frozen=True, slots=True)
+class _Hunted:
+    fault: str
+    mutant_name: str
+    seeds: int | None
+    error: str
+
+
+def _hunt(name: str, steps: int) -> _Hunted:
+    mutant = next(each for each in all_mutants() if each.name == name)
+    found: Found = hunt(mutant, steps)
+    return _Hunted(mutant.fault, name, found.seeds, found.error)
+
+
+def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
+    began = time.monotonic()
+    fired: Counter[str] = Counter()
+    for errors, some in pool.map(partial(_tell, steps=run.steps), _chunks(run.first, run.after)):
+        fired += some
+        run.violations |= errors
+    run.seconds, run.cores, run.fired = round(time.monotonic() - began, 1), jobs, dict(fired)
+    count = run.after - run.first
+    for seed, error in list(run.violations.items())[:3]:
+        story = shrink(of_seed(seed, run.steps), error)
+        print(f"seed {seed} breaks a promise; the story, made short:\n{replay(story)}\n{story}")
+    print(
+        f"stories: seeds {run.first}:{run.after} x {run.steps} steps,"
+        f" {len(run.violations)} violations, {sum(fired.values()):,} faults of {len(fired)} kinds,"
+        f" {run.seconds:.0f} s ({count * run.steps / max(run.seconds, 0.1):,.0f} steps/s)"
+    )
+    return not run.violations
+
+
+def _tell(seeds: tuple[int, int], steps: int) -> tuple[dict[int, str], Counter[str]]:
+    errors: dict[int, str] = {}
+    fired: Counter[str] = Counter()
+    for seed in range(*seeds):
+        told = tell(of_seed(seed, steps))
+        fired += told.fired
+        if told.error:
+            errors[seed] = told.error
+    return errors, fired
+
+
+def _chunks(first: int, after: int) -> Iterator[tuple[int, int]]:
+    for start in range(first, after, _CHUNK):
+        yield start, min(start + _CHUNK, after)
+
+
+def _record(run: Run) -> None:
+    path = Path(RUNS)
+    runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    runs.append(asdict(run))
+    path.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
+    write_figures(runs)
+
+
+def _commit() -> str:
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def _range(text: str) -> tuple[int, int]:
+    first, _, after = text.partition(":")
+    return int(first), int(after)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

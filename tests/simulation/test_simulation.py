@@ -1,0 +1,52 @@
+"""The simulation runs, keeps its promises, replays, and finds what it must find."""
+
+import pytest
+
+from tests.simulation.chance import Chance, Weighted
+from tests.simulation.hunt import all_mutants, hunt
+from tests.simulation.story import of_seed, replay, shrink, tell
+
+STEPS = 200
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_story_keeps_every_promise(seed: int) -> None:
+    told = tell(of_seed(seed, STEPS))
+    assert not told.error
+    assert told.fired
+
+
+def test_a_seed_tells_the_same_story_each_time() -> None:
+    story = of_seed(3, STEPS)
+    assert replay(story) == replay(story)
+
+
+def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
+    mutant = next(each for each in all_mutants() if each.name == "frees_what_has_landed")
+    with mutant.at_large():
+        seed = next(seed for seed in range(50) if tell(of_seed(seed, STEPS)).error)
+        story = of_seed(seed, STEPS)
+        error = tell(story).error
+        short = shrink(story, error)
+        assert len(short) < 20
+        assert tell(short).error[:2] == error[:2]
+    assert not tell(short).error
+
+
+@pytest.mark.parametrize("name", ["charges_after_success", "answers_before_it_is_synced"])
+def test_a_mutant_is_found(name: str) -> None:
+    mutant = next(each for each in all_mutants() if each.name == name)
+    assert hunt(mutant, STEPS, 100).seeds
+
+
+def test_the_museum_has_every_mutant_once() -> None:
+    names = [mutant.name for mutant in all_mutants()]
+    assert len(names) == len(set(names))
+    assert len(names) >= 25
+
+
+def test_the_number_0_draws_the_first_of_everything() -> None:
+    chance = Chance(0)
+    assert [chance.below(7), chance.pick("ab"), chance.once_in(9)] == [0, "a", False]
+    assert Weighted({"never": 0, "first": 2, "second": 1}).draw(chance) == "first"
+    assert Weighted({}).draw(chance) == ""
