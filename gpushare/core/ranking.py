@@ -50,7 +50,7 @@ class Judgement:
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
+class Known:
     """What is remembered of a kind: true for this generation, and never changed.
 
     best, devices: (V, N) the value of the best device and which it is; V is 1, or 2 for those in
@@ -96,7 +96,7 @@ class Ranking:
         self._pressing = policy if isinstance(policy, Pressing) else None
         self._kinds = kinds
         self._fits = fits
-        self._memo: dict[Kind, _Known] = {}
+        self._memo: dict[Kind, Known] = {}
         self._goods: _Goods | None = None
 
     @property
@@ -136,7 +136,7 @@ class Ranking:
             worth -= np.where(idle, cost[1][:, None], cost[0][:, None])
         return worth
 
-    def _known(self, snapshot: Snapshot, request: Request) -> _Known:
+    def _known(self, snapshot: Snapshot, request: Request) -> Known:
         known = self._memo.get(request.kind)
         if known is not None and known.generation > snapshot.generation:
             return self._judged(snapshot, np.arange(len(snapshot.names)), request)
@@ -148,7 +148,7 @@ class Ranking:
         self._keep(request.kind, known)
         return known
 
-    def _judged(self, snapshot: Snapshot, rows: Rows, request: Request) -> _Known:
+    def _judged(self, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
         fits = self._fits(snapshot, rows, request)
         scores = np.full(fits.shape, -np.inf)
         if fits.any():
@@ -164,7 +164,7 @@ class Ranking:
         scores = np.stack([in_use, np.where(idle, scores, -np.inf)])
         return _best_of(snapshot.generation, scores, stakes, touched)
 
-    def _keep(self, kind: Kind, known: _Known) -> None:
+    def _keep(self, kind: Kind, known: Known) -> None:
         # The kind asked for longest ago goes first; a dict keeps the order of insertion.
         self._memo.pop(kind, None)
         self._memo[kind] = known
@@ -196,13 +196,13 @@ class Ranking:
         return sums
 
 
-def _best_of(generation: int, scores: Floats, stakes: Stakes, touched: Bools) -> _Known:
+def _best_of(generation: int, scores: Floats, stakes: Stakes, touched: Bools) -> Known:
     """What is to be remembered of scores (V, K, D)."""
     best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
-    return _Known(generation, best, devices, stakes, touched)
+    return Known(generation, best, devices, stakes, touched)
 
 
-def _patched(known: _Known, rows: Rows, fresh: _Known) -> _Known:
+def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
     """What is known, with these rows anew."""
     best, devices = known.best.copy(), known.devices.copy()
     best[:, rows], devices[:, rows] = fresh.best, fresh.devices
@@ -210,4 +210,4 @@ def _patched(known: _Known, rows: Rows, fresh: _Known) -> _Known:
     if fresh.touched.any() or (len(touched) and touched[rows].any()):
         stakes, touched = stakes.copy(), touched.copy()
         stakes[rows], touched[rows] = fresh.stakes, fresh.touched
-    return _Known(fresh.generation, best, devices, stakes, touched)
+    return Known(fresh.generation, best, devices, stakes, touched)

@@ -14,10 +14,13 @@ import numpy as np
 
 from gpushare.core.decide import best_devices
 from gpushare.core.model import Request
+from gpushare.core.policies.fgd import Fgd
+from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Judge, Ranking, fits_devices
 from gpushare.core.snapshot import KINDS, Bools, Rows, Snapshot, pod_kind
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
+from gpushare.sim.fast import FastRanking, has_kernel
 from gpushare.sim.trace import TraceNode, TracePod
 
 MIB = 2**20
@@ -89,6 +92,8 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 def ranking(policy: Policy) -> Ranking:
     """The judge by a policy, of what fits as kube-scheduler and the extender see it."""
+    if isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
+        return FastRanking(policy, _KINDS_REMEMBERED, fits)
     return Ranking(policy, _KINDS_REMEMBERED, fits)
 
 

@@ -19,18 +19,18 @@ class Fgd:
     """floor(100 / (1 + exp(-d / 1000))), d the milli by which fragmentation falls."""
 
     def __init__(self, workload: Workload) -> None:
-        self._measure = Fragmentation(workload.typical())
-        self._ground = PerLayout(ground)
-        self._tables = PerLayout(self._measure.tables)
+        self.measure = Fragmentation(workload.typical())
+        self.ground = PerLayout(ground)
+        self.tables = PerLayout(self.measure.tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """By the fall of fragmentation on each device; as DeviceBestFit without a workload."""
-        if not self._measure.pods:
+        if not self.measure.pods:
             return DeviceBestFit().score(snapshot, rows, request)
-        facts, free = self._ground(snapshot), snapshot.free.take(rows, axis=0)
+        facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
-        fall = self._measure.fall(self._tables(snapshot), rows, request, free, cpu)
-        scale = facts.milli.take(rows)[:, None] * (-0.001 / self._measure.pods)
+        fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
+        scale = facts.milli.take(rows)[:, None] * (-0.001 / self.measure.pods)
         values = np.floor(100 / (1 + np.exp(fall * scale)))
         if request.devices > 1:
             values = np.where(tightest(free, request), values, values - 1)

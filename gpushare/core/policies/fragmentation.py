@@ -48,8 +48,8 @@ class Fragmentation:
     def __init__(self, typical: tuple[tuple[PodClass, int], ...]) -> None:
         self._classes = [cls for cls, _ in typical]
         self._counts = np.array([count for _, count in typical], dtype=np.int64)
-        self._cpus = np.unique([0, *(cls.cpu for cls in self._classes)])
-        self._sizes = np.unique([cls.units for cls in self._classes if cls.devices] or [1])
+        self.cpus = np.unique([0, *(cls.cpu for cls in self._classes)])
+        self.sizes = np.unique([cls.units for cls in self._classes if cls.devices] or [1])
         self.pods = int(self._counts.sum())
 
     def tables(self, snapshot: Snapshot) -> Tables:
@@ -60,10 +60,10 @@ class Fragmentation:
         # Devices of a node are of one model; -1 stands beyond them, and for none the last one.
         model = snapshot.model.max(axis=1, initial=-1).astype(np.int64) % (len(snapshot.models) + 1)
         largest = int(snapshot.capacity.max(initial=0))
-        by_room = [self._count(runs & self._larger(step)) for step in range(len(self._sizes) + 1)]
+        by_room = [self._count(runs & self._larger(step)) for step in range(len(self.sizes) + 1)]
         return Tables(
             # The first step of CPU is found at 1.
-            base=model * len(self._cpus) - 1,
+            base=model * len(self.cpus) - 1,
             barred=self._count(~runs),
             small=np.stack(by_room, axis=1),
             many=tuple((size, self._too_many(runs, size, width)) for size in several),
@@ -73,7 +73,7 @@ class Fragmentation:
 
     def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K,): the fragmentation of the rows as they are, in pods times units."""
-        line = tables.base[rows] + self._cpus.searchsorted(snapshot.cpu_free[rows], "right")
+        line = tables.base[rows] + self.cpus.searchsorted(snapshot.cpu_free[rows], "right")
         return self._lost(tables, line, snapshot.free[rows])
 
     def fall(self, tables: Tables, rows: Rows, request: Request, free: Ints, cpu: Ints) -> Ints:
@@ -82,7 +82,7 @@ class Fragmentation:
 
         One column where there is but one choice: no device, or several at once.
         """
-        steps = self._cpus.searchsorted(cpu - BEFORE_AFTER * request.cpu, "right")
+        steps = self.cpus.searchsorted(cpu - BEFORE_AFTER * request.cpu, "right")
         lines = tables.base.take(rows) + steps
         if request.devices == 1:
             return self._fall_by_device(tables, lines, free, request.units)
@@ -119,7 +119,7 @@ class Fragmentation:
 
     def _room(self, free: Ints) -> Ints:
         """int64: how many of the sizes fit into so much."""
-        return self._sizes.searchsorted(free, "right")
+        return self.sizes.searchsorted(free, "right")
 
     def _looked_up(self, tables: Tables, free: Ints) -> Ints:
         return tables.rooms.take(free, mode="clip") if len(tables.rooms) else self._room(free)
@@ -130,7 +130,7 @@ class Fragmentation:
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
             for model in (*models, None)
         ]
-        enough = [[cls.cpu <= step for cls in self._classes] for step in self._cpus.tolist()]
+        enough = [[cls.cpu <= step for cls in self._classes] for step in self.cpus.tolist()]
         both = np.array(accepts, bool)[:, None, :] & np.array(enough, bool)[None, :, :]
         table: Bools = both.reshape(-1, len(self._classes))
         return table
@@ -141,7 +141,7 @@ class Fragmentation:
 
     def _larger(self, step: int) -> Bools:
         """bool (classes,): those that need more room than the first `step` sizes."""
-        known = self._sizes.tolist()
+        known = self.sizes.tolist()
         return np.array([cls.units in known[step:] for cls in self._classes], bool)
 
     def _too_many(self, runs: Bools, size: int, width: int) -> Ints:

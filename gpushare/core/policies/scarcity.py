@@ -26,7 +26,7 @@ from gpushare.core.workload import PodClass
 
 DEAREST = 50.0
 MICRO = 1_000_000
-_FINE = 2**20
+FINE = 2**20
 _RARE, _MOST_BLOCKS = 2e-4, 64
 _NEVER = 1 << 30
 
@@ -104,10 +104,10 @@ class Scarcity:
         blocks = np.maximum(self.devices * sums[1:], 1)
         price = np.minimum(self.share * (float(sums[0]) / MICRO) / blocks, DEAREST)
         # Whole numbers below 2**53: the product is exact, however it is summed.
-        exact = np.rint(price * _FINE) * self.devices
+        exact = np.rint(price * FINE) * self.devices
         if not len(exact):
             return np.zeros((1, len(stakes)))
-        cost: Floats = stakes.reshape(-1, len(exact)).astype(np.float64) @ exact / _FINE
+        cost: Floats = stakes.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
         return cost.reshape(len(stakes), -1).T
 
     def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:

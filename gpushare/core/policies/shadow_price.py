@@ -44,7 +44,7 @@ DRAIN, FEW = 2000, 0.1
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Priced:
+class PriceTables:
     """The tables of all capacities one after another, and where those of each row (N,) begin.
 
     step: units of a step of `worth`.
@@ -61,28 +61,28 @@ class ShadowPrice:
     """The prices of one workload. Without any it judges as DeviceBestFit does."""
 
     def __init__(self, workload: Workload) -> None:
-        self._classes = tuple(item for item in workload.classes if item[0].devices)
-        self._measure = Fragmentation(workload.typical())
-        several = sum(cls.total * count for cls, count in self._classes if cls.devices > 1)
+        self.classes = tuple(item for item in workload.classes if item[0].devices)
+        self.measure = Fragmentation(workload.typical())
+        several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
         asked = max(workload.gpu, 1)
-        self._drain = DRAIN * max(several / asked - FEW, 0)
-        shares = [(cls, cls.total * count / asked) for cls, count in self._classes]
+        self.drain = DRAIN * max(several / asked - FEW, 0)
+        shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
         self._by_capacity: dict[int, tuple[Floats, Floats]] = {}
         for capacity in workload.capacities:
             self._tables_of(capacity)
-        self._ground = PerLayout(ground)
-        self._tables = PerLayout(self._measure.tables)
-        self._scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
-        self._priced = PerLayout(self._price_tables)
+        self.ground = PerLayout(ground)
+        self.tables = PerLayout(self.measure.tables)
+        self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
+        self.priced = PerLayout(self._price_tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """What a placement costs on its own node: fragmentation, residues, stranding, draining."""
-        if not self._classes:
+        if not self.classes:
             return DeviceBestFit().score(snapshot, rows, request)
-        facts, free = self._ground(snapshot), snapshot.free.take(rows, axis=0)
+        facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
-        fall = self._measure.fall(self._tables(snapshot), rows, request, free, cpu)
-        value: Floats = fall * (facts.milli.take(rows)[:, None] * (ALPHA / self._measure.pods))
+        fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
+        value: Floats = fall * (facts.milli.take(rows)[:, None] * (ALPHA / self.measure.pods))
         if request.devices:
             value = self._with_gpu(value, snapshot, rows, request, free)
         else:
@@ -91,21 +91,20 @@ class ShadowPrice:
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Free GPU and blocks of each row."""
-        return self._scarce(snapshot).offers(snapshot, rows)
+        return self.scarce(snapshot).offers(snapshot, rows)
 
     def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
         """The blocks that a placement breaks; none on nodes whose CPU is unknown."""
-        stakes = self._scarce(snapshot).stakes(snapshot, rows, request)
-        facts = self._ground(snapshot)
+        stakes = self.scarce(snapshot).stakes(snapshot, rows, request)
+        facts = self.ground(snapshot)
         if facts.any_blind:
             stakes[facts.blind[rows]] = 0
         return stakes
 
     def by_group(self, snapshot: Snapshot, request: Request, goods: Ints) -> Floats:
         """What a placement costs those who need nodes of a group."""
-        scarce = self._scarce(snapshot)
-        if not self._classes or not request.devices:
-            return np.zeros(len(scarce.per_unit))
+        scarce = self.scarce(snapshot)
+        # Without a workload nothing is needed, and a pod without GPU takes none.
         asked = request.total * scarce.per_unit
         cost: Floats = np.floor(THETA * scarce.by_group(goods) * asked)
         return cost
@@ -115,7 +114,7 @@ class ShadowPrice:
     ) -> Floats:
         """What a placement costs those who need blocks."""
         weight = BLOCK_GPU if request.devices else BLOCK_CPU
-        cost: Floats = np.floor(weight * self._scarce(snapshot).by_stakes(stakes, goods))
+        cost: Floats = np.floor(weight * self.scarce(snapshot).by_stakes(stakes, goods))
         return cost
 
     def _with_gpu(
@@ -123,12 +122,12 @@ class ShadowPrice:
     ) -> Floats:
         """float64 (K, D): the score, of which the fall of fragmentation (K, D) or (K, 1) is."""
         gpu = np.add.reduce(free, axis=1)
-        both = (gpu - BEFORE_AFTER * request.total) * self._ground(snapshot).milli.take(rows)
+        both = (gpu - BEFORE_AFTER * request.total) * self.ground(snapshot).milli.take(rows)
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
         left = self._stranded(snapshot, rows, both, cpu)
-        node = left[0] - left[1] - both[1] * (self._drain / LARGEST_GPU)
+        node = left[0] - left[1] - both[1] * (self.drain / LARGEST_GPU)
         value: Floats = fall + node[:, None]
-        if request.units < self._ground(snapshot).largest:
+        if request.units < self.ground(snapshot).largest:
             value = value - BETA * self._residues(snapshot, rows, request, free)
         value = np.floor(value / Q + 0.5)
         if request.devices > 1:
@@ -138,7 +137,7 @@ class ShadowPrice:
     def _without_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
-        milli = self._ground(snapshot).milli.take(rows)
+        milli = self.ground(snapshot).milli.take(rows)
         gpu, cpu = np.add.reduce(free, axis=1) * milli, snapshot.cpu_free.take(rows)
         # Once as the node is, and once as it will be when the pods with GPU have left.
         alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
@@ -156,7 +155,7 @@ class ShadowPrice:
 
     def _residues(self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Floats:
         """float64 (K, D) or (K, 1): the worth that the devices taken lose beyond whole devices."""
-        tables, facts = self._priced(snapshot), self._ground(snapshot)
+        tables, facts = self.priced(snapshot), self.ground(snapshot)
         step = tables.step.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
         lost = tables.worth.take(begin + free // step, mode="clip")
@@ -170,17 +169,17 @@ class ShadowPrice:
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Floats, cpu: Ints) -> Floats:
         """float64 (..., K): GPU expected to be stranded with so much free, in milli."""
-        tables = self._priced(snapshot)
+        tables = self.priced(snapshot)
         at = stranding.index(gpu, cpu) + tables.left_at.take(rows)
         return tables.left.take(at, mode="clip")
 
-    def _price_tables(self, snapshot: Snapshot) -> _Priced:
+    def _price_tables(self, snapshot: Snapshot) -> PriceTables:
         """The tables for the capacities of the snapshot's nodes."""
-        capacities, index = np.unique(self._ground(snapshot).capacity, return_inverse=True)
+        capacities, index = np.unique(self.ground(snapshot).capacity, return_inverse=True)
         tables = [self._tables_of(capacity) for capacity in capacities.tolist()]
         begins = np.cumsum([0, *(len(worth_) for worth_, _ in tables)])
         steps = np.array([step_of(capacity) for capacity in capacities.tolist()])
-        return _Priced(
+        return PriceTables(
             step=steps[index],
             worth_at=begins[index],
             worth=np.concatenate([worth_ for worth_, _ in tables]),
@@ -191,6 +190,6 @@ class ShadowPrice:
     def _tables_of(self, capacity: int) -> tuple[Floats, Floats]:
         known = self._by_capacity.get(capacity)
         if known is None:
-            known = (worth(self._classes, capacity), stranding.stranded(self._classes, capacity))
+            known = (worth(self.classes, capacity), stranding.stranded(self.classes, capacity))
             self._by_capacity[capacity] = known
         return known

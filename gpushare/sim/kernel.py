@@ -1,0 +1,437 @@
+"""Loops over rows, for simulations of many pods: the judgement of a policy, row by row.
+
+Scalar arithmetic in the very order in which `Fgd` and `ShadowPrice` do it over arrays, so that each
+value is the same; a test compares them. numba compiles it where it is installed (extra `fast`);
+without it the same source runs, slowly, and simulations use the arrays instead.
+"""
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
+from gpushare.core.policies.scarcity import DEAREST, FINE, MICRO
+from gpushare.core.policies.shadow_price import ALPHA, BETA, MU, THETA, Q
+from gpushare.core.policies.stranding import MOST_CORES, MOST_DEVICES, STEPS
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+try:
+    from numba import njit
+except ImportError:
+    COMPILED = False
+
+    def compiled(function: _Function) -> _Function:
+        """The function as it is."""
+        return function
+else:
+    COMPILED = True
+
+    def compiled(function: _Function) -> _Function:
+        """The function, compiled when it is first called."""
+        return cast(_Function, njit(cache=True)(function))
+
+
+class State(NamedTuple):
+    """The arrays of a Snapshot; model: int64 (N,) of each node, -1 for none."""
+
+    free: Ints
+    capacity: Ints
+    cpu_free: Ints
+    memory_free: Ints
+    cpu_only: Ints
+    cpu_capacity: Ints
+    model: Ints
+
+
+class Typical(NamedTuple):
+    """The tables of Fragmentation; many: by size, line and number of devices with that room."""
+
+    cpus: Ints
+    sizes: Ints
+    base: Ints
+    barred: Ints
+    small: Ints
+    many_sizes: Ints
+    many: Ints
+    pods: int
+
+
+class Prices(NamedTuple):
+    """The tables of ShadowPrice; of fgd only milli, with an empty `left`."""
+
+    milli: Floats
+    capacity: Ints
+    step: Ints
+    worth_at: Ints
+    worth: Floats
+    left_at: Ints
+    left: Floats
+    drain: float
+
+
+class Blocks(NamedTuple):
+    """The blocks of Scarcity; unit: units of each device."""
+
+    devices: Ints
+    cpu: Ints
+    memory: Ints
+    accepted: Ints
+    unit: Ints
+
+
+class World(NamedTuple):
+    """All that a judgement is made of."""
+
+    state: State
+    typical: Typical
+    prices: Prices
+    blocks: Blocks
+
+
+class Asked(NamedTuple):
+    """A request; accepted: bool by model, the last for none."""
+
+    units: int
+    devices: int
+    cpu: int
+    memory: int
+    accepted: Bools
+
+
+class Judged(NamedTuple):
+    """What is kept of a kind, as in a Ranking, and changed in place."""
+
+    best: Floats
+    devices: npt.NDArray[np.int16]
+    stakes: npt.NDArray[np.int8]
+    touched: Bools
+
+
+class Scarce(NamedTuple):
+    """What Scarcity makes its prices of; group: of each row."""
+
+    needs: Floats
+    needed: Bools
+    share: Floats
+    devices: Ints
+    group: npt.NDArray[np.int32]
+
+
+class Worth(NamedTuple):
+    """What a Judgement holds, changed in place."""
+
+    values: Floats
+    by_state: Floats
+
+
+@compiled
+def judge(world: World, asked: Asked, judged: Judged, rows: Rows) -> None:
+    """Nothing: brings what is kept of a kind up to date for these rows."""
+    chosen = np.zeros(world.state.free.shape[1], dtype=np.bool_)
+    for row in rows:
+        judged.best[:, row] = -np.inf
+        judged.stakes[row, :] = 0
+        judged.touched[row] = False
+        if not _fits(world.state, asked, row):
+            continue
+        if _choose(world.state.free[row], asked, chosen) < asked.devices:
+            continue
+        if asked.devices == 1:
+            _judge_devices(world, asked, judged, row)
+        else:
+            _judge_node(world, asked, judged, row, chosen)
+        _stake(world, asked, judged, row, chosen)
+
+
+@compiled
+def offer(world: World, offers: Ints, sums: Ints, group: npt.NDArray[np.int32], rows: Rows) -> None:
+    """Nothing: brings what these rows offer, and the sums by group, up to date."""
+    state, blocks = world.state, world.blocks
+    fresh = np.zeros(offers.shape[1], dtype=np.int64)
+    for row in rows:
+        fresh[0] = 0
+        for device in range(state.free.shape[1]):
+            fresh[0] += state.free[row, device] * MICRO // blocks.unit[row, device]
+        whole = _idle(state, row)
+        for index in range(len(blocks.devices)):
+            fresh[1 + index] = _blocks(
+                blocks, row, index, whole, (state.cpu_free[row], state.memory_free[row])
+            )
+        for index in range(len(fresh)):
+            sums[group[row], index] += fresh[index] - offers[row, index]
+            offers[row, index] = fresh[index]
+
+
+@compiled
+def press(
+    scarce: Scarce, goods: Ints, judged: Judged, weights: tuple[float, Floats], worth: Worth
+) -> None:
+    """Nothing: adds the prices of the moment; weights: of blocks, and of a device by group."""
+    group_cost = _group_costs(scarce, goods, weights[1])
+    exact = _block_costs(scarce, goods)
+    states, count = judged.best.shape
+    for row in range(count):
+        worth.values[row] = -np.inf
+        for state in range(states):
+            value = judged.best[state, row] - group_cost[scarce.group[row]]
+            if judged.touched[row]:
+                cost = 0.0
+                for index in range(len(exact)):
+                    cost += judged.stakes[row, state * len(exact) + index] * exact[index]
+                value -= math.floor(weights[0] * (cost / FINE))
+            worth.by_state[state, row] = value
+            worth.values[row] = max(worth.values[row], value)
+
+
+@compiled
+def _group_costs(scarce: Scarce, goods: Ints, weight: Floats) -> Floats:
+    """What placing the pod on a node of each group costs."""
+    every, price = goods[:, 0].sum() / MICRO, np.zeros(len(goods))
+    for index in range(len(scarce.needs)):
+        free = 0
+        for group in range(len(goods)):
+            if scarce.needed[index, group]:
+                free += goods[group, 0]
+        of_needed = scarce.needs[index] * every / max(free / MICRO, 1.0)
+        for group in range(len(goods)):
+            if scarce.needed[index, group]:
+                price[group] += of_needed
+    return np.floor(THETA * np.minimum(price, DEAREST) * weight)
+
+
+@compiled
+def _block_costs(scarce: Scarce, goods: Ints) -> Floats:
+    """What a block of each class costs, in whole numbers."""
+    every, exact = goods[:, 0].sum() / MICRO, np.zeros(len(scarce.share))
+    for index in range(len(exact)):
+        blocks = max(scarce.devices[index] * goods[:, 1 + index].sum(), 1)
+        price = min(scarce.share[index] * every / blocks, DEAREST)
+        exact[index] = np.rint(price * FINE) * scarce.devices[index]
+    return exact
+
+
+@compiled
+def _fits(state: State, asked: Asked, row: int) -> bool:
+    if state.cpu_free[row] < asked.cpu or state.memory_free[row] < asked.memory:
+        return False
+    return bool(asked.accepted[state.model[row]])
+
+
+@compiled
+def _choose(free: Ints, asked: Asked, chosen: Bools) -> int:
+    """How many devices fit, up to those asked for; marks the tightest, of equals the first."""
+    chosen[:] = False
+    found = 0
+    while found < asked.devices:
+        best = -1
+        for device in range(len(free)):
+            if chosen[device] or free[device] < asked.units:
+                continue
+            if best < 0 or free[device] < free[best]:
+                best = device
+        if best < 0:
+            break
+        chosen[best] = True
+        found += 1
+    return found
+
+
+@compiled
+def _judge_devices(world: World, asked: Asked, judged: Judged, row: int) -> None:
+    """A pod of one device, on each that fits; of equal ones the first."""
+    free, prices = world.state.free[row], world.prices
+    before = _lost(world.typical, row, world.state.cpu_free[row], free)
+    node = _node(world, asked, row)
+    for device in range(len(free)):
+        room = free[device]
+        if room < asked.units or _seen(free, device):
+            continue
+        free[device] = room - asked.units
+        after = _lost(world.typical, row, world.state.cpu_free[row] - asked.cpu, free)
+        free[device] = room
+        lost = 0.0
+        if len(prices.left) and asked.units < prices.capacity[row]:
+            lost = _worth(prices, row, room) - _worth(prices, row, room - asked.units)
+        value = _value(world, row, before - after, node, lost)
+        idle = len(judged.best) > 1 and room == world.state.capacity[row, device]
+        if value > judged.best[int(idle), row]:
+            judged.best[int(idle), row] = value
+            judged.devices[int(idle), row] = device
+
+
+@compiled
+def _judge_node(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) -> None:
+    """A pod of no device, or of several: the chosen ones."""
+    state, prices = world.state, world.prices
+    free, cpu = state.free[row], state.cpu_free[row]
+    before = _lost(world.typical, row, cpu, free)
+    lost = 0.0
+    for device in range(len(free)):
+        if chosen[device]:
+            if len(prices.left) and asked.units < prices.capacity[row]:
+                room = free[device]
+                lost += _worth(prices, row, room) - _worth(prices, row, room - asked.units)
+            free[device] -= asked.units
+    fall = before - _lost(world.typical, row, cpu - asked.cpu, free)
+    for device in range(len(free)):
+        if chosen[device]:
+            free[device] += asked.units
+    if asked.devices or not len(prices.left):
+        value = _value(world, row, fall, _node(world, asked, row), lost)
+    else:
+        value = _without_gpu(world, asked, row, fall)
+    judged.best[0, row] = value
+    judged.devices[0, row] = 0
+
+
+@compiled
+def _stake(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) -> None:
+    """The blocks that the placement breaks."""
+    state, blocks = world.state, world.blocks
+    number = len(blocks.devices)
+    whole = _idle(state, row)
+    if whole == 0:
+        return
+    left = whole - _taken(state, row, chosen) if asked.devices > 1 else whole
+    now = (state.cpu_free[row], state.memory_free[row])
+    then = (state.cpu_free[row] - asked.cpu, state.memory_free[row] - asked.memory)
+    for index in range(number):
+        before = _blocks(blocks, row, index, whole, now)
+        if before == 0:
+            continue
+        for variant in range(2 if asked.devices == 1 else 1):
+            broken = before - _blocks(blocks, row, index, left - variant, then)
+            judged.stakes[row, variant * number + index] = broken
+            if broken:
+                judged.touched[row] = True
+
+
+@compiled
+def _taken(state: State, row: int, chosen: Bools) -> int:
+    """The idle devices among the chosen ones."""
+    taken = 0
+    for device in range(len(chosen)):
+        if chosen[device] and state.free[row, device] == state.capacity[row, device]:
+            taken += 1
+    return taken
+
+
+@compiled
+def _value(world: World, row: int, fall: int, node: float, lost: float) -> float:
+    """The score of a pod with GPU, or of any pod by fgd."""
+    milli = world.prices.milli[row]
+    if not len(world.prices.left):
+        scale = milli * (-0.001 / world.typical.pods)
+        return float(math.floor(100 / (1 + math.exp(fall * scale))))
+    value = fall * (milli * (ALPHA / world.typical.pods)) + node
+    return float(math.floor((value - BETA * lost) / Q + 0.5))
+
+
+@compiled
+def _node(world: World, asked: Asked, row: int) -> float:
+    """What a pod with GPU strands on the node, and how far that is from being drained."""
+    prices = world.prices
+    if not len(prices.left):
+        return 0.0
+    gpu = 0
+    for room in world.state.free[row]:
+        gpu += room
+    cpu = world.state.cpu_free[row]
+    after = (gpu - asked.units * asked.devices) * prices.milli[row]
+    rise = _stranded(prices, row, gpu * prices.milli[row], cpu)
+    rise -= _stranded(prices, row, after, cpu - asked.cpu)
+    return float(rise - after * (prices.drain / LARGEST_GPU))
+
+
+@compiled
+def _without_gpu(world: World, asked: Asked, row: int, fall: int) -> float:
+    state, prices = world.state, world.prices
+    gpu, whole = 0, 0
+    for device in range(state.free.shape[1]):
+        gpu += state.free[row, device]
+        whole += state.capacity[row, device]
+    milli, cpu = prices.milli[row], state.cpu_free[row]
+    rise = _stranded(prices, row, gpu * milli, cpu)
+    after = _stranded(prices, row, gpu * milli, cpu - asked.cpu)
+    value = fall * (milli * (ALPHA / world.typical.pods)) + rise - after
+    value = math.floor(value / Q + 0.5)
+    left = state.cpu_capacity[row] - state.cpu_only[row]
+    alone = _stranded(prices, row, whole * milli, left)
+    alone -= _stranded(prices, row, whole * milli, left - asked.cpu)
+    value += math.floor(MU * alone / Q + 0.5)
+    return float(value - (0.5 * (gpu * milli) / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU))
+
+
+@compiled
+def _lost(typical: Typical, row: int, cpu: int, free: Ints) -> int:
+    """The fragmentation of a node with so much CPU and these devices."""
+    line = typical.base[row] + _steps(typical.cpus, cpu)
+    total, gpu = 0, 0
+    for room in free:
+        if room > 0:
+            gpu += room
+            total += typical.small[line, _steps(typical.sizes, room)] * room
+    total += typical.barred[line] * gpu
+    for index in range(len(typical.many_sizes)):
+        count, enough = 0, 0
+        for room in free:
+            if room >= typical.many_sizes[index]:
+                count += 1
+                enough += room
+        total += enough * typical.many[index, line, count]
+    return int(total)
+
+
+@compiled
+def _steps(levels: Ints, value: int) -> int:
+    """How many of the rising levels are not above the value."""
+    low, high = 0, len(levels)
+    while low < high:
+        middle = (low + high) // 2
+        if levels[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@compiled
+def _seen(free: Ints, device: int) -> bool:
+    """Whether a device before has the same room."""
+    return bool((free[:device] == free[device]).any())
+
+
+@compiled
+def _idle(state: State, row: int) -> int:
+    count = 0
+    for device in range(state.free.shape[1]):
+        if state.free[row, device] == state.capacity[row, device] > 0:
+            count += 1
+    return count
+
+
+@compiled
+def _blocks(blocks: Blocks, row: int, index: int, whole: int, left: tuple[int, int]) -> int:
+    """The blocks of one class on a row with so many idle devices, CPU and memory."""
+    least = whole // blocks.devices[index]
+    if least <= 0 or not blocks.accepted[row, index]:
+        return 0
+    return int(max(min(least, left[0] // blocks.cpu[index], left[1] // blocks.memory[index]), 0))
+
+
+@compiled
+def _stranded(prices: Prices, row: int, gpu: float, cpu: int) -> float:
+    """GPU expected to be stranded with so much free GPU and CPU, in milli."""
+    line = min(int(gpu * (STEPS / 1000) + 0.5), STEPS * MOST_DEVICES)
+    place = line * (MOST_CORES + 1) + min(cpu // 1000, MOST_CORES)
+    return float(prices.left[place + prices.left_at[row]])
+
+
+@compiled
+def _worth(prices: Prices, row: int, free: int) -> float:
+    return float(prices.worth[prices.worth_at[row] + free // prices.step[row]])
