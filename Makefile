@@ -14,11 +14,13 @@ PYTEST ?=
 VERSION ?= 1.37.0
 # Of Kubernetes, for make e2e-all: the oldest that is supported first.
 RELEASES ?= 1.30.14 1.34.4 $(VERSION)
+# Of stories, for the long proof; none: those that every change has to pass.
+SEEDS ?=
 CONTROLPLANE := tests/e2e/controlplane/build.sh
 COVER := $(if $(COVERAGE),--cov --cov-branch --cov-report=)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e e2e-all bench lint types format branches check controlplane kubectl lock clean
+.PHONY: help demo test e2e e2e-all bench proof lint types format branches check controlplane kubectl lock clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -54,6 +56,9 @@ bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 	  module=tests.bench.$$(basename "$$file" .py); \
 	  grep -q "python -m $$module" "$$file" || continue; \
 	  echo "== $$module"; $(BIN)/python -m "$$module" || exit; done
+
+proof: $(INSTALLED) ## stories of everything going wrong, mutants, every order (SEEDS=FROM:TO)
+	@$(BIN)/python -m tests.simulation.proof $(if $(SEEDS),--seeds $(SEEDS))
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .

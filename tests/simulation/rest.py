@@ -45,6 +45,16 @@ def come_to_rest(world: World) -> None:
 
 
 def _stop_faults(world: World) -> None:
+    _heal_network(world)
+    for name in NODE_NAMES:
+        if name not in world.kubelets.cards:
+            world.users.put_node(name, world.users.shapes[name])
+    if world.setting.shape.leadership == "scheduler":
+        world.lease.take(world.replicas[0].host)
+    world.judge()
+
+
+def _heal_network(world: World) -> None:
     network = world.network
     network.armed.clear()
     for replica in world.replicas:
@@ -57,12 +67,6 @@ def _stop_faults(world: World) -> None:
             stream.show(ApiUnavailable("the stream was cut", 0))
     for late in list(network.late):
         network.apply_late(late)
-    for name in NODE_NAMES:
-        if name not in world.kubelets.cards:
-            world.users.put_node(name, world.users.shapes[name])
-    if world.setting.shape.leadership == "scheduler":
-        world.lease.take(world.replicas[0].host)
-    world.judge()
 
 
 def _wait(world: World) -> Replica:

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
-from typing import Any
 
 from gpushare.core.pairing import Pairing
 from gpushare.errors import ApiUnavailable
@@ -22,7 +21,7 @@ from tests.simulation.network import LEASE_FAULTS, Late, Network, Request, Strea
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import PATHS, Replica, Shape
 from tests.simulation.scheduler import Scheduler
-from tests.simulation.server import Line, Server, error_line
+from tests.simulation.server import Feed, Line, Server, error_line
 from tests.simulation.tasks import Tasks
 from tests.simulation.truth import Known
 from tests.simulation.users import NODE_NAMES, Users, first_shapes
@@ -539,8 +538,8 @@ def _of_a_bind(request: Request) -> bool:
 
 
 def _shown(request: Request) -> str:
-    answer: Any = request.answer
-    if isinstance(answer, bytes):
+    answer: object = request.answer
+    if isinstance(answer, bytes | Feed):
         answer = "ok"
     who = request.client.identity
     what = "watch" if request.watch else request.method
