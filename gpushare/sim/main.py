@@ -84,6 +84,8 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
             raise SettingsError(f"{path}: there is no directory to write it to")
     if options.plots is not None:
         _plots()
+    if options.document is not None:
+        _renewed(options.document, [])
     there = (*policy_names(), experiments.RANDOM)
     for name in options.policies:
         if name not in there:
@@ -159,12 +161,20 @@ def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> N
         if path is not None:
             path.write_text(forms[form](), encoding="utf-8")
     if options.document is not None:
-        text = options.document.read_text(encoding="utf-8")
-        options.document.write_text(paper.renew(text, paper.tables(records)), encoding="utf-8")
+        options.document.write_text(_renewed(options.document, records), encoding="utf-8")
     if options.plots is not None:
         _plots()(records, options.plots)
     side_by_side = options.output == "table" and options.experiment == "paper"
     print(forms["paper" if side_by_side else options.output](), end="")
+
+
+def _renewed(path: Path, records: Sequence[Record]) -> str:
+    """The document with the tables of these records. Raises SettingsError where it has no place."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path}: cannot be read: {error}") from error
+    return paper.renew(text, paper.tables(records))
 
 
 def _heading(options: Options, inputs: Inputs) -> str:

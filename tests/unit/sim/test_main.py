@@ -150,3 +150,31 @@ def test_pictures_are_drawn(small: list[str], tmp_path: Path) -> None:
     assert sorted(file.name for file in folder.iterdir()) == [f"{name}.png" for name in names]
     for file in folder.iterdir():
         assert file.read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Capsys) -> None:
+    document = tmp_path / "placement.md"
+    names = ("inflation-95", "inflation-100", "inflation-130", "inflation-lead")
+    marks = [f"<!-- simulate:{name} -->\nold\n<!-- /simulate -->\n" for name in names]
+    document.write_text("".join(marks))
+    words = ["--files", "gpushare100", "--policy", "device-bestfit", "--seeds", "42"]
+    assert simulate("paper", *words, "--write", str(document), "--jobs", "1") == 0
+    told = capsys.readouterr().out.splitlines()
+    assert told[0].split()[:5] == ["FILE", "POLICY", "PUBLISHED@95", "OURS@95", "DIFF@95"]
+    assert told[1].split()[:3] == ["gpushare100", "device-bestfit", "-"]
+    assert "| gpushare100 | **8" in document.read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--files", "gpushare1"], "no shipped trace is called 'gpushare1': cpu050,"),
+        (["--write", "/no/such/file.md"], "/no/such/file.md: cannot be read"),
+        (["--write", "/dev/null"], "the document has no marks for the table inflation-95"),
+    ],
+)
+def test_a_wrong_word_to_the_paper_ends_with_2(capsys: Capsys, words: list[str], says: str) -> None:
+    assert simulate("paper", *words) == 2
+    told = capsys.readouterr()
+    assert (told.out, told.err.count("\n")) == ("", 1)
+    assert says in told.err
