@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-RELEASE = os.environ.get("KUBERNETES_VERSION", "1.37.0")
-"""The release that is tested with; the newest, where none is named."""
+NEWEST = "1.37.0"
+"""The release that our own cluster is like."""
+RELEASE = os.environ.get("KUBERNETES_VERSION", NEWEST)
+"""The release that is tested with."""
 OLD_SCHEDULER = "1.22.17"
 """The last kube-scheduler that reads a Policy file; later ones only read configurations."""
 

@@ -3,6 +3,7 @@
 import pytest
 
 from tests.contract.apiserver.client import Api
+from tests.contract.apiserver.conftest import newest
 
 SCHEDULER_READS = [
     "/api/v1/pods",
@@ -20,6 +21,8 @@ SCHEDULER_READS = [
     "/apis/storage.k8s.io/v1/csidrivers",
     "/apis/storage.k8s.io/v1/csistoragecapacities",
     "/apis/storage.k8s.io/v1/volumeattachments",
+]
+SINCE_LATELY = [
     "/apis/resource.k8s.io/v1/resourceclaims",
     "/apis/resource.k8s.io/v1/resourceslices",
     "/apis/resource.k8s.io/v1/deviceclasses",
@@ -27,7 +30,9 @@ SCHEDULER_READS = [
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 
 
-@pytest.mark.parametrize("path", SCHEDULER_READS)
+@pytest.mark.parametrize(
+    "path", [*SCHEDULER_READS, *(pytest.param(path, marks=newest) for path in SINCE_LATELY)]
+)
 def test_whatever_a_kube_scheduler_caches_can_be_listed_and_watched(api: Api, path: str) -> None:
     listed = api.get(path)
     assert listed.status == 200

@@ -1,7 +1,7 @@
 """Watches: what a client that listed and then watches gets to see."""
 
 from tests.contract.apiserver.client import STRATEGIC, Api
-from tests.contract.apiserver.conftest import binding, config_map, pod
+from tests.contract.apiserver.conftest import binding, config_map, newest, pod
 
 
 def test_a_watch_shows_what_follows_its_version(api: Api, namespace: str) -> None:
@@ -84,6 +84,7 @@ def test_a_kubelet_sees_its_pods_from_the_binding_on(
         assert stream.take(1) == [("ADDED", "p")]
 
 
+@newest
 def test_initial_events_end_with_a_bookmark(api: Api, namespace: str) -> None:
     path = f"{namespace}/configmaps"
     api.create(path, config_map("a", {"here": "yes"}))
