@@ -8,14 +8,13 @@ import math
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import NoReturn
 
 from gpushare.errors import SettingsError
 from gpushare.sim import experiments
 
-EXPERIMENTS = ("inflation", "churn", "replay", "paper")
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
 _MOST_SEEDS = 1000
@@ -52,14 +51,14 @@ class Options:
     policies: tuple[str, ...]
     seeds: tuple[int, ...]
     units: int
-    parameters: experiments.Options = field(default_factory=experiments.Options)
-    traces: tuple[str, ...] = ()
-    document: Path | None = None
-    json: Path | None = None
-    csv: Path | None = None
-    plots: Path | None = None
-    output: str = "table"
-    jobs: int = 1
+    parameters: experiments.Options
+    traces: tuple[str, ...]
+    document: Path | None
+    json: Path | None
+    csv: Path | None
+    plots: Path | None
+    output: str
+    jobs: int
 
 
 class _Parser(argparse.ArgumentParser):
@@ -75,45 +74,25 @@ def read_options(words: Sequence[str]) -> Options:
     Raises SettingsError where options do not go together.
     """
     given = _parser().parse_args(words)
-    return _paper(given) if given.experiment == "paper" else _experiment(given)
-
-
-def _experiment(given: argparse.Namespace) -> Options:
     if given.from_cluster and (given.nodes or given.pods):
         raise SettingsError("--from-cluster takes nodes and pods of a cluster, not of files")
     if given.experiment == "churn" and given.warmup >= given.life:
         raise SettingsError("--warmup must be less than --life")
     live = ClusterOptions(given.kubeconfig, given.context, given.resource, given.unit)
     return Options(
-        given.experiment,
-        given.nodes,
-        given.pods,
-        live if given.from_cluster else None,
-        given.policy,
-        given.seeds,
-        given.devices,
-        _parameters(given),
-        json=given.json,
-        csv=given.csv,
-        plots=given.plot,
-        output=given.output,
-        jobs=given.jobs,
-    )
-
-
-def _paper(given: argparse.Namespace) -> Options:
-    return Options(
-        "paper",
-        "",
-        "",
-        None,
-        given.policy,
-        given.seeds,
-        0,
+        experiment=given.experiment,
+        nodes=given.nodes,
+        pods=given.pods,
+        cluster=live if given.from_cluster else None,
+        policies=given.policy,
+        seeds=given.seeds,
+        units=given.devices,
+        parameters=_parameters(given),
         traces=given.files,
         document=given.write,
         json=given.json,
         csv=given.csv,
+        plots=given.plot,
         output=given.output,
         jobs=given.jobs,
     )
@@ -176,12 +155,10 @@ def _count(text: str) -> int:
 
 
 def _parameters(given: argparse.Namespace) -> experiments.Options:
-    picture = given.plot is not None
-    if given.experiment == "inflation":
-        return experiments.Options(load=given.load, picture=picture)
-    if given.experiment == "replay":
-        return experiments.Options(speed=given.speed, wait=given.wait, picture=picture)
-    return experiments.Options(given.load, given.life, given.warmup, given.wait, picture=picture)
+    """What an experiment may be told, of the flags that it has."""
+    names = {field.name for field in fields(experiments.Options)}
+    told = {name: value for name, value in vars(given).items() if name in names}
+    return replace(experiments.Options(), picture=given.plot is not None, **told)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -202,6 +179,7 @@ def _parser() -> argparse.ArgumentParser:
         _add_input(verb)
         add(verb)
         _add_common(verb, POLICIES, "42-43")
+        verb.set_defaults(files=(), write=None)
     paper = verbs.add_parser(
         "paper",
         help="the published policies and ours on the nine published traces, side by side",
@@ -214,6 +192,8 @@ def _parser() -> argparse.ArgumentParser:
     paper.add_argument(
         "--write", type=Path, metavar="FILE", help="renew the tables between the marks of this file"
     )
+    live = dict.fromkeys(("kubeconfig", "context", "resource", "unit"), "")
+    paper.set_defaults(nodes="", pods="", devices=0, from_cluster=False, plot=None, **live)
     _add_common(paper, "random,dotproduct,clustering,packing,bestfit,fgd,shadow-price", "42-51")
     return parser
 
@@ -283,6 +263,7 @@ def _add_input(verb: argparse.ArgumentParser) -> None:
     add("--context", default="", metavar="NAME", help="context of the kubeconfig")
     add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
     add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
 
 
 def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -> None:
@@ -303,8 +284,6 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
     )
     add("--json", type=Path, metavar="OUT", help="write all measures of each run")
     add("--csv", type=Path, metavar="OUT", help="write a line for each run")
-    if verb.prog.split()[-1] != "paper":
-        add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
     add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
     add(
         "--jobs",
