@@ -1,11 +1,16 @@
-"""A control plane that does not start: the process that failed is named, with its last lines."""
+"""A control plane that does not start says why, with its last lines; nothing outlives its test."""
 
+import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from tests.e2e.binaries import needed
 from tests.e2e.plane import Plane
+from tests.e2e.processes import until
 
 
 def failing(folder: Path, name: str) -> Path:
@@ -34,3 +39,23 @@ def test_an_etcd_that_ends_is_named_though_it_is_the_api_server_that_waits(tmp_p
             plane.start()
     finally:
         plane.stop()
+
+
+_KILLED = """\
+import os, signal, sys
+from pathlib import Path
+from tests.e2e.processes import Process
+Process("sleeper", ["sh", "-c", "echo $$; exec sleep 600"], Path(sys.argv[1]))
+while not (Path(sys.argv[1]) / "sleeper.log").read_text():
+    pass
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv")
+def test_nothing_is_left_running_when_the_tests_are_killed(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _KILLED, str(tmp_path)]
+    done = subprocess.run(command, cwd=Path(__file__).parents[2], check=False)
+    assert done.returncode == -signal.SIGKILL
+    process = Path("/proc") / (tmp_path / "sleeper.log").read_text().strip()
+    until(lambda: not (process / "exe").exists(), "it has ended")
