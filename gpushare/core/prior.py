@@ -3,6 +3,13 @@
 A cluster that has just begun knows nothing of its pods, and what the first ones get wrong may stay
 for long. So policies begin with the mixture of a public trace, and leave it as soon as 50 pods have
 been created: a trace is better than nothing, and worse than even a few pods of one's own.
+
+Pods of several devices count eightfold. Where they are rarer than expected little is lost, and
+where they are commoner than expected a small cluster has no whole node left when they come. Ten
+empty nodes of 8 devices, filled with pods of the traces default and multigpu50 (8 and 16 seeds), in
+points of GPU allocated above device-bestfit when 100 % has arrived: with nothing expected +1.4 and
++0.1, with the trace as it is +2.1 and -2.4, with this +2.5 and +0.5; had it known the pods, +2.8
+and +0.4.
 """
 
 from collections import Counter
@@ -11,6 +18,8 @@ from collections.abc import Iterable
 from gpushare.core.workload import PodClass, Workload, workload_of
 
 _MILLI = 1000
+_SEVERAL = 8
+"""How often a pod of several devices counts."""
 
 _TRACE = (
     (0, 0, 8, 31, 242),
@@ -54,5 +63,5 @@ def prior(capacities: Iterable[int]) -> Workload:
         for devices, milli, cores, gib, pods in _TRACE:
             units = -(-milli * capacity // _MILLI)
             cls = PodClass(cores * 1000, units, devices, (), gib * 2**30)
-            counts[cls] += pods
+            counts[cls] += pods * (_SEVERAL if devices > 1 else 1)
     return workload_of(counts, sizes)

@@ -16,7 +16,6 @@ def test_every_pod_expected_fits_a_device_of_the_capacity(capacity: int) -> None
     assert workload.capacities == (capacity,)
     assert all(1 <= cls.units <= capacity for cls, _ in workload.classes if cls.devices)
     assert {cls.devices for cls, _ in workload.classes} == {0, 1, 2, 4, 8}
-    assert workload.pods == pytest.approx(10_000, rel=0.01)
 
 
 def test_shares_of_a_device_scale_with_it() -> None:
@@ -32,3 +31,9 @@ def test_for_devices_of_several_sizes_the_mixture_comes_for_each() -> None:
     assert both.capacities == (16, 80)
     assert both.pods == 2 * prior([16]).pods
     assert both == prior([80, 16, 16])
+
+
+def test_a_third_of_the_gpu_is_expected_to_go_to_pods_of_several_devices() -> None:
+    workload = prior([1000])
+    several = sum(cls.total * count for cls, count in workload.classes if cls.devices > 1)
+    assert several / workload.gpu == pytest.approx(0.35, abs=0.05)
