@@ -5,10 +5,11 @@ from pathlib import Path
 import pytest
 
 from gpushare.cli.cluster import live_rows
+from gpushare.cli.main import main
 from gpushare.errors import ApiError, SettingsError
 from gpushare.sim.rows import of_items
 from gpushare.sim.trace import nodes_of, pods_of
-from tests.integration.cluster import COUNT, MEM, PODS, Cluster, Json, inventory
+from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json, inventory
 
 CPU = {"requests": {"cpu": "500m", "memory": "1Gi"}}
 
@@ -77,6 +78,25 @@ def test_what_is_left_out_is_said(cluster: Cluster, tmp_path: Path) -> None:
 def test_a_list_of_several_pages_comes_whole(cluster: Cluster, tmp_path: Path) -> None:
     names = {cluster.node() for _ in range(501)}
     assert {row["name"] for row in rows(cluster, tmp_path)["nodes"]} == names
+
+
+def test_the_command_simulates_the_cluster_of_a_kubeconfig(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for _ in range(4):
+        cluster.node(devices=4, total=64)
+    for units in (3, 5, 7, 16):
+        cluster.pod(units)
+    before = [cluster.all(NODES), cluster.all(PODS)]
+    words = ["--from-cluster", "--kubeconfig", cluster.kubeconfig(tmp_path), "--seeds", "42"]
+    assert main(["simulate", "churn", *words, "--policy", "device-bestfit"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("churn: cluster, 4 pods on 4 nodes with 16 devices\n")
+    assert told.err == ""
+    assert [cluster.all(NODES), cluster.all(PODS)] == before
+    cluster.stop()
+    assert main(["simulate", "churn", *words]) == 1
+    assert capsys.readouterr().err.startswith("gpushare simulate: ")
 
 
 def test_a_cluster_that_cannot_be_asked_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
