@@ -43,6 +43,7 @@ class Cell:
     load: int
     published: float | None
     ours: float
+    seeds: int
 
     @property
     def difference(self) -> float | None:
@@ -70,7 +71,7 @@ def cells(records: Sequence[Record]) -> list[Cell]:
                 ours = statistic(of_file, policy, policy, allocated_at(load))
                 if ours is not None:
                     told = known.get((file, policy, load))
-                    found.append(Cell(file, policy, load, told, ours.mean))
+                    found.append(Cell(file, policy, load, told, ours.mean, ours.seeds))
     return found
 
 
@@ -129,13 +130,12 @@ def _load_table(found: Sequence[Cell], load: int) -> str:
     """Ours, and in brackets how far it is above the published figure."""
     here = {(cell.file, cell.policy): cell for cell in found if cell.load == load}
     policies = list(dict.fromkeys(cell.policy for cell in found))
-    rows = [["file", *policies]]
+    rows = [["file", "seeds", *policies]]
     for file in dict.fromkeys(cell.file for cell in found):
-        row = [file]
-        for policy in policies:
-            cell = here.get((file, policy))
-            row.append("" if cell is None else _short(cell))
-        rows.append(row)
+        line = [here.get((file, policy)) for policy in policies]
+        counts = sorted({cell.seeds for cell in line if cell is not None})
+        seeds = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+        rows.append([file, seeds, *("" if cell is None else _short(cell) for cell in line)])
     return markdown(rows)
 
 
@@ -147,14 +147,13 @@ def _short(cell: Cell) -> str:
 
 def _lead_table(records: Sequence[Record]) -> str:
     """What our policy has above the best published one, by pairs of seeds, with the error."""
-    rows = [["file", *(f"at {load}" for load in LOADS)]]
+    rows = [["file", "seeds", *(f"at {load}" for load in LOADS)]]
     for file in _in_order(records, "file", FILES):
         of_file = [record for record in records if record["file"] == file]
-        row = [file]
-        for load in LOADS:
-            lead = statistic(of_file, OURS, BEST, allocated_at(load))
-            row.append(difference(lead, 2) if lead is not None else "")
-        rows.append(row)
+        leads = [statistic(of_file, OURS, BEST, allocated_at(load)) for load in LOADS]
+        told = [lead for lead in leads if lead is not None]
+        if told:
+            rows.append([file, str(told[0].seeds), *(difference(lead, 2) for lead in told)])
     return markdown(rows)
 
 

@@ -162,7 +162,7 @@ def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Caps
     told = capsys.readouterr().out.splitlines()
     assert told[0].split()[:5] == ["FILE", "POLICY", "PUBLISHED@95", "OURS@95", "DIFF@95"]
     assert told[1].split()[:3] == ["gpushare100", "device-bestfit", "-"]
-    assert "| gpushare100 | **8" in document.read_text()
+    assert "| gpushare100 | 1 | **8" in document.read_text()
 
 
 @pytest.mark.parametrize(

@@ -76,9 +76,9 @@ def test_the_tables_of_a_document_are_renewed_between_its_marks() -> None:
     )
     new = renew(document, made)
     assert "old" not in new
-    assert new.startswith("Before.\n\n<!-- simulate:inflation-95 -->\n| file | fgd |")
-    assert "| default | 95.20 (-0.03) | **96.20** |" in new
-    assert "| default | +1.00 (0.00) | +1.00 (0.00) | +1.00 (0.00) |" in new
+    assert new.startswith("Before.\n\n<!-- simulate:inflation-95 -->\n| file | seeds | fgd |")
+    assert "| default | 2 | 95.20 (-0.03) | **96.20** |" in new
+    assert "| default | 2 | +1.00 (0.00) | +1.00 (0.00) | +1.00 (0.00) |" in new
     assert renew(new, made) == new
 
 
