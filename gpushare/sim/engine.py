@@ -25,6 +25,9 @@ from gpushare.sim.trace import TraceNode, TracePod
 
 MIB = 2**20
 
+_LARGE = 200
+"""Nodes from which on loops are compiled."""
+
 _KINDS_REMEMBERED = 1 << 16
 """Kinds of pods whose matrices are kept: all that a trace has."""
 
@@ -90,9 +93,10 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     return mask
 
 
-def ranking(policy: Policy) -> Ranking:
+def ranking(policy: Policy, nodes: int) -> Ranking:
     """The judge by a policy, of what fits as kube-scheduler and the extender see it."""
-    if isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
+    # To compile, or to load what was compiled, costs more than few nodes take.
+    if nodes >= _LARGE and isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
         return FastRanking(policy, _KINDS_REMEMBERED, fits)
     return Ranking(policy, _KINDS_REMEMBERED, fits)
 

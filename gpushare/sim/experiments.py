@@ -50,9 +50,9 @@ class Options:
     picture: bool = False
 
 
-def make_judge(name: str, workload: Workload, seed: int) -> Judge:
+def make_judge(name: str, workload: Workload, seed: int, nodes: int) -> Judge:
     """The judge by the policy of that name. Raises SettingsError when there is none."""
-    return Dice(seed) if name == RANDOM else ranking(load_policy(name, workload))
+    return Dice(seed) if name == RANDOM else ranking(load_policy(name, workload), nodes)
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -71,7 +71,7 @@ def inflation(
     """The record of a cluster that fills up to 130 % and loses no pod: each share is in %."""
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed))
+    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed, len(nodes)))
     stream = [requests[index] for index in _filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
     for request in stream:
@@ -100,7 +100,7 @@ def churn(
     """
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed))
+    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed, len(nodes)))
     asked = sum(request.total for request in requests) / len(requests)
     rate = options.load * cluster.capacity / asked
     rng = np.random.default_rng(seed)
@@ -130,7 +130,7 @@ def replay(
         raise ValueError("no pod has a time of creation, so nothing can be replayed")
     timed.sort(key=lambda item: item[1])
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed))
+    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed, len(nodes)))
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
     stream = Stream(
@@ -203,7 +203,9 @@ class _Course:
         loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
         sums = np.bincount(loads, weights=100 * np.array(self._allocated) / capacity)
         seen = np.bincount(loads)
-        curve = {str(load): sums[load] / seen[load] for load in np.flatnonzero(seen).tolist()}
+        curve = {
+            str(load): float(sums[load] / seen[load]) for load in np.flatnonzero(seen).tolist()
+        }
         return {
             "allocated": curve,
             "fragmentation": {str(load): value for load, value in self._fragmented.items()},

@@ -13,12 +13,14 @@ from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
-from tests.unit.core.clusters import Cluster, clusters, has_room, node, requests
+from tests.unit.core.clusters import WORKLOAD, Cluster, clusters, has_room, node, requests
 
 every_policy = pytest.mark.parametrize(
-    "policy", [load_policy(name) for name in policy_names()], ids=policy_names()
+    "policy",
+    [load_policy(name, workload) for name in policy_names() for workload in (WORKLOAD, None)],
+    ids=[f"{name}-{told}" for name in policy_names() for told in ("told", "untold")],
 )
-few = settings(max_examples=40)
+few = settings(max_examples=30)
 
 
 def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":

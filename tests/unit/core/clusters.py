@@ -12,8 +12,22 @@ from gpushare.core.model import Allocation, NodeSpec, Reason, Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.snapshot import Pinned, Snapshot
 from gpushare.core.tally import Charge, Tally
+from gpushare.core.workload import PodClass, workload_of
 
-POLICIES: dict[str, Policy] = {name: load_policy(name) for name in policy_names()}
+WORKLOAD = workload_of(
+    {
+        PodClass(cpu=500, units=2, devices=1, memory=2**30): 50,
+        PodClass(cpu=2000, units=3, devices=1, models=("A",), memory=2**30): 20,
+        PodClass(cpu=4000, units=8, devices=1, memory=2**32): 30,
+        PodClass(cpu=6000, units=8, devices=2, memory=2**33): 9,
+        PodClass(cpu=8000, units=4, devices=3, models=("B",)): 5,
+        PodClass(cpu=1000): 20,
+    },
+    capacities=(8,),
+)
+"""Pods as small clusters see them: shares of a device, whole devices, several, and none."""
+
+POLICIES: dict[str, Policy] = {name: load_policy(name, WORKLOAD) for name in policy_names()}
 
 NEVER = (Reason.NO_DEVICE, Reason.TOO_LARGE, Reason.TOO_MANY_DEVICES)
 
@@ -90,7 +104,10 @@ def clusters(draw: st.DrawFn, pins: bool = True, most_devices: int = 4) -> Clust
         capacity = draw(st.lists(st.integers(0, 8), max_size=most_devices))
         sick = draw(st.sets(st.integers(0, most_devices - 1), max_size=2))
         closed = draw(st.sampled_from([None, None, None, Reason.OTHER_UNIT]))
-        nodes.append(node(name, *capacity, unhealthy=sick, closed=closed))
+        cpu = draw(st.sampled_from([None, 3000, 16_000]))
+        memory = None if cpu is None else 2**34
+        shape = node(name, *capacity, unhealthy=sick, closed=closed, cpu=cpu, memory=memory)
+        nodes.append(replace(shape, models=(draw(st.sampled_from("AB")),) * len(capacity)))
         used[name] = tuple(draw(st.integers(0, units + 1)) for units in capacity)
         if pins and draw(st.booleans()):
             devices = st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True)
@@ -106,7 +123,14 @@ def requests(draw: st.DrawFn, most_devices: int = 3) -> Request:
     """A request that small nodes may fit."""
     units, devices = draw(_UNITS), draw(st.integers(1, most_devices))
     containers = draw(st.lists(_UNITS, max_size=2))
-    return Request(units, devices, containers=tuple(enumerate(containers)))
+    return Request(
+        units,
+        devices,
+        cpu=draw(st.sampled_from([0, 500, 4000])),
+        memory=draw(st.sampled_from([0, 2**33])),
+        containers=tuple(enumerate(containers)),
+        models=draw(st.sampled_from([(), (), ("A",)])),
+    )
 
 
 def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]:

@@ -1,0 +1,144 @@
+"""The measure of fragmentation and the price tables, against slow and obvious versions."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.core.model import Request
+from gpushare.core.policies.fragmentation import Fragmentation
+from gpushare.core.policies.residues import step_of, worth
+from gpushare.core.policies.stranding import ETA, STEPS, stranded
+from gpushare.core.workload import PodClass, workload_of
+from tests.unit.core.clusters import Cluster, clusters, requests
+
+classes = st.builds(
+    PodClass,
+    cpu=st.sampled_from([0, 400, 2000, 9000]),
+    units=st.integers(1, 8),
+    devices=st.integers(0, 3),
+    models=st.sampled_from([(), ("A",), ("A", "B")]),
+)
+typical = st.dictionaries(classes, st.integers(1, 9), min_size=1, max_size=6).map(
+    lambda counts: workload_of(counts).typical(1.0)
+)
+
+
+def _lost(free: list[int], cpu: int, model: str, cls: PodClass) -> int:
+    """What a class loses on a node, by the words of the definition."""
+    fits = sum(room >= cls.units for room in free)
+    runs = cls.devices > 0 and cls.cpu <= cpu and fits >= cls.devices
+    if not runs or (cls.models and model not in cls.models):
+        return sum(free)
+    return sum(room for room in free if room < cls.units)
+
+
+def _fragmentation(
+    free: list[int], cpu: int, model: str, typical: tuple[tuple[PodClass, int], ...]
+) -> int:
+    return sum(count * _lost(free, cpu, model, cls) for cls, count in typical)
+
+
+@settings(max_examples=60)
+@given(cluster=clusters(pins=False), typical=typical, request=requests(1))
+def test_fragmentation_is_what_typical_pods_could_not_use(
+    cluster: Cluster, typical: tuple[tuple[PodClass, int], ...], request: Request
+) -> None:
+    view, measure = cluster.snapshot(), Fragmentation(typical)
+    tables, rows = measure.tables(view), np.arange(len(view.names))
+    free, cpu = view.free, view.cpu_free
+    lost = measure.lost(tables, view, rows)
+    fall = measure.fall(tables, rows, request, free, cpu)
+    for row in rows.tolist():
+        spec = cluster.spec(view.names[row])
+        model = spec.models[0] if spec.models else ""
+        room, left = free[row].tolist(), int(cpu[row])
+        assert lost[row] == _fragmentation(room, left, model, typical)
+        for device, units in enumerate(room):
+            if units >= request.units and left >= request.cpu:
+                after = room.copy()
+                after[device] -= request.units
+                then = _fragmentation(after, left - request.cpu, model, typical)
+                assert fall[row, device] == lost[row] - then
+
+
+@given(
+    sizes=st.dictionaries(st.integers(1, 15), st.integers(1, 50), min_size=1, max_size=5),
+)
+def test_no_way_to_cut_a_device_is_worth_more_than_it_and_all_pieces_cost_what_they_need(
+    sizes: dict[int, int],
+) -> None:
+    values = worth([(PodClass(units=size, devices=1), n) for size, n in sizes.items()], 16) / 1000
+    assert step_of(16) == 1
+    assert values[16] == pytest.approx(1, abs=1e-6)
+    assert (np.diff(values) >= 0).all()
+    # Weak duality on both sides: the volume, and first-fit by falling size.
+    whole = sum(values[size] * count for size, count in sizes.items())
+    assert sum(size * count for size, count in sizes.items()) / 16 <= whole + 1e-6
+    assert whole <= _first_fit(sizes) + 1e-6
+
+
+def test_the_worth_of_a_residue_is_the_dearest_set_of_pieces_that_fits_it() -> None:
+    halves = worth(
+        [(PodClass(units=500, devices=1), 10), (PodClass(units=300, devices=1), 1)], 1000
+    )
+    assert halves[[29, 49, 50, 99]].tolist() == pytest.approx([0, 500, 500, 1000], abs=501)
+    assert halves[50] == pytest.approx(500)
+    assert halves[29] == 0
+    assert halves[100] == pytest.approx(1000)
+
+
+def _first_fit(sizes: dict[int, int]) -> int:
+    devices: list[int] = []
+    for size in sorted(sizes, reverse=True):
+        for _ in range(sizes[size]):
+            place = next((at for at, left in enumerate(devices) if left >= size), None)
+            if place is None:
+                devices.append(16 - size)
+            else:
+                devices[place] -= size
+    return len(devices)
+
+
+@settings(max_examples=20)
+@given(
+    counts=st.dictionaries(
+        st.builds(
+            PodClass,
+            cpu=st.sampled_from([500, 1000, 2500]),
+            units=st.integers(1, 8),
+            devices=st.integers(1, 2),
+        ),
+        st.integers(1, 5),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_what_is_stranded_is_the_mean_over_draws_until_cpu_ends(
+    counts: dict[PodClass, int],
+) -> None:
+    kinds = [
+        (int(STEPS * cls.devices * cls.units / 8 + 0.5), -(-cls.cpu // 1000), count)
+        for cls, count in counts.items()
+    ]
+
+    @cache
+    def slow(gpu: int, cores: int) -> float:
+        fitting = [kind for kind in kinds if 0 < kind[0] <= gpu]
+        total = sum(count for *_, count in fitting)
+        if not total:
+            return float(gpu)
+        goes_on = sum(
+            count / total * slow(gpu - size, cores - cpu)
+            for size, cpu, count in fitting
+            if cpu <= cores
+        )
+        lacking = sum(count for _, cpu, count in fitting if cpu > cores) / total
+        return (goes_on + (1 - ETA) * lacking * gpu) / (1 - ETA * lacking)
+
+    table = stranded(counts.items(), 8)
+    for gpu in (0, 1, 7, 13):
+        for cores in (0, 1, 2, 5):
+            assert table[gpu, cores] == pytest.approx(slow(gpu, cores) * 1000 / STEPS)

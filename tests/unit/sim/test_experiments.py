@@ -1,0 +1,65 @@
+"""The experiments measure what they say, and draw the same pods for every policy of a seed."""
+
+import numpy as np
+import pytest
+
+from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.ranking import Ranking
+from gpushare.sim.engine import Cluster, fits, request_of
+from gpushare.sim.experiments import Options, churn, inflation, node_order, replay
+from gpushare.sim.flow import Flow, Stream
+from gpushare.sim.trace import TraceNode, TracePod
+from tests.unit.sim.test_engine import NODES, PODS
+
+ONE = [TraceNode("n", 8000, 8192, 1, 10, "T4")]
+
+
+def _pod(units: int, created: float | None = None, deleted: float | None = None) -> TracePod:
+    return TracePod("p", 100, 10, 1, units, (), created, None, deleted)
+
+
+@pytest.mark.parametrize("policy", ["random", "fgd", "shadow-price"])
+def test_inflation_fills_the_cluster_and_is_the_same_again(policy: str) -> None:
+    record = inflation(NODES, PODS, policy, 42)
+    assert record == inflation(NODES, PODS, policy, 42)
+    allocated = record["allocated"]
+    assert isinstance(allocated, dict)
+    assert allocated["130"] > 70
+    assert list(allocated.values()) == sorted(allocated.values())
+    assert max(map(int, allocated)) in {129, 130}
+
+
+def test_all_policies_of_a_seed_meet_the_same_pods() -> None:
+    one, other = (inflation(NODES, PODS, policy, 43) for policy in ("fgd", "random"))
+    assert one["pods"] == other["pods"]
+    assert node_order(NODES, 43) == node_order(NODES, 43) != node_order(NODES, 44)
+
+
+def test_churn_holds_and_refuses_as_much_as_is_offered() -> None:
+    record = churn(NODES, PODS, "device-bestfit", 1, Options(load=0.4, life=30, warmup=5))
+    assert record["alloc"] == pytest.approx(40, abs=8)
+    over = churn(NODES, PODS, "device-bestfit", 1, Options(load=3.0))
+    assert float(str(over["blocked_gpu"])) > 40
+
+
+def test_replay_lives_the_trace_again_and_faster() -> None:
+    pods = [_pod(5, 0.0, 10.0), _pod(5, 4.0, 6.0), _pod(10, 5.0, 7.0), _pod(5, 8.0, None)]
+    record = replay(ONE, pods, "binpack", 0)
+    # 0-4 s: 5 of 10 units; 4-6 s: 10; 6-8 s: 5; the third fits nowhere.
+    assert record["alloc"] == pytest.approx(100 * (4 * 5 + 2 * 10 + 2 * 5) / 80)
+    assert record["blocked_pods"] == pytest.approx(100 / 3)
+    faster = replay(ONE, pods, "binpack", 0, Options(speed=2))
+    assert float(str(faster["alloc"])) > float(str(record["alloc"]))
+    with pytest.raises(ValueError, match="time of creation"):
+        replay(ONE, [_pod(5)], "binpack", 0)
+
+
+def test_who_waits_is_placed_first_come_first_served_as_soon_as_there_is_room() -> None:
+    kinds = tuple(request_of(_pod(units)) for units in (10, 6, 3))
+    cluster = Cluster(ONE, Ranking(DeviceBestFit(), 9, fits))
+    # A whole device from 0 to 4; then come 6, 6 and 3 units: the first and the third fit together.
+    times, which, lifetimes = [0.0, 1.0, 2.0, 3.0], [0, 1, 1, 2], [4.0, 5.0, 1.0, 1.0]
+    stream = Stream(kinds, np.array(times), np.array(which), np.array(lifetimes))
+    record = Flow(cluster, 0.0, 20.0, wait=True).run(stream)
+    assert record["wait_mean"] == {"share": pytest.approx((3 + 7 + 1) / 3)}
+    assert record["waiting"] == pytest.approx((3 + 7 + 1) / 20)
