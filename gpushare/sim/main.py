@@ -31,6 +31,10 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
 }
 
 
+_MOST_PODS = 5_000_000
+"""Of a run: about an hour of the quickest policy."""
+
+
 @dataclass(frozen=True)
 class Job:
     """One run."""
@@ -103,9 +107,24 @@ def _inputs(options: Options, listing: Listing | None) -> list[Inputs]:
     if options.experiment == "paper":
         return [read_shipped(name) for name in options.traces or paper.FILES]
     inputs = read_inputs(options, listing)
+    _check_length(options, inputs)
     if options.experiment == "replay" and all(pod.created is None for pod in inputs.pods):
         raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
     return [inputs]
+
+
+def _check_length(options: Options, inputs: Inputs) -> None:
+    """Raises SettingsError where so many pods would have to come that no run would end."""
+    given = options.parameters
+    spans = {"inflation": 1.3, "churn": given.load * given.life}
+    capacity = sum(node.devices * node.capacity for node in inputs.nodes)
+    asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
+    pods = spans.get(options.experiment, 0.0) * capacity / asked
+    if pods > _MOST_PODS:
+        raise SettingsError(
+            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
+            " they ask for too little, or --load and --life are too large"
+        )
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[Record]) -> int:

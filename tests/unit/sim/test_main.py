@@ -127,6 +127,15 @@ def test_a_wrong_trace_is_told_by_file_line_and_column(
     )
 
 
+def test_a_run_that_would_not_end_is_refused(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    nodes = tmp_path / "huge.csv"
+    nodes.write_text("name,cpu_milli,memory_mib,gpu,units\na,1000,1000,8,1000000000\n")
+    assert simulate("inflation", *small, "--nodes", str(nodes)) == 2
+    assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
+
+
 def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
     node = {"name": "n", "cpu_milli": 8000, "memory_mib": 8000, "gpu": 2, "units": 16}
     pods = [
