@@ -61,22 +61,17 @@ def _rows(
     bodies = [json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode() for pod in pods]
     taken: dict[str, list[float]] = {each.title: [] for each in running}
     clients = {each.title: Client(each.port) for each in running}
-    before: dict[str, float] = {}
     for turn in range(-_WARM, rounds):
-        if turn == 0:
-            before = {each.title: usage.cpu_seconds(each.pids()) for each in running}
         for title, client in clients.items():
             # Negative turns are not counted: they open connections and fill caches.
             took = client.post("filter", bodies[turn % len(bodies)])
             taken[title] += [took] * (turn >= 0)
     name = f"filter, {len(names):,} names"
     for each in running:
-        used = usage.cpu_seconds(each.pids()) - before[each.title]
         clients[each.title].close()
         row = summary(taken[each.title], 0, 1)
         for part in ("p50", "p99"):
             table.put(f"{name}: {part}", "ms", each.title, row[part])
-        table.put(f"{name}: CPU of the extender for one", "ms", each.title, used / rounds * 1000)
 
 
 class Client:

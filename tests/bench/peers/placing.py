@@ -77,9 +77,9 @@ class Placing:
         title = contender.title if contender else ALONE
         row = f"pods placed, {nodes:,} nodes"
         self._table.put(row, "/s", title, (count - 1) / (times[count - 1] - times[0]))
-        for name, seconds_used in after.items():
-            used = (seconds_used - before[name]) / (count - first) * 1000
-            self._table.put(f"CPU for a pod placed: {name}", "ms", title, used)
+        used = {name: (after[name] - before[name]) / (count - first) * 1000 for name in after}
+        for name, cost in {**used, "all together": sum(used.values())}.items():
+            self._table.put(f"CPU for a pod placed: {name}", "ms", title, cost)
 
     def _used(self, contender: Contender | None) -> dict[str, float]:
         """CPU seconds by part."""
