@@ -1,6 +1,6 @@
 """Our extender and the original under the same load: same API server, same kube-scheduler.
 
-Run as `python -m tests.bench.peers`; about ten minutes, three with `--quick`. It needs the programs
+Run as `python -m tests.bench.peers`; many minutes, a few with `--quick`. It needs the programs
 of `make controlplane`. The original's binary is given by `--original` or GPUSHARE_ORIGINAL; without
 one its column stays empty. docs/performance.md says how to build it, and what came out.
 Compare within one run only.
