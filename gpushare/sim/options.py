@@ -288,7 +288,14 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
     add(
         "--jobs",
         type=_count,
-        default=len(os.sched_getaffinity(0)),
+        default=_cores(),
         metavar="N",
         help="runs at a time (default: one for each core)",
     )
+
+
+def _cores() -> int:
+    """Cores that this process may use, as far as the system tells."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
