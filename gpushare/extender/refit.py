@@ -17,7 +17,8 @@ from gpushare.core.policy import Policy, load_policy
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError
 
-_TIMEOUT = 60.0
+_TIMEOUT = 120.0
+"""Seconds; on a busy machine it waits for everybody else."""
 _NICENESS = 10
 """Requests come first where both want the same core."""
 

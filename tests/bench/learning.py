@@ -42,13 +42,10 @@ class Restless(learning.Learning):
         for course in self._courses.values():
             course.arrivals = Arrivals(window)
 
-learning.SPACING = float("inf")
-learning._EARLY = 0
+learning.SPACING, learning._EARLY = 1e9, 0
 if sys.argv[1] == "refitting":
     learning._LOOK_EVERY = 0.02
     learning._Course.is_due = lambda course, now: True
-else:
-    learning._EARLY = 1
 learning.Learning = Restless
 from gpushare.cli.main import main
 sys.exit(main(sys.argv[2:]))
@@ -89,7 +86,7 @@ def asked(client: Blocking, message: bytes) -> float:
 def rounds(ports: dict[str, tuple[int, int]]) -> dict[tuple[str, str], list[float]]:
     """Milliseconds by call and extender, asked in turn."""
     names = [node_name(number) for number in range(_NODES)]
-    clients = {kind: Blocking(port, 10) for kind, (port, _) in ports.items()}
+    clients = {kind: Blocking(port, 30) for kind, (port, _) in ports.items()}
     known = [{"Pod": pod("known", 1 + index), "NodeNames": names} for index in range(4)]
     samples: dict[tuple[str, str], list[float]] = defaultdict(list)
 

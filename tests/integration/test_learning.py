@@ -7,6 +7,9 @@ from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender
 from tests.integration.verbs import poll
 
+LONG = 120.0
+"""Seconds; the process that makes policies yields to everybody else on a busy machine."""
+
 
 def figure(extender: Extender, name: str) -> float:
     """A figure of the process's metrics."""
@@ -23,7 +26,9 @@ def test_policies_are_made_anew_from_the_pods_created(
     extender = start_extender()
     extender.wait_ready()
     assert extender.bind(running, node) == ""
-    poll(lambda: figure(extender, "refits_total") == 1, "policies are made for a trace's pods")
+    poll(
+        lambda: figure(extender, "refits_total") == 1, "policies are made for a trace's pods", LONG
+    )
     pods = [cluster.pod(*([4] if index % 3 else [])) for index in range(60)]
     for pod in pods[:10]:
         cluster.annotate_pod(pod, {"changed": "often"})
@@ -34,7 +39,7 @@ def test_policies_are_made_anew_from_the_pods_created(
         assert extender.prioritize(asked, [node]) == {node: 10}
         return figure(extender, "refits_total") == 2
 
-    poll(made, "policies are made anew for the pods that came")
+    poll(made, "policies are made anew for the pods that came", LONG)
     assert figure(extender, "learned_pods_total") == 62
     assert figure(extender, "refit_failures_total") == 0
     assert extender.fit(asked, [node]) == [node]
