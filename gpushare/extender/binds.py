@@ -10,7 +10,16 @@ from collections.abc import Callable
 
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnreachable, WireError
-from gpushare.extender.binder import BUDGET, Answer, Asked, Bind, ReadPod, Step, WriteBinding
+from gpushare.extender.binder import (
+    BUDGET,
+    Answer,
+    Asked,
+    Bind,
+    ReadPod,
+    Step,
+    WriteBinding,
+    still,
+)
 from gpushare.extender.books import Books, Library
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
@@ -51,6 +60,7 @@ class Binder:
         self._stamp = 0
         self._next_in_round = 0
         self._conflicts = 0
+        self._under_way = 0
         self._stamping = threading.Lock()
 
     def bind(self, ref: PodRef, node: str, known: bool, asked: Asked | None) -> Answer:
@@ -59,6 +69,8 @@ class Binder:
         known: `asked` is what the pod asks for, as remembered from filter; else the pod is read.
         """
         deadline = self._clock() + BUDGET
+        with self._stamping:
+            self._under_way += 1
         bind = Bind(self._library, ref, node, known, asked, self._next_stamp())
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
@@ -69,7 +81,15 @@ class Binder:
             if bind.asked:
                 bind.asked[0].ledger.doubt(ref.uid, self._clock())
             raise
+        finally:
+            with self._stamping:
+                self._under_way -= 1
         return step
+
+    def settled(self) -> bool:
+        """Whether nothing that was sent from here may land any more."""
+        doubts = any(books.ledger.counts()["in_doubt"] for books in self._library)
+        return not (self._under_way or doubts)
 
     def state(self) -> dict[str, float]:
         """Counters for metrics: Bindings that the API server refused with 409."""
@@ -140,7 +160,8 @@ class Binder:
         if isinstance(seen, ApiError):
             return
         try:
-            pod = observe_pod(seen, books.names) if seen else None
+            named = still(seen, overdue.ref)
+            pod = observe_pod(named, books.names) if named else None
         except WireError:
             return
         books.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)

@@ -56,10 +56,14 @@ class Gate:
         if self._leading is not None:
             self._leading.start()
 
-    def stop(self) -> None:
-        """End the threads and give the leadership away: every call has been answered."""
+    def stop(self, settled: Callable[[], bool] = lambda: True) -> None:
+        """End the threads. settled: whether no bind is under way, asked when none begins any more.
+
+        Only then is the leadership given away: the next leader does not wait for what may land.
+        """
         if self._leading is not None:
-            self._leading.stop()
+            self._leading.halt()
+            self._leading.stop(release=settled())
         for source in self._sources.values():
             source.reflector.stop()
 

@@ -125,9 +125,11 @@ class Extender:
         log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
 
     def stop(self) -> None:
-        """Stop following and leading; every request has been answered."""
+        """Stop following and leading. Every request has been answered, unless gunicorn's master
+        ends a worker that did not turn for long: then a bind may be under way.
+        """
         self._auditor.stop()
-        self._gate.stop()
+        self._gate.stop(self._binder.settled)
         self._events.stop()
         self._learning.stop()
 

@@ -81,6 +81,7 @@ class Leading:
         self._jitter = jitter
         self._wake = wake()
         self._ended = False
+        self._halted = False
         self._stopping = False
         self._due = NEVER
         self._name = f"lease {name}"
@@ -90,7 +91,7 @@ class Leading:
         """Return until when this process may bind (monotonic seconds); not later than `now` when it
         may not. A bind begins only if this outlasts all the time it may take.
         """
-        return NEVER if self._stopping else self._machine.leads_until(now)
+        return NEVER if self._halted else self._machine.leads_until(now)
 
     def fenced_until(self) -> float:
         """Return when the calls of every leader before us have landed: only a list begun later
@@ -117,13 +118,18 @@ class Leading:
                 log.exception("election failed lease=%s", self._path)
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
+    def halt(self) -> None:
+        """Lead no more: no bind begins from now on; the Lease is kept until `stop`."""
+        self._halted = True
+
     def stop(self, timeout: float = 2.0, *, release: bool = True) -> bool:
         """Return whether the thread has ended within `timeout` seconds; we lead no more at once.
 
         `release` gives the Lease away, so that the next leader need not wait: only when every call
         of this process has been answered.
         """
-        self._stopping = True
+        self._halted = True
+        self._stopping = release
         self._ended = self._ended or not release
         self._wake.set()
         if self._thread is not None:

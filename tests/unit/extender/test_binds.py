@@ -218,6 +218,27 @@ def doubtful(api: ScriptedApi, binder: Binder, library: Library) -> None:
     api.calls.clear()
 
 
+def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
+    api: ScriptedApi, binder: Binder, library: Library
+) -> None:
+    """The next leader does not wait where the Lease is given away, so nothing may land any more."""
+    meanwhile: list[bool] = []
+
+    def look(timeout: float) -> float:
+        meanwhile.append(binder.settled())
+        return timeout
+
+    assert binder.settled()
+    api.takes = look
+    api.answers = [LOST, UNBOUND]
+    assert binder.bind(REF, "n", True, asked(library)).reason == "in_doubt"
+    assert meanwhile == [False, False]
+    assert not binder.settled()
+    api.answers = [BOUND]
+    binder.settle_overdue()
+    assert binder.settled()
+
+
 @pytest.mark.parametrize(
     ("later", "answer", "left"),
     [
@@ -227,6 +248,7 @@ def doubtful(api: ScriptedApi, binder: Binder, library: Library) -> None:
         (HOLD, UNBOUND, None),
         (1.0, ApiNotFound("no such pod", 404), None),
         (1.0, body(uid="uid-other"), None),
+        (1.0, body(uid="uid-other", limits={"cpu": "much"}), None),
         (1.0, body(phase="Succeeded", node="n"), None),
         (HOLD, LOST, "doubt"),
         (HOLD, ApiError("forbidden", 403), "doubt"),

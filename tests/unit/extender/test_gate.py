@@ -42,10 +42,12 @@ class SilentApi:
 
     def __init__(self) -> None:
         self.lists = 0
+        self.writes = 0
         self.lease: ApiError = ApiError("forbidden", 403)
 
     def request(self, method: str, path: str, **_: Any) -> bytes:
         if "leases" in path:
+            self.writes += method == "PUT"
             raise self.lease
         self.lists += 1
         return LIST
@@ -241,6 +243,16 @@ def test_threads_are_alive_from_start_to_stop(gate: Gate) -> None:
     until(lambda: gate.liveness() == dict.fromkeys(("pods", "leadership"), ""))
     gate.stop()
     assert gate.liveness() == stuck
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_the_lease_is_given_away_only_when_nothing_may_land_any_more(
+    api: SilentApi, elector: Elector, gate: Gate, settled: bool
+) -> None:
+    win(elector, time.monotonic())
+    gate.start()
+    gate.stop(lambda: settled and gate.leads_until() < 0)
+    assert api.writes == settled
 
 
 def test_a_new_leadership_has_pods_listed_once(

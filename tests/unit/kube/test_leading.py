@@ -122,6 +122,16 @@ def test_a_lease_that_does_not_exist_is_made(leading: Leading, lease: LeaseServe
     assert ("POST", PATH) in lease.paths
 
 
+def test_halted_it_leads_no_more_and_keeps_the_lease(leading: Leading, lease: LeaseServer) -> None:
+    leading.start()
+    soon(lambda: leads(leading))
+    leading.halt()
+    assert not leads(leading)
+    renewed = lease.store.spec["renewTime"]
+    soon(lambda: lease.store.spec["renewTime"] != renewed)
+    assert lease.store.spec["holderIdentity"] == "me_1"
+
+
 def test_without_release_the_lease_is_left_to_run_out(leading: Leading, lease: LeaseServer) -> None:
     leading.start()
     soon(lambda: leads(leading))
