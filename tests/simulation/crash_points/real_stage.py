@@ -90,6 +90,11 @@ class RealStage:
         self.victim.signal(signal.SIGCONT)
         self.running.append(self.victim)
 
+    def has_acted(self) -> bool:
+        """Whether the bind that was stopped is over: it says so, or its worker has been ended."""
+        log = self.victim.log
+        return "pod=default/web" in log.partition(" bind ")[2] or "WORKER TIMEOUT" in log
+
     def restart_server(self) -> None:
         """Cut all connections and forget the history, so that everybody lists anew."""
         self.cluster.stop()
@@ -120,7 +125,8 @@ class RealStage:
 
     def _schedule(self) -> None:
         while not self._ended.wait(0.5):
-            for pod in self.cluster.all(PODS):
+            # The rival first: a device that is promised to the other would be given to it.
+            for pod in sorted(self.cluster.all(PODS), key=lambda pod: str(pod["metadata"]["name"])):
                 if pod["spec"].get("nodeName"):
                     continue
                 for extender in self.ready()[:1]:

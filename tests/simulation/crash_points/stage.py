@@ -52,6 +52,7 @@ class Stage:
     """The cluster. wiring: "lease" or "scheduler", as --leadership has them.
 
     keep: requests that the server does not work on now. carry: whose answers are still on the way.
+    cut: processes that nothing comes from and nothing gets to.
     """
 
     def __init__(self, wiring: str) -> None:
@@ -62,6 +63,7 @@ class Stage:
         self.network = Network(self.tasks, self.server, self._applied, lambda _: None, Counter())
         self.keep: Callable[[Request], bool] = _none
         self.carry: Callable[[Request], bool] = _none
+        self.cut: set[Replica] = set()
         self.wrong: list[str] = []
         self.bound_by: list[tuple[str, float]] = []
         self._shape = Shape(Pairing.AUTO, wiring, "device-bestfit", False, False, 500)
@@ -223,6 +225,8 @@ class Stage:
 
     def _serve(self) -> bool:
         for request in list(self.network.waiting):
+            if request.client in self.cut:
+                continue
             if request.answer is None and not self.keep(request):
                 request.answer = self.network.serve(request)
                 return True
@@ -233,7 +237,12 @@ class Stage:
         return False
 
     def _show(self) -> bool:
-        streams = [stream for stream in self.network.streams if not stream.client.frozen]
+        away = self.cut
+        streams = [
+            stream
+            for stream in self.network.streams
+            if not stream.client.frozen and stream.client not in away
+        ]
         state = (self.server.store.version, self._bookmarks, streams)
         if state == self._shown:
             return False

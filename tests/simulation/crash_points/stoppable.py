@@ -4,6 +4,7 @@ whose first bind sends that signal to the whole process group when it comes by t
 Knows where the points are and how gpushare is started; everything else is the program itself.
 """
 
+import mmap
 import os
 import signal
 import sys
@@ -12,11 +13,13 @@ import threading
 from gpushare.cli.main import main
 from tests.simulation.crash_points.points import Point, passing
 
-_first = threading.Semaphore()
+_stopped = mmap.mmap(-1, 1)
+"""One byte that all processes of the group share: a worker that takes another's place goes on."""
 
 
 def _stop() -> None:
-    if _first.acquire(blocking=False):
+    if not _stopped[0]:
+        _stopped[0] = 1
         os.killpg(0, signal.Signals[sys.argv[2]])
         # Another thread may be the first that the signal reaches: this one must not go on.
         threading.Event().wait(0.5)
