@@ -296,6 +296,5 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
 
 def _cores() -> int:
     """Cores that this process may use, as far as the system tells."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
