@@ -13,7 +13,7 @@ from gpushare.core.policies.shadow_price import BLOCK_CPU, BLOCK_GPU, ShadowPric
 from gpushare.core.policy import Policy, Pressing
 from gpushare.core.ranking import Fits, Judgement, Known, Ranking
 from gpushare.core.snapshot import Ints, Snapshot
-from gpushare.sim.kernel import (
+from gpushare.sim.compiled import (
     COMPILED,
     Asked,
     Blocks,
@@ -24,10 +24,9 @@ from gpushare.sim.kernel import (
     Typical,
     World,
     Worth,
-    judge,
-    offer,
-    press,
 )
+from gpushare.sim.kernel import judge
+from gpushare.sim.pressing import offer, press
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_PRICES = np.zeros(0)

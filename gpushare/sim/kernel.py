@@ -1,132 +1,18 @@
-"""Loops over rows, for simulations of many pods: the judgement of a policy, row by row.
+"""The judgement of a policy, row by row: for simulations of many pods.
 
 Scalar arithmetic in the very order in which `Fgd` and `ShadowPrice` do it over arrays, so that each
-value is the same; a test compares them. numba compiles it where it is installed (extra `fast`);
-without it the same source runs, slowly, and simulations use the arrays instead.
+value is the same; a test compares them.
 """
 
 import math
-from collections.abc import Callable
-from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
-import numpy.typing as npt
 
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.scarcity import DEAREST, FINE, MICRO
-from gpushare.core.policies.shadow_price import ALPHA, BETA, MU, THETA, Q
+from gpushare.core.policies.shadow_price import ALPHA, BETA, MU, Q
 from gpushare.core.policies.stranding import MOST_CORES, MOST_DEVICES, STEPS
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows
-
-_Function = TypeVar("_Function", bound=Callable[..., object])
-
-try:
-    from numba import njit
-except ImportError:
-    COMPILED = False
-
-    def compiled(function: _Function) -> _Function:
-        """The function as it is."""
-        return function
-else:
-    COMPILED = True
-
-    def compiled(function: _Function) -> _Function:
-        """The function, compiled when it is first called."""
-        return cast(_Function, njit(cache=True)(function))
-
-
-class State(NamedTuple):
-    """The arrays of a Snapshot; model: int64 (N,) of each node, -1 for none."""
-
-    free: Ints
-    capacity: Ints
-    cpu_free: Ints
-    memory_free: Ints
-    cpu_only: Ints
-    cpu_capacity: Ints
-    model: Ints
-
-
-class Typical(NamedTuple):
-    """The tables of Fragmentation; many: by size, line and number of devices with that room."""
-
-    cpus: Ints
-    sizes: Ints
-    base: Ints
-    barred: Ints
-    small: Ints
-    many_sizes: Ints
-    many: Ints
-    pods: int
-
-
-class Prices(NamedTuple):
-    """The tables of ShadowPrice; of fgd only milli, with an empty `left`."""
-
-    milli: Floats
-    capacity: Ints
-    step: Ints
-    worth_at: Ints
-    worth: Floats
-    left_at: Ints
-    left: Floats
-    drain: float
-
-
-class Blocks(NamedTuple):
-    """The blocks of Scarcity; unit: units of each device."""
-
-    devices: Ints
-    cpu: Ints
-    memory: Ints
-    accepted: Ints
-    unit: Ints
-
-
-class World(NamedTuple):
-    """All that a judgement is made of."""
-
-    state: State
-    typical: Typical
-    prices: Prices
-    blocks: Blocks
-
-
-class Asked(NamedTuple):
-    """A request; accepted: bool by model, the last for none."""
-
-    units: int
-    devices: int
-    cpu: int
-    memory: int
-    accepted: Bools
-
-
-class Judged(NamedTuple):
-    """What is kept of a kind, as in a Ranking, and changed in place."""
-
-    best: Floats
-    devices: npt.NDArray[np.int16]
-    stakes: npt.NDArray[np.int8]
-    touched: Bools
-
-
-class Scarce(NamedTuple):
-    """What Scarcity makes its prices of; group: of each row."""
-
-    needs: Floats
-    needed: Bools
-    share: Floats
-    devices: Ints
-    group: npt.NDArray[np.int32]
-
-
-class Worth(NamedTuple):
-    """What a Judgement holds, changed in place."""
-
-    values: Floats
-    by_state: Floats
+from gpushare.core.snapshot import Bools, Ints, Rows
+from gpushare.sim.compiled import Asked, Blocks, Judged, Prices, State, Typical, World, compiled
 
 
 @compiled
@@ -146,73 +32,6 @@ def judge(world: World, asked: Asked, judged: Judged, rows: Rows) -> None:
         else:
             _judge_node(world, asked, judged, row, chosen)
         _stake(world, asked, judged, row, chosen)
-
-
-@compiled
-def offer(world: World, offers: Ints, sums: Ints, group: npt.NDArray[np.int32], rows: Rows) -> None:
-    """Nothing: brings what these rows offer, and the sums by group, up to date."""
-    state, blocks = world.state, world.blocks
-    fresh = np.zeros(offers.shape[1], dtype=np.int64)
-    for row in rows:
-        fresh[0] = 0
-        for device in range(state.free.shape[1]):
-            fresh[0] += state.free[row, device] * MICRO // blocks.unit[row, device]
-        whole = _idle(state, row)
-        for index in range(len(blocks.devices)):
-            fresh[1 + index] = _blocks(
-                blocks, row, index, whole, (state.cpu_free[row], state.memory_free[row])
-            )
-        for index in range(len(fresh)):
-            sums[group[row], index] += fresh[index] - offers[row, index]
-            offers[row, index] = fresh[index]
-
-
-@compiled
-def press(
-    scarce: Scarce, goods: Ints, judged: Judged, weights: tuple[float, Floats], worth: Worth
-) -> None:
-    """Nothing: adds the prices of the moment; weights: of blocks, and of a device by group."""
-    group_cost = _group_costs(scarce, goods, weights[1])
-    exact = _block_costs(scarce, goods)
-    states, count = judged.best.shape
-    for row in range(count):
-        worth.values[row] = -np.inf
-        for state in range(states):
-            value = judged.best[state, row] - group_cost[scarce.group[row]]
-            if judged.touched[row]:
-                cost = 0.0
-                for index in range(len(exact)):
-                    cost += judged.stakes[row, state * len(exact) + index] * exact[index]
-                value -= math.floor(weights[0] * (cost / FINE))
-            worth.by_state[state, row] = value
-            worth.values[row] = max(worth.values[row], value)
-
-
-@compiled
-def _group_costs(scarce: Scarce, goods: Ints, weight: Floats) -> Floats:
-    """What placing the pod on a node of each group costs."""
-    every, price = goods[:, 0].sum() / MICRO, np.zeros(len(goods))
-    for index in range(len(scarce.needs)):
-        free = 0
-        for group in range(len(goods)):
-            if scarce.needed[index, group]:
-                free += goods[group, 0]
-        of_needed = scarce.needs[index] * every / max(free / MICRO, 1.0)
-        for group in range(len(goods)):
-            if scarce.needed[index, group]:
-                price[group] += of_needed
-    return np.floor(THETA * np.minimum(price, DEAREST) * weight)
-
-
-@compiled
-def _block_costs(scarce: Scarce, goods: Ints) -> Floats:
-    """What a block of each class costs, in whole numbers."""
-    every, exact = goods[:, 0].sum() / MICRO, np.zeros(len(scarce.share))
-    for index in range(len(exact)):
-        blocks = max(scarce.devices[index] * goods[:, 1 + index].sum(), 1)
-        price = min(scarce.share[index] * every / blocks, DEAREST)
-        exact[index] = np.rint(price * FINE) * scarce.devices[index]
-    return exact
 
 
 @compiled
@@ -294,18 +113,18 @@ def _stake(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) 
     """The blocks that the placement breaks."""
     state, blocks = world.state, world.blocks
     number = len(blocks.devices)
-    whole = _idle(state, row)
+    whole = idle_devices(state, row)
     if whole == 0:
         return
     left = whole - _taken(state, row, chosen) if asked.devices > 1 else whole
     now = (state.cpu_free[row], state.memory_free[row])
     then = (state.cpu_free[row] - asked.cpu, state.memory_free[row] - asked.memory)
     for index in range(number):
-        before = _blocks(blocks, row, index, whole, now)
+        before = blocks_left(blocks, row, index, whole, now)
         if before == 0:
             continue
         for variant in range(2 if asked.devices == 1 else 1):
-            broken = before - _blocks(blocks, row, index, left - variant, then)
+            broken = before - blocks_left(blocks, row, index, left - variant, then)
             judged.stakes[row, variant * number + index] = broken
             if broken:
                 judged.touched[row] = True
@@ -407,7 +226,8 @@ def _seen(free: Ints, device: int) -> bool:
 
 
 @compiled
-def _idle(state: State, row: int) -> int:
+def idle_devices(state: State, row: int) -> int:
+    """How many devices of the row hold nothing."""
     count = 0
     for device in range(state.free.shape[1]):
         if state.free[row, device] == state.capacity[row, device] > 0:
@@ -416,7 +236,7 @@ def _idle(state: State, row: int) -> int:
 
 
 @compiled
-def _blocks(blocks: Blocks, row: int, index: int, whole: int, left: tuple[int, int]) -> int:
+def blocks_left(blocks: Blocks, row: int, index: int, whole: int, left: tuple[int, int]) -> int:
     """The blocks of one class on a row with so many idle devices, CPU and memory."""
     least = whole // blocks.devices[index]
     if least <= 0 or not blocks.accepted[row, index]:

@@ -42,7 +42,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "kubernetes": ("kube.client",),
     "matplotlib": ("sim.plots",),
     "msgspec": ("wire.objects", "wire.extender", "wire.preempt", "wire.schemas"),
-    "numba": ("sim.kernel",),
+    "numba": ("sim.compiled",),
     "numpy": ("core", "ledger", "sim"),
     "prometheus_client": ("extender.metrics",),
     "pynvml": ("device_plugin.devices",),

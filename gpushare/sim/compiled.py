@@ -1,0 +1,123 @@
+"""Numbers as compiled loops take them, and the compiler where there is one.
+
+numba compiles the loops of a simulation where it is installed (extra `fast`); without it the same
+source runs, slowly, and simulations use the arrays of the policies instead.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.snapshot import Bools, Floats, Ints
+
+_Function = TypeVar("_Function", bound=Callable[..., object])
+
+try:
+    from numba import njit
+except ImportError:
+    COMPILED = False
+
+    def compiled(function: _Function) -> _Function:
+        """The function as it is."""
+        return function
+else:
+    COMPILED = True
+
+    def compiled(function: _Function) -> _Function:
+        """The function, compiled when it is first called."""
+        return cast(_Function, njit(cache=True)(function))
+
+
+class State(NamedTuple):
+    """The arrays of a Snapshot; model: int64 (N,) of each node, -1 for none."""
+
+    free: Ints
+    capacity: Ints
+    cpu_free: Ints
+    memory_free: Ints
+    cpu_only: Ints
+    cpu_capacity: Ints
+    model: Ints
+
+
+class Typical(NamedTuple):
+    """The tables of Fragmentation; many: by size, line and number of devices with that room."""
+
+    cpus: Ints
+    sizes: Ints
+    base: Ints
+    barred: Ints
+    small: Ints
+    many_sizes: Ints
+    many: Ints
+    pods: int
+
+
+class Prices(NamedTuple):
+    """The tables of ShadowPrice; of fgd only milli, with an empty `left`."""
+
+    milli: Floats
+    capacity: Ints
+    step: Ints
+    worth_at: Ints
+    worth: Floats
+    left_at: Ints
+    left: Floats
+    drain: float
+
+
+class Blocks(NamedTuple):
+    """The blocks of Scarcity; unit: units of each device."""
+
+    devices: Ints
+    cpu: Ints
+    memory: Ints
+    accepted: Ints
+    unit: Ints
+
+
+class World(NamedTuple):
+    """All that a judgement is made of."""
+
+    state: State
+    typical: Typical
+    prices: Prices
+    blocks: Blocks
+
+
+class Asked(NamedTuple):
+    """A request; accepted: bool by model, the last for none."""
+
+    units: int
+    devices: int
+    cpu: int
+    memory: int
+    accepted: Bools
+
+
+class Judged(NamedTuple):
+    """What is kept of a kind, as in a Ranking, and changed in place."""
+
+    best: Floats
+    devices: npt.NDArray[np.int16]
+    stakes: npt.NDArray[np.int8]
+    touched: Bools
+
+
+class Scarce(NamedTuple):
+    """What Scarcity makes its prices of; group: of each row."""
+
+    needs: Floats
+    needed: Bools
+    share: Floats
+    devices: Ints
+    group: npt.NDArray[np.int32]
+
+
+class Worth(NamedTuple):
+    """What a Judgement holds, changed in place."""
+
+    values: Floats
+    by_state: Floats
