@@ -43,6 +43,15 @@ BUDGET = 4.0
 _PLACE_ATTEMPTS = 8
 
 
+def still(seen: Pod | None, ref: PodRef) -> Pod | None:
+    """What was read under the pod's name, where that is still the pod.
+
+    A successor is none, however little sense it makes: that it is there says that ours is gone.
+    """
+    uid = seen.metadata.uid if seen and seen.metadata else None
+    return None if uid and uid != ref.uid else seen
+
+
 @dataclass(frozen=True, slots=True)
 class ReadPod:
     """Step: GET the pod by its name; hand the result to `read`."""
@@ -123,12 +132,13 @@ class Bind:
             return self._judge_plain(seen)
         books, _ = self.asked
         try:
-            pod = observe_pod(seen, books.names) if seen else None
+            named = still(seen, self.ref)
+            pod = observe_pod(named, books.names) if named else None
         except WireError as error:
             self._still_unknown(now)
             return Answer(f"pod {self.ref}: {error}", "malformed")
         self._settle(books.ledger, pod, sent, now)
-        if pod is None or pod.ref.uid != self.ref.uid or pod.ended:
+        if pod is None or pod.ended:
             return Answer(f"pod {self.ref} is gone", "gone")
         if pod.node:
             return self._bound_to(pod.node)
@@ -217,7 +227,7 @@ class Bind:
     def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent: float, now: float) -> None:
         """Tell the ledger what was read of the pod."""
         if self._refused:
-            if pod is None or pod.ref.uid != self.ref.uid or pod.ended or not pod.node:
+            if pod is None or pod.ended or not pod.node:
                 ledger.forget(self.ref.uid)
                 return
             self._still_unknown(now)

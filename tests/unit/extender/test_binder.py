@@ -45,6 +45,7 @@ UNBOUND = seen()
 BOUND = seen(node="n", annotations=OURS)
 ELSEWHERE = seen(node="m", annotations=THEIRS)
 RECREATED = seen(uid="uid-other")
+SENSELESS_HEIR = seen(uid="uid-other", limits={"cpu": "much"})
 ENDED = seen(node="n", phase="Failed")
 MALFORMED = seen(limits={"cpu": "much"})
 NOBODY = None
@@ -53,6 +54,7 @@ READINGS = {
     "bound": BOUND,
     "elsewhere": ELSEWHERE,
     "recreated": RECREATED,
+    "senseless-heir": SENSELESS_HEIR,
     "ended": ENDED,
     "malformed": MALFORMED,
     "nobody": NOBODY,
@@ -145,6 +147,7 @@ AFTER_A_WRITE = [
     ([CONFLICT, UNBOUND], "refused", "free"),
     ([CONFLICT, NOBODY], "gone", "free"),
     ([CONFLICT, RECREATED], "gone", "free"),
+    ([CONFLICT, SENSELESS_HEIR], "gone", "free"),
     ([CONFLICT, ENDED], "gone", "free"),
     ([CONFLICT, BOUND], "bound", "landed n:0"),
     ([CONFLICT, ELSEWHERE], "bound_elsewhere", "landed m:1"),
@@ -154,6 +157,7 @@ AFTER_A_WRITE = [
     ([BAD_GATEWAY, UNBOUND], "in_doubt", "doubt n:0"),
     ([LOST, NOBODY], "gone", "free"),
     ([LOST, RECREATED], "gone", "free"),
+    ([LOST, SENSELESS_HEIR], "gone", "free"),
     ([LOST, ENDED], "gone", "free"),
     ([LOST, BOUND], "bound", "landed n:0"),
     ([LOST, ELSEWHERE], "bound_elsewhere", "landed m:1"),
@@ -200,6 +204,7 @@ AFTER_DOUBT = [
     ([ELSEWHERE], "bound_elsewhere", "landed m:1"),
     ([NOBODY], "gone", "free"),
     ([RECREATED], "gone", "free"),
+    ([SENSELESS_HEIR], "gone", "free"),
     ([LOST], "in_doubt", "doubt n:0"),
     ([MALFORMED], "malformed", "doubt n:0"),
 ]
