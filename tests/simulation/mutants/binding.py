@@ -32,7 +32,7 @@ def takes_by_an_old_look(original: Any) -> Any:
         looks = vars(ledger).setdefault("looks", [])
         looks.append(ledger.snapshot())
         view = looks[-2:][0]
-        allocation = decide.place(view, self.node, request, books.ranking(request).policy)
+        allocation = decide.place(view, self.node, request, books.ranking(request))
         must_fit, ledger._must_fit = ledger._must_fit, lambda *_: None
         try:
             ledger.assume(self.ref, request, allocation, now)

@@ -3,7 +3,6 @@
 import math
 from typing import Any
 
-from gpushare.extender import binder
 from gpushare.extender.gate import Gate
 from gpushare.kube.election import Elector
 from gpushare.kube.follow import FollowScheduler
@@ -11,8 +10,7 @@ from gpushare.kube.lease import Term
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("D7", "HAMi's bind does not ask who leads", Gate, "leads_until")
-def binds_without_leading(original: Any) -> Any:
+def _leads_for_ever(original: Any) -> Any:
     del original
 
     def leads_until(self: Any) -> float:
@@ -21,7 +19,13 @@ def binds_without_leading(original: Any) -> Any:
     return leads_until
 
 
-@mutant("D7", "HAMi's /readyz is always 200: followers answer", Gate, "_leadership")
+@mutant(
+    "D7",
+    "HAMi's /readyz is always 200, and its bind asks nobody who leads",
+    Gate,
+    "_leadership",
+    also=[(Gate, "leads_until", _leads_for_ever)],
+)
 def answers_without_leading(original: Any) -> Any:
     del original
 
@@ -49,12 +53,6 @@ def does_not_list_anew(original: Any) -> Any:
         return False
 
     return relist_wanted
-
-
-@mutant("D8", "a bind may outlast the term it began in", binder, "BUDGET")
-def outlasts_its_term(original: Any) -> Any:
-    del original
-    return -3600.0
 
 
 @mutant("D8", "begins to lead as soon as its scheduler does", FollowScheduler, "_see_ours")

@@ -5,8 +5,8 @@ is how we know that a story without a violation says something. Numbers (A1, B3,
 docs/reliability.md.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,36 +16,41 @@ SEEDS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug. fault: its number; where: who has it, or had it."""
+    """One bug. fault: its number; where: who has it, or had it. patches: what it replaces."""
 
     fault: str
     name: str
     where: str
-    home: Any
-    attribute: str
-    change: Callable[[Any], Any]
+    patches: tuple["Patch", ...]
 
     @contextmanager
     def at_large(self) -> Iterator[None]:
         """Have production code behave so."""
-        held = vars(self.home)[self.attribute]
-        setattr(self.home, self.attribute, self.change(held))
-        try:
+        with ExitStack() as stack:
+            for home, attribute, change in self.patches:
+                held = vars(home)[attribute]
+                stack.callback(setattr, home, attribute, held)
+                setattr(home, attribute, change(held))
             yield
-        finally:
-            setattr(self.home, self.attribute, held)
 
+
+Change = Callable[[Any], Any]
+"""Gets the original, and gives the bug."""
+
+Patch = tuple[Any, str, Change]
+"""The class or module, the name of what is replaced there, and by what."""
 
 MUSEUM: list[Mutant] = []
 
 
 def mutant(
-    fault: str, where: str, home: Any, attribute: str
-) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Put a mutant on show: the function decorated gets the original, and gives the bug."""
+    fault: str, where: str, home: Any, attribute: str, also: Sequence[Patch] = ()
+) -> Callable[[Change], Change]:
+    """Put a mutant on show, under the name of the function that is its first patch."""
 
-    def show(change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        MUSEUM.append(Mutant(fault, change.__name__, where, home, attribute, change))
+    def show(change: Change) -> Change:
+        patches = ((home, attribute, change), *also)
+        MUSEUM.append(Mutant(fault, change.__name__, where, patches))
         return change
 
     return show

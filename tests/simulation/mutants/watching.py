@@ -3,6 +3,7 @@
 from typing import Any
 
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.tally import Tally
 from gpushare.errors import UnknownNode
 from gpushare.extender import gate, sinks
 from gpushare.extender.gate import Gate
@@ -102,13 +103,25 @@ def answers_before_it_is_synced(original: Any) -> Any:
     return source
 
 
-@mutant("B14", "the original subtracts unsigned numbers", Snapshot, "free")
+def _unsigned_room(original: Any) -> Any:
+    def room(self: Any, node: str, device: int) -> int:
+        return int(original(self, node, device) % 2**32)
+
+    return room
+
+
+@mutant(
+    "B14",
+    "the original subtracts unsigned numbers",
+    Snapshot,
+    "free",
+    also=[(Tally, "room", _unsigned_room)],
+)
 def wraps_around(original: Any) -> Any:
     del original
 
     def free(self: Any) -> Any:
-        left = (self.capacity - self.used) % 2**32
-        return left * self.open
+        return (self.capacity - self.used) % 2**32 * self.open
 
     return property(free)
 
