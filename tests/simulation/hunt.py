@@ -20,12 +20,13 @@ class Found:
 
 
 def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS) -> Found:
-    """How soon the mutant is found."""
-    with mutant.at_large():
-        for seed in range(seeds):
-            told = tell(of_seed(seed, steps))
-            if told.error:
-                return Found(mutant, seed + 1, told.error)
+    """How soon the mutant is found, by a story that keeps every promise without it."""
+    for seed in range(seeds):
+        story = of_seed(seed, steps)
+        with mutant.at_large():
+            told = tell(story)
+        if told.error and not tell(story).error:
+            return Found(mutant, seed + 1, told.error)
     return Found(mutant, None, "")
 
 

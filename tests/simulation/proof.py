@@ -28,7 +28,7 @@ from tests.simulation.story import of_seed, replay, shrink, tell
 STEPS = 200
 CI_SEEDS = 5000
 ALL_ORDERS = 756_756
-_CHUNK = 20
+_CHUNK = 10
 
 
 @dataclass
@@ -65,12 +65,14 @@ def main(argv: Sequence[str]) -> int:
     run = Run(_commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
     good = True
     with ProcessPoolExecutor(asked.jobs) as pool:
-        if asked.ci or asked.seeds is None:
-            good &= _orders()
-        if asked.ci or asked.seeds is None or asked.mutants is not None:
+        whole = asked.ci or (asked.seeds is None and asked.mutants is None)
+        orders = pool.submit(_orders) if whole else None
+        if whole or asked.mutants is not None:
             good &= _mutants(pool, run, asked.mutants or ())
         if asked.mutants is None:
             good &= _stories(pool, run, asked.jobs)
+        if orders is not None:
+            good &= orders.result()
     if asked.record:
         _record(run)
     return 0 if good else 1
@@ -89,7 +91,10 @@ def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
     for found in pool.map(partial(_hunt, steps=run.steps), shown):
         mutant = found.mutant_name
         run.mutants[mutant] = found.seeds
-        print(f"  {found.fault:4} {mutant:32} {found.seeds or 'NOT FOUND':>9}  {found.error[:90]}")
+        print(
+            f"  {found.fault:4} {mutant:32} {found.seeds or 'NOT FOUND':>9}  {found.error[:90]}",
+            flush=True,
+        )
     killed = sum(seeds is not None for seeds in run.mutants.values())
     print(f"mutants: {killed} of {len(shown)} found ({time.monotonic() - began:.0f} s)")
     return killed == len(shown)
