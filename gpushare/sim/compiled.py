@@ -15,7 +15,7 @@ from gpushare.core.snapshot import Bools, Floats, Ints
 _Function = TypeVar("_Function", bound=Callable[..., object])
 
 try:
-    from numba import njit
+    from numba import config, njit
 except ImportError:
     COMPILED = False
 
@@ -23,7 +23,7 @@ except ImportError:
         """The function as it is."""
         return function
 else:
-    COMPILED = True
+    COMPILED = not config.DISABLE_JIT
 
     def compiled(function: _Function) -> _Function:
         """The function, compiled when it is first called."""
