@@ -23,7 +23,7 @@ except ImportError:
         """The function as it is."""
         return function
 else:
-    COMPILED = not config.DISABLE_JIT
+    COMPILED = not config.DISABLE_JIT  # type: ignore[attr-defined]  # numba sets it on import
 
     def compiled(function: _Function) -> _Function:
         """The function, compiled when it is first called."""
