@@ -9,6 +9,7 @@ Compare within one run only.
 import argparse
 import os
 import shutil
+import signal
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -46,6 +47,8 @@ _QUICK = {
 
 def main() -> int:
     """The exit status."""
+    # Being told to end must end what was started, too.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     options = _options()
     programs = {name: program(name) for name in ("etcd", "kube-apiserver", "kube-scheduler")}
     if missing := [name for name, found in programs.items() if not found]:
