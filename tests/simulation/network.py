@@ -170,7 +170,12 @@ class Network:
     armed: dict[str, list[str]] = field(default_factory=dict)
 
     def serve(self, request: Request) -> bytes | ApiError | Feed:
-        """The server works on a request."""
+        """The server works on a request, unless the time it was given for it is over."""
+        if self.tasks.now > request.sent + seconds_allowed(request.query):
+            return ApiUnavailable("504 the request timed out", 504)
+        return self._work_on(request)
+
+    def _work_on(self, request: Request) -> bytes | ApiError | Feed:
         try:
             if request.watch:
                 return self.server.watch(request.path, request.query)
@@ -214,7 +219,7 @@ class Network:
         """The server gets to it."""
         self.late.remove(late)
         if self.tasks.now < late.until:
-            self.serve(late.request)
+            self._work_on(late.request)
 
     def give_up(self, request: Request) -> None:
         """Nobody waits for it any more; a write on its way may still be applied."""
@@ -232,6 +237,15 @@ class Network:
         for request in [request for request in self.waiting if request.client is client]:
             self.give_up(request)
         self.streams = [stream for stream in self.streams if stream.client is not client]
+
+
+def told(request: Request) -> str:
+    """The request in words."""
+    answer: object = request.answer
+    if isinstance(answer, bytes | Feed):
+        answer = "ok"
+    what = "watch" if request.watch else request.method
+    return f"{what} {request.path} of {request.client.identity} sent {request.sent:.3f}: {answer}"
 
 
 def _kind(request: Request) -> str:

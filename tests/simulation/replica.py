@@ -64,6 +64,7 @@ class Faulty:
     def __init__(self, sink: Any) -> None:
         self._sink = sink
         self.failures = 0
+        self.failed = False
 
     def replace(self, pages: Sequence[Any], started: float) -> None:
         """Hand on, or fail."""
@@ -78,6 +79,7 @@ class Faulty:
     def _fail(self) -> None:
         if self.failures:
             self.failures -= 1
+            self.failed = True
             raise SinkFault
 
 

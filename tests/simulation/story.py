@@ -14,6 +14,7 @@ from tests.simulation.chance import numbers
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import Alarms
 from tests.simulation.rest import come_to_rest
+from tests.simulation.steps import take_step
 from tests.simulation.world import World
 
 
@@ -35,7 +36,7 @@ def tell(story: list[int], told: Callable[[str], None] | None = None) -> Told:
             world = World(story[0], told)
             for number in story[1:]:
                 at += 1
-                world.step(number)
+                take_step(world, number)
                 _raise(alarms)
             at += 1
             come_to_rest(world)

@@ -1,0 +1,101 @@
+"""What schedulers, kubelets, users and nodes may do: each says what was done, "" for nothing."""
+
+from tests.simulation.chance import Chance
+from tests.simulation.world import World
+
+
+def schedule(world: World, chance: Chance) -> str:
+    """The scheduler filters a pod and chooses its node."""
+    busy = {placed.pod.uid for placed in (*world.scheduler.placed, *world.scheduler.binding)}
+    pods = world.users.waiting()
+    if not chance.once_in(8):
+        pods = [pod for pod in pods if pod.uid not in busy]
+    return world.scheduler.schedule(chance, pods)
+
+
+def bind(world: World, chance: Chance) -> str:
+    """The scheduler has a pod bound."""
+    return world.scheduler.bind(chance)
+
+
+def bind_again(world: World, chance: Chance) -> str:
+    """The scheduler asks for a bind once more."""
+    return world.scheduler.bind_again(chance)
+
+
+def strange(world: World, chance: Chance) -> str:
+    """Somebody asks for a bind that makes no sense."""
+    return world.scheduler.strange(chance)
+
+
+def admit(world: World, chance: Chance) -> str:
+    """A kubelet runs a pod, or refuses it."""
+    pods = world.kubelets.admissible()
+    if not pods:
+        return ""
+    pod = chance.pick(pods)
+    return f"{pod.uid} on {pod.node}: {world.kubelets.admit(pod)}"
+
+
+def stop(world: World, chance: Chance) -> str:
+    """A kubelet stops a pod marked deleted."""
+    pods = world.kubelets.stoppable()
+    if not pods:
+        return ""
+    pod = chance.pick(pods)
+    return f"{pod.uid}: {world.kubelets.stop(pod)}"
+
+
+def finish(world: World, chance: Chance) -> str:
+    """A pod ends by itself."""
+    pods = world.kubelets.started()
+    if not pods:
+        return ""
+    pod = chance.pick(pods)
+    return f"{pod.uid}: {world.kubelets.finish(pod, chance.pick(('Succeeded', 'Failed')))}"
+
+
+def create(world: World, chance: Chance) -> str:
+    """A user creates a pod."""
+    return world.users.create(chance)
+
+
+def forge(world: World, chance: Chance) -> str:
+    """A user creates a pod with annotations that are not for users."""
+    return world.users.create(chance, forge=True)
+
+
+def delete(world: World, chance: Chance) -> str:
+    """A user deletes a pod."""
+    return world.users.delete(chance, 30)
+
+
+def force(world: World, chance: Chance) -> str:
+    """A user deletes a pod by force."""
+    return world.users.delete(chance, 0)
+
+
+def edit(world: World, chance: Chance) -> str:
+    """A user edits the annotations of a pod."""
+    return world.users.edit(chance)
+
+
+def other_binds(world: World, chance: Chance) -> str:
+    """Another scheduler binds a pod."""
+    return world.users.bind(chance)
+
+
+def node(world: World, chance: Chance) -> str:
+    """A node changes, goes or comes."""
+    return world.users.change_node(chance)
+
+
+def collect(world: World, chance: Chance) -> str:
+    """The garbage collector removes pods of nodes that are gone."""
+    del chance
+    return world.users.collect()
+
+
+def close(world: World, chance: Chance) -> str:
+    """An operator closes devices."""
+    return world.users.close_devices(chance)

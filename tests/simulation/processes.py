@@ -1,0 +1,105 @@
+"""What time does, and what happens to our processes and their Leases; "" where nothing did."""
+
+import math
+
+from tests.simulation.chance import Chance
+from tests.simulation.network import LEASE_FAULTS, Request
+from tests.simulation.world import World
+
+
+def wait(world: World, chance: Chance) -> str:
+    """A little time passes."""
+    due = min(world.tasks.next_timer(), world.lease.next_renewal())
+    answering = any(replica.ready() for replica in world.replicas)
+    seconds = chance.pick((0.05, 0.5, 2.0, 0.0) if answering else (0.5, 2.0, 7.0, 0.0))
+    if not seconds and due < math.inf:
+        seconds = max(due - world.tasks.now, 0.01)
+    world.pass_time(seconds)
+    return f"{seconds:.2f} s"
+
+
+def linger(world: World, chance: Chance) -> str:
+    """Some seconds pass: answers are late, terms end."""
+    seconds = chance.pick((5.0, 12.0, 20.0))
+    world.pass_time(seconds)
+    return f"{seconds} s"
+
+
+def sit_out(world: World, chance: Chance) -> str:
+    """Minutes pass in which the server shows nothing."""
+    seconds = chance.pick((66.0, 160.0))
+    world.pass_time(seconds)
+    return f"{seconds} s"
+
+
+def crash(world: World, chance: Chance) -> str:
+    """A process ends, and another starts in its place."""
+    replica = chance.pick(world.replicas)
+    world.tasks.kill(replica)
+    world.network.drop(replica)
+    world.replicas.remove(replica)
+    if replica.leading is None:
+        # Nobody waits for what it sent: this is how to wire it only where nothing else binds.
+        world.network.late = [
+            late for late in world.network.late if late.request.client is not replica
+        ]
+    world.start(replica.host)
+    return f"{replica.identity}, after which {world.replicas[-1].identity} starts"
+
+
+def freeze(world: World, chance: Chance) -> str:
+    """A process stands still until it is let go on."""
+    awake = [replica for replica in world.replicas if not replica.frozen]
+    if not awake:
+        return ""
+    replica = chance.pick(awake)
+    replica.frozen = True
+    return replica.identity
+
+
+def pause(world: World, chance: Chance) -> str:
+    """A process stands still for a while, mostly in the middle of a bind."""
+    awake = [replica for replica in world.replicas if not replica.frozen]
+    if not awake:
+        return ""
+    busy = [request.client for request in world.network.waiting if _of_a_bind(request)]
+    among = [replica for replica in awake if replica in busy] or awake
+    replica, seconds = chance.pick(among), chance.pick((22.0, 31.0, 6.0, 12.0))
+    replica.frozen = True
+    world.pass_time(seconds)
+    for request in world.waiting(answered=False):
+        if request.client is replica and chance.below(2):
+            request.answer = world.network.serve(request)
+    world.thaw(replica)
+    return f"{replica.identity} for {seconds} s"
+
+
+def thaw(world: World, chance: Chance) -> str:
+    """A process goes on."""
+    frozen = [replica for replica in world.replicas if replica.frozen]
+    if not frozen:
+        return ""
+    replica = chance.pick(frozen)
+    world.thaw(replica)
+    return replica.identity
+
+
+def lease(world: World, chance: Chance) -> str:
+    """The next calls about a Lease go wrong."""
+    if not world.replicas:
+        return ""
+    replica = chance.pick(world.replicas)
+    chosen = [chance.pick(LEASE_FAULTS) for _ in range(1 + chance.below(6))]
+    world.network.armed.setdefault(replica.identity, []).extend(chosen)
+    return f"{chosen} for {replica.identity}"
+
+
+def fail_over(world: World, chance: Chance) -> str:
+    """Another kube-scheduler takes over."""
+    if world.setting.shape.leadership != "scheduler":
+        return ""
+    return world.lease.fail_over(chance)
+
+
+def _of_a_bind(request: Request) -> bool:
+    return request.task is not None and request.task.name.startswith("bind")

@@ -1,0 +1,57 @@
+"""How the world of a story is, and what is likely in it.
+
+Which of all the things that may happen are likely differs from story to story, so that some
+stories are all crashes and others have none.
+"""
+
+from dataclasses import dataclass
+from random import Random
+
+from gpushare.core.pairing import Pairing
+from tests.simulation.chance import Weighted
+from tests.simulation.replica import Shape
+
+WEIGHTS = {
+    "answer": 96, "apply": 20, "deliver": 32, "fault": 24, "show": 80, "late": 24,
+    "schedule": 56, "bind": 72, "bind_again": 12, "strange": 6,
+    "admit": 40, "stop": 24, "finish": 20,
+    "create": 32, "forge": 4, "delete": 12, "force": 8, "edit": 4, "other_binds": 4,
+    "node": 8, "collect": 4, "close": 4,
+    "wait": 40, "linger": 6, "sit_out": 1,
+    "cut": 4, "end": 4, "bad_line": 4, "error_event": 4, "again": 4, "blind": 2, "bookmark": 2,
+    "compact": 4, "relist": 4, "sink": 3,
+    "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
+}  # fmt: skip
+FAULTS = {
+    "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
+    "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
+    "other_binds", "linger", "sit_out", "relist", "strange", "collect",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """How the world of a story is; all of it comes from the story's first number."""
+
+    shape: Shape
+    replicas: int
+    small: bool
+    weights: Weighted
+
+    @staticmethod
+    def of(number: int) -> "Setting":
+        """The setting that the number means."""
+        source = Random(number)
+        leadership = source.choice(("lease", "lease", "scheduler", "off"))
+        shape = Shape(
+            source.choice((Pairing.AUTO, Pairing.AUTO, Pairing.ON, Pairing.OFF)),
+            leadership,
+            source.choice(("device-bestfit", "binpack", "spread")),
+            source.choice((False, False, False, True)),
+            source.choice((False, False, True)),
+            source.choice((500, 500, 2)),
+        )
+        replicas = 1 if leadership == "off" else source.choice((1, 2, 2))
+        factors = {name: source.choice((0, 0, 0, 1, 1, 3)) for name in sorted(FAULTS)}
+        weights = {name: weight * factors.get(name, 1) for name, weight in WEIGHTS.items()}
+        return Setting(shape, replicas, source.choice((True, True, False)), Weighted(weights))
