@@ -66,7 +66,7 @@ class Failovers:
     # -- the blows ------------------------------------------------------------------------------
 
     def _strike(self, leader: Replica) -> None:
-        blow = self._chance.choice(("kill", "pause", "pause", "cut", "lease"))
+        blow = self._chance.choice(("kill", "pause", "pause", "pause", "cut", "lease"))
         point = self._chance.choice([*_POINTS, None, None, None])
         arm = (
             nullcontext()
@@ -142,7 +142,8 @@ class Failovers:
         stage = self._stage
         end = stage.tasks.now + seconds
         while stage.tasks.now < end:
-            stage.pass_time(_STEP, "pod")
+            # Any pod may be the first that the next leader is asked for.
+            stage.pass_time(_STEP, self._chance.choice([*stage.there(), "none"]))
             for due, what in list(self._later):
                 if due <= stage.tasks.now:
                     self._later.remove((due, what))
