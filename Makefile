@@ -59,6 +59,8 @@ bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 
 proof: $(INSTALLED) ## stories of everything going wrong, mutants, every order (SEEDS=FROM:TO)
 	@$(BIN)/python -m tests.simulation.proof $(if $(SEEDS),--seeds $(SEEDS))
+	@[ -n "$(SEEDS)" ] || for part in failovers "threads --seconds 600" real_processes; do \
+	  echo "== $$part"; $(BIN)/python -m tests.simulation.$$part || exit; done
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
