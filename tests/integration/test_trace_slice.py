@@ -56,7 +56,7 @@ def trace() -> tuple[list[TraceNode], list[TracePod]]:
 
 def simulated(nodes: list[TraceNode], pods: list[TracePod], policy: str) -> float:
     """% of the GPU that is allocated in the end."""
-    cluster = Simulated(nodes, ranking(load_policy(policy, prior({_UNITS}))))
+    cluster = Simulated(nodes, ranking(load_policy(policy, prior({_UNITS})), len(nodes)))
     arrivals, fit_at = Arrivals(), next_fit(0)
     for pod in pods:
         request = request_of(pod)
@@ -64,7 +64,8 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policy: str) -> floa
         arrivals.observe(class_of(request))
         if arrivals.seen >= fit_at:
             fit_at = next_fit(arrivals.seen)
-            cluster.judge = ranking(load_policy(policy, arrivals.workload({_UNITS})))
+            learned = load_policy(policy, arrivals.workload({_UNITS}))
+            cluster.judge = ranking(learned, len(nodes))
     return 100 * cluster.allocated / cluster.capacity
 
 
