@@ -106,18 +106,30 @@ class Judged(NamedTuple):
     touched: Bools
 
 
-class Scarce(NamedTuple):
-    """What Scarcity makes its prices of; group: of each row."""
+class Market(NamedTuple):
+    """What Scarcity makes its prices of: group of each row, when each changed, what each offers,
+    and the sums of that by group; the last two are changed in place.
+    """
 
     needs: Floats
     needed: Bools
     share: Floats
     devices: Ints
     group: npt.NDArray[np.int32]
+    row_generation: Ints
+    offers: Ints
+    sums: Ints
 
 
-class Worth(NamedTuple):
-    """What a Judgement holds, changed in place."""
+class Wanted(NamedTuple):
+    """A kind of request: what it is, what is kept of it, and what a Judgement holds.
 
+    weight: of blocks, weights: of a device by group. values, by_state: changed in place.
+    """
+
+    asked: Asked
+    judged: Judged
+    weight: float
+    weights: Floats
     values: Floats
     by_state: Floats

@@ -18,15 +18,15 @@ from gpushare.sim.compiled import (
     Asked,
     Blocks,
     Judged,
+    Market,
     Prices,
-    Scarce,
     State,
     Typical,
+    Wanted,
     World,
-    Worth,
 )
 from gpushare.sim.kernel import judge
-from gpushare.sim.pressing import offer, press
+from gpushare.sim.pressing import judge_now, offer
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_PRICES = np.zeros(0)
@@ -46,46 +46,41 @@ class FastRanking(Ranking):
         self._by_stakes = policy if isinstance(policy, ShadowPrice) else None
         self._fast = policy
         self._world: World | None = None
-        self._asked: dict[Kind, tuple[Asked, Judged]] = {}
+        self._wanted: dict[Kind, Wanted] = {}
         self._seen: dict[Kind, int] = {}
-        self._offers = self._offered = np.zeros((0, 0), dtype=np.int64)
-        self._offered_at = -1
+        self._market: Market | None = None
+        self._offered = -1
+
+    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+        """What placing the request on each row is worth, until the next is asked for."""
+        world = self._world or self._begin(snapshot)
+        if self._market is None:
+            known = self._known(snapshot, request)
+            return Judgement(known.best[0], known.best, known.devices)
+        wanted = self._wanted.get(request.kind) or self._want(snapshot, request, world)
+        known_at = self._seen.get(request.kind, -1)
+        judge_now(world, self._market, wanted, known_at, self._offered)
+        self._seen[request.kind] = self._offered = snapshot.generation
+        return Judgement(wanted.values, wanted.by_state, wanted.judged.devices)
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         world = self._world or self._begin(snapshot)
-        if request.kind not in self._asked:
-            self._asked[request.kind] = self._new(snapshot, request, world)
-        asked, judged = self._asked[request.kind]
+        wanted = self._wanted.get(request.kind) or self._want(snapshot, request, world)
         rows = snapshot.changed_since(self._seen.get(request.kind, -1))
         if len(rows):
-            judge(world, asked, judged, rows)
+            judge(world, wanted.asked, wanted.judged, rows)
         self._seen[request.kind] = snapshot.generation
-        return Known(snapshot.generation, *judged)
+        return Known(snapshot.generation, *wanted.judged)
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
-        """What placing the request on each row is worth."""
-        known, policy = self._known(snapshot, request), self._by_stakes
-        if policy is None:
-            return Judgement(known.best[0], known.best, known.devices)
-        goods, scarce = self._sums(policy, snapshot), policy.scarce(snapshot)
-        weight = BLOCK_GPU if request.devices else BLOCK_CPU
-        worth = Worth(np.empty(known.best.shape[1]), np.empty(known.best.shape))
-        press(
-            Scarce(scarce.needs, scarce.needed, scarce.share, scarce.devices, snapshot.group),
-            goods,
-            self._asked[request.kind][1],
-            (weight, request.total * scarce.per_unit),
-            worth,
-        )
-        return Judgement(*worth, known.devices)
-
-    def _sums(self, _policy: Pressing, snapshot: Snapshot) -> Ints:
+    def _sums(self, policy: Pressing, snapshot: Snapshot) -> Ints:
         world = self._world or self._begin(snapshot)
-        rows = snapshot.changed_since(self._offered_at)
+        if self._market is None:
+            return super()._sums(policy, snapshot)
+        rows = snapshot.changed_since(self._offered)
         if len(rows):
-            offer(world, self._offers, self._offered, snapshot.group, rows)
-        self._offered_at = snapshot.generation
-        return self._offered
+            offer(world, self._market, rows)
+        self._offered = snapshot.generation
+        return self._market.sums
 
     def _begin(self, snapshot: Snapshot) -> World:
         model = snapshot.model.max(axis=1, initial=-1).astype(np.int64)
@@ -100,10 +95,19 @@ class FastRanking(Ranking):
         )
         typical = _typical(self._fast.measure, self._fast.tables(snapshot))
         world = World(state, typical, self._prices(snapshot), self._blocks(snapshot))
-        groups = int(snapshot.group.max(initial=0)) + 1
-        number = 1 + len(world.blocks.devices)
-        self._offers = np.zeros((len(snapshot.names), number), dtype=np.int64)
-        self._offered = np.zeros((groups, number), dtype=np.int64)
+        if self._by_stakes is not None:
+            scarce = self._by_stakes.scarce(snapshot)
+            number = 1 + len(scarce.devices)
+            self._market = Market(
+                scarce.needs,
+                scarce.needed,
+                scarce.share,
+                scarce.devices,
+                snapshot.group,
+                snapshot.row_generation,
+                np.zeros((len(snapshot.names), number), dtype=np.int64),
+                np.zeros((len(scarce.per_unit), number), dtype=np.int64),
+            )
         self._world = world
         return world
 
@@ -131,7 +135,7 @@ class FastRanking(Ranking):
         scarce = self._by_stakes.scarce(snapshot)
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted, unit)
 
-    def _new(self, snapshot: Snapshot, request: Request, world: World) -> tuple[Asked, Judged]:
+    def _want(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
         accepted = [not request.models or model in request.models for model in snapshot.models]
         asked = Asked(
             max(request.units, 1) if request.devices else 0,
@@ -148,7 +152,18 @@ class FastRanking(Ranking):
             np.zeros((count, (2 if request.devices == 1 else 1) * number), dtype=np.int8),
             np.zeros(count, dtype=bool),
         )
-        return asked, judged
+        weight = BLOCK_GPU if request.devices else BLOCK_CPU
+        per_unit = self._by_stakes.scarce(snapshot).per_unit if self._by_stakes else _NO_PRICES
+        wanted = Wanted(
+            asked,
+            judged,
+            weight,
+            request.total * per_unit,
+            np.empty(count),
+            np.empty((states, count)),
+        )
+        self._wanted[request.kind] = wanted
+        return wanted
 
 
 def _typical(measure: Fragmentation, tables: Tables) -> Typical:

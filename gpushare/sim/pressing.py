@@ -6,19 +6,29 @@ The arithmetic of `Scarcity` and `ShadowPrice`, in the same order, so that each 
 import math
 
 import numpy as np
-import numpy.typing as npt
 
 from gpushare.core.policies.scarcity import DEAREST, FINE, MICRO
 from gpushare.core.policies.shadow_price import THETA
-from gpushare.core.snapshot import Floats, Ints, Rows
-from gpushare.sim.compiled import Judged, Scarce, World, Worth, compiled
-from gpushare.sim.kernel import blocks_left, idle_devices
+from gpushare.core.snapshot import Floats, Rows
+from gpushare.sim.compiled import Market, Wanted, World, compiled
+from gpushare.sim.kernel import blocks_left, idle_devices, judge
 
 
 @compiled
-def offer(world: World, offers: Ints, sums: Ints, group: npt.NDArray[np.int32], rows: Rows) -> None:
+def judge_now(world: World, market: Market, wanted: Wanted, known: int, offered: int) -> None:
+    """Nothing: brings a kind up to date, of which rows changed after the generation `known` are
+    not, and the market after `offered`; adds the prices of the moment.
+    """
+    judge(world, wanted.asked, wanted.judged, np.flatnonzero(market.row_generation > known))
+    offer(world, market, np.flatnonzero(market.row_generation > offered))
+    _press(market, wanted)
+
+
+@compiled
+def offer(world: World, market: Market, rows: Rows) -> None:
     """Nothing: brings what these rows offer, and the sums by group, up to date."""
     state, blocks = world.state, world.blocks
+    offers, sums, group = market.offers, market.sums, market.group
     fresh = np.zeros(offers.shape[1], dtype=np.int64)
     for row in rows:
         fresh[0] = 0
@@ -35,48 +45,49 @@ def offer(world: World, offers: Ints, sums: Ints, group: npt.NDArray[np.int32], 
 
 
 @compiled
-def press(
-    scarce: Scarce, goods: Ints, judged: Judged, weights: tuple[float, Floats], worth: Worth
-) -> None:
-    """Nothing: adds the prices of the moment; weights: of blocks, and of a device by group."""
-    group_cost = _group_costs(scarce, goods, weights[1])
-    exact = _block_costs(scarce, goods)
+def _press(market: Market, wanted: Wanted) -> None:
+    """What is kept of the kind, less the prices of the moment."""
+    judged = wanted.judged
+    group_cost = _group_costs(market, wanted.weights)
+    exact = _block_costs(market)
     states, count = judged.best.shape
     for row in range(count):
-        worth.values[row] = -np.inf
+        wanted.values[row] = -np.inf
         for state in range(states):
-            value = judged.best[state, row] - group_cost[scarce.group[row]]
+            value = judged.best[state, row] - group_cost[market.group[row]]
             if judged.touched[row]:
                 cost = 0.0
                 for index in range(len(exact)):
                     cost += judged.stakes[row, state * len(exact) + index] * exact[index]
-                value -= math.floor(weights[0] * (cost / FINE))
-            worth.by_state[state, row] = value
-            worth.values[row] = max(worth.values[row], value)
+                value -= math.floor(wanted.weight * (cost / FINE))
+            wanted.by_state[state, row] = value
+            wanted.values[row] = max(wanted.values[row], value)
 
 
 @compiled
-def _group_costs(scarce: Scarce, goods: Ints, weight: Floats) -> Floats:
+def _group_costs(market: Market, weight: Floats) -> Floats:
     """What placing the pod on a node of each group costs."""
+    goods = market.sums
     every, price = goods[:, 0].sum() / MICRO, np.zeros(len(goods))
-    for index in range(len(scarce.needs)):
+    for index in range(len(market.needs)):
         free = 0
         for group in range(len(goods)):
-            if scarce.needed[index, group]:
+            if market.needed[index, group]:
                 free += goods[group, 0]
-        of_needed = scarce.needs[index] * every / max(free / MICRO, 1.0)
+        of_needed = market.needs[index] * every / max(free / MICRO, 1.0)
         for group in range(len(goods)):
-            if scarce.needed[index, group]:
+            if market.needed[index, group]:
                 price[group] += of_needed
     return np.floor(THETA * np.minimum(price, DEAREST) * weight)
 
 
 @compiled
-def _block_costs(scarce: Scarce, goods: Ints) -> Floats:
+def _block_costs(market: Market) -> Floats:
     """What a block of each class costs, in whole numbers."""
-    every, exact = goods[:, 0].sum() / MICRO, np.zeros(len(scarce.share))
+    goods = market.sums
+    every, exact = goods[:, 0].sum() / MICRO, np.zeros(len(market.share))
     for index in range(len(exact)):
-        blocks = max(scarce.devices[index] * goods[:, 1 + index].sum(), 1)
-        price = min(scarce.share[index] * every / blocks, DEAREST)
-        exact[index] = np.rint(price * FINE) * scarce.devices[index]
+        blocks = max(market.devices[index] * goods[:, 1 + index].sum(), 1)
+        price = min(market.share[index] * every / blocks, DEAREST)
+        exact[index] = np.rint(price * FINE) * market.devices[index]
     return exact
