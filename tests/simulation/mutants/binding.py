@@ -2,10 +2,12 @@
 
 # ruff: noqa: SLF001 -- a bug is put where it would stand
 
+from dataclasses import replace
 from typing import Any
 
 from gpushare import ledger as ledger_module
 from gpushare.core import decide
+from gpushare.core.model import State
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.extender import binds, service
 from gpushare.extender.binder import Bind
@@ -75,8 +77,8 @@ def keeps_what_was_refused(original: Any) -> Any:
     del original
 
     def forget(self: Any, uid: str) -> None:
-        if uid in self._assumptions:
-            self._assumptions[uid].in_flight = False
+        if self._assumptions.pop(uid, None) is not None:
+            self._entries[uid] = replace(self._entries[uid], state=State.BOUND)
 
     return forget
 
