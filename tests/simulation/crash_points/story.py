@@ -13,7 +13,7 @@ from itertools import groupby, product
 from gpushare.errors import ApiUnavailable
 from tests.simulation.crash_points.points import SERVED, Point, passing
 from tests.simulation.crash_points.stage import Stage
-from tests.simulation.network import Request
+from tests.simulation.network import Late, Request
 from tests.simulation.replica import PATHS
 from tests.simulation.server import REQUEST_TIMEOUT, seconds_allowed
 from tests.simulation.tasks import Task
@@ -179,9 +179,15 @@ class Story:
         self._wake()
         if self._turn.fate == "overdue":
             stage.pass_time(begin + REQUEST_TIMEOUT - 0.1 - stage.tasks.now, self._turn.first)
-            stage.keep = _no_request
-            stage.network.late.clear()
-            self._apply()
+            self._land_overdue()
+
+    def _land_overdue(self) -> None:
+        """The server has worked on it for longer than it was told."""
+        network, kept = self._stage.network, self._kept
+        assert kept is not None
+        self._stage.keep = _no_request
+        network.late[:] = [Late(kept, math.inf)]
+        network.apply_late(network.late[0])
 
     def _end_request(self) -> None:
         """The server has worked on it for as long as it was told."""
