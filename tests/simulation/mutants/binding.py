@@ -166,17 +166,6 @@ def drops_what_a_stranger_names(original: Any) -> Any:
     return start
 
 
-@mutant("E11", "a first draft of ours: a read under another name settles", Bind, "_standing")
-def settles_by_another_name(original: Any) -> Any:
-    def standing(self: Any, entry: Any) -> Any:
-        if entry.ref != self.ref and entry.node == self.node and entry.in_doubt:
-            self.phase = type(self.phase).RECHECK
-            return self._read_pod()
-        return original(self, entry)
-
-    return standing
-
-
 @mutant("A3", "5xx is taken for a refusal", Bind, "written")
 def takes_5xx_for_refusal(original: Any) -> Any:
     def written(self: Any, error: Any, now: float) -> Any:
