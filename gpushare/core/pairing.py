@@ -22,11 +22,15 @@ class Pairing(Enum):
 
 def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...] | None:
     """The devices that pairing leaves on a node with these pins: None for all, () for none."""
-    pins = {devices for sizes, devices in pinned if sizes & request.sizes}
-    if not pins:
+    equals = [(sizes, devices) for sizes, devices in pinned if sizes & request.sizes]
+    if not equals:
         return None
-    devices = pins.pop()
-    return devices if not pins and len(devices) == request.devices else ()
+    devices = equals[0][1]
+    together = len(devices) == request.devices and all(other == devices for _, other in equals)
+    # A container of a pod on several devices has its own share of each, which a swap would change;
+    # only where the whole pod is one container of that size are the shares the same.
+    alike = len(request.sizes) == 1 and all(sizes == request.sizes for sizes, _ in equals)
+    return devices if together and (alike or len(devices) == 1) else ()
 
 
 class Pins:

@@ -137,11 +137,14 @@ def expected_devices(cluster: Cluster, name: str, request: Request) -> list[int]
     """The devices of a node that may take the request."""
     free = cluster.free(name)
     roomy = [device for device, units in enumerate(free) if units >= request.units]
-    pins = {where for sizes, where in cluster.pins.get(name, ()) if sizes & request.sizes}
+    equals = [pin for pin in cluster.pins.get(name, ()) if pin[0] & request.sizes]
+    pins = {where for _, where in equals}
     if not pins:
         return roomy
     where = min(pins)
     if len(pins) > 1 or len(where) != request.devices:
+        return []
+    if len(where) > 1 and any(sizes != {request.total} for sizes in (request.sizes, *dict(equals))):
         return []
     return [device for device in roomy if device in where]
 
