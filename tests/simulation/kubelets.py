@@ -20,7 +20,7 @@ from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.server import Server
-from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth
+from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth, Shares
 
 NAMESPACE = "default"
 
@@ -171,6 +171,12 @@ class Kubelets:
         if not (known and pod.by) or pod.edited or pod.node in self.muddled:
             return
         for uid in self.running[pod.uid]:
-            if self.oracle.pods[uid].claim != pod.claim:
-                other = self.oracle.pods[uid]
+            other = self.oracle.pods[uid]
+            if not _interchangeable(pod.claim or (), other.claim or ()):
                 raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")
+
+
+def _interchangeable(one: Shares, other: Shares) -> bool:
+    """Whether containers of one size may be swapped: on one device they weigh alike."""
+    same = [device for device, _ in one] == [device for device, _ in other]
+    return same and (len(one) == 1 or one == other)
