@@ -177,7 +177,7 @@ def test_every_import_keeps_to_the_layers_and_doors() -> None:
         ("wire.pods", "import numpy as np", "numpy is imported only by core, ledger, sim"),
         ("wire.pods", "from msgspec import Struct", "msgspec is imported only by wire.objects"),
         ("extender.service", "import flask", "flask is imported only by extender.app"),
-        ("extender.app", "import gunicorn.http", "gunicorn is imported only by extender.connection"),
+        ("extender.app", "import gunicorn.http", "gunicorn is imported only by extender.con"),
         ("kube.lease", "import kubernetes.client", "kubernetes is imported only by kube.client"),
         ("localcluster.main", "import kubernetes", "kubernetes is imported only by kube.client"),
         ("extender.gate", "import prometheus_client", "only by extender.metrics"),
