@@ -29,7 +29,7 @@ class BadWorld:
             extender.filter(pod, nodes)
             assert extender.bind(pod, nodes[index % 3]) == ""
         cluster.pod(2)  # waits, and must go on waiting
-        poll(self._all_shown, "the watch has shown every bind")
+        poll(self._all_shown, "the watch has shown every bind, and the pod that waits")
         self.targets = Targets(nodes, [cluster.get(pod) for pod in bound])
         self._before = self.state()
         self._read = 0
@@ -78,7 +78,8 @@ class BadWorld:
     def _all_shown(self) -> bool:
         text = self.extender.probe("/metrics").body.decode()
         counts = [line for line in text.splitlines() if line.startswith("gpushare_pods{")]
-        return any('state="bound"} 8.0' in line for line in counts)
+        shown = ('state="bound"} 8.0', 'state="waiting"} 1.0')
+        return all(any(state in line for line in counts) for state in shown)
 
 
 @contextlib.contextmanager
