@@ -57,10 +57,11 @@ bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 	  grep -q "python -m $$module" "$$file" || continue; \
 	  echo "== $$module"; $(BIN)/python -m "$$module" || exit; done
 
-proof: $(INSTALLED) ## stories of everything going wrong, mutants, every order (SEEDS=FROM:TO)
+proof: $(INSTALLED) ## everything going wrong, in virtual time and for real (SEEDS=FROM:TO: stories alone)
 	@$(BIN)/python -m tests.simulation.proof $(if $(SEEDS),--seeds $(SEEDS))
 	@[ -n "$(SEEDS)" ] || for part in failovers "threads --seconds 600" real_processes; do \
 	  echo "== $$part"; $(BIN)/python -m tests.simulation.$$part || exit; done
+	@[ -n "$(SEEDS)" ] || { echo "== bad input"; $(BIN)/python -m tests.badinput.proof --inputs 1000000; }
 
 lint: $(INSTALLED) ## ruff: rules and format
 	@$(BIN)/ruff check . && $(BIN)/ruff format --check .
