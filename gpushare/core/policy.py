@@ -70,9 +70,14 @@ def policy_names() -> tuple[str, ...]:
 def load_policy(name: str, workload: Workload | None = None) -> Policy:
     """The policy of that name, made for the workload.
 
-    Raises SettingsError when no installed package offers it.
+    Raises SettingsError when no installed package offers it, or the one that does is broken.
     """
     for entry in entry_points(group="gpushare.policies", name=name):
-        policy: Policy = entry.load()(workload or Workload())
+        try:
+            make = entry.load()
+        except Exception as error:  # another package's module may raise whatever it likes
+            text = f"policy {name!r} cannot be loaded from {entry.value}: {error}"
+            raise SettingsError(text) from error
+        policy: Policy = make(workload or Workload())
         return policy
     raise SettingsError(f"no policy is called {name!r}; there are: {', '.join(policy_names())}")

@@ -1,6 +1,7 @@
 """What each policy prefers, and that it finds the best set of several devices."""
 
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -102,4 +103,16 @@ def test_binpack_takes_the_fullest_node_and_spread_the_emptiest(
 def test_policies_are_loaded_by_name_and_an_unknown_name_lists_the_known() -> None:
     assert set(policy_names()) >= {"binpack", "device-bestfit", "spread"}
     with pytest.raises(SettingsError, match=r"'tetris'; there are: .*binpack.*spread"):
+        load_policy("tetris")
+
+
+def test_a_package_whose_policy_cannot_be_imported_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    info = tmp_path / "tetris-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tetris\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpushare.policies]\ntetris = tetris.policy:Tetris\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(SettingsError, match=r"'tetris' cannot be loaded from tetris.policy:Tetris"):
         load_policy("tetris")
