@@ -63,6 +63,7 @@ class Settings:
         "", "name of this process in the Lease (default: host name and a uuid)"
     )
     threads: int = _setting(80, "requests served at once; 16 of them are kept from binds")
+    any_cpu: bool = _setting(False, "run on all CPUs; else all threads keep to one of them")
     body_limit: int = _setting(MAX_BODY, "largest request body in bytes")
     insecure_listen: bool = _setting(False, "allow --listen beyond loopback without mutual TLS")
     tls_cert: str = _setting("", "certificate file of --listen")

@@ -7,6 +7,7 @@ it is a new one (`python -m gpushare.extender.refit`). It ends when its work is 
 minutes between two of them, and what it would save by staying is half a second of starting.
 """
 
+import contextlib
 import os
 import pickle
 import subprocess
@@ -60,6 +61,9 @@ def make_policies(
 def main() -> None:
     """Read (names, workload) from stdin, write the policies to stdout."""
     os.nice(_NICENESS)
+    # The service keeps to one CPU, which this process inherits: it must be elsewhere if it can.
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     # Whatever a policy or a library prints must not get between the bytes of the answer.
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
