@@ -133,12 +133,17 @@ class Kubelets:
         if not waiting:
             return None
         chosen = self.oracle.pods[waiting[0][1]]
-        if not pod.by or pod.edited or chosen.edited:
+        if not pod.by or pod.edited or chosen.edited or self._untold(pod, chosen):
             self.muddled.add(pod.node)
         self.served.setdefault(chosen.uid, []).append(size)
         if cards.plugin == "aliyun" or not self._unserved(chosen, cards):
             self._mark(chosen)
         return chosen.uid
+
+    def _untold(self, pod: PodTruth, other: PodTruth) -> bool:
+        """Whether who bound the pod had not yet been shown the other, which he did not bind."""
+        decision = self.oracle.decisions.get((pod.by, pod.uid))
+        return not other.by and (decision is None or other.uid not in decision.shown)
 
     def _unserved(self, pod: PodTruth, cards: Cards) -> list[int]:
         if cards.plugin == "aliyun":

@@ -310,6 +310,8 @@ class Oracle:
             pod = self.pods.get(body["metadata"].get("uid", ""))
             if pod is None or pod.node or pod.ended or pod.terminating:
                 continue
+            if not request.path.endswith(f"/pods/{pod.name}/binding"):
+                continue  # another pod has that name: the API server refuses by the uid
             if body["metadata"]["annotations"] and replica.ledger.standing(pod.uid) is None:
                 raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
 
