@@ -4,10 +4,9 @@ Knows the books and a function that makes policies (see refit.py), which may tak
 in the one thread here, never for a request. A request finds the old ranking or the new one, never
 half of one. Policies that cannot be made leave the old ones where they are.
 
-Every pod created counts, once, whatever becomes of it: GPU or not, placed or turned away. Those
-that ran before we began to watch do not, since the long-lived would count too much. Policies are
-made first when nodes are known, for the pods that are to be expected anywhere (see core/prior.py),
-and then at 50 pods, 100, 200, and so on.
+Every pod created counts, GPU or not, placed or turned away. Those that ran before we began to watch
+do not, since the long-lived would count too much. For which pods policies are made, and at which of
+them, says core/learned.py; here it is held to once a minute.
 """
 
 import logging
@@ -16,12 +15,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.core.learned import Learned
 from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
-from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Ints
-from gpushare.core.workload import Arrivals, Workload, class_of, next_fit
+from gpushare.core.workload import Workload, class_of
 from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
 
@@ -33,7 +32,6 @@ Make = Callable[[Sequence[str], Workload], Mapping[str, Policy]]
 SPACING = 60.0
 """Seconds from one making to the next, but for the early ones."""
 
-_FIRST = next_fit(0)
 _EARLY = 200
 _LOOK_EVERY = 1.0
 _WARMED = 16
@@ -42,18 +40,14 @@ _WARMED = 16
 
 @dataclass(slots=True)
 class _Course:
-    """What has been learned for one resource.
+    """What has been learned for one resource, and how making policies went.
 
-    fit_at: pods seen when the next making is due. layout: the capacities of the devices as last
-    looked at, sizes: those that there are; made_for: those that the policies were made for.
+    layout: the capacities of the devices as last looked at.
     """
 
     books: Books
-    arrivals: Arrivals = field(default_factory=Arrivals)
-    fit_at: int = _FIRST
+    learned: Learned = field(default_factory=Learned)
     layout: Ints | None = None
-    sizes: frozenset[int] = frozenset()
-    made_for: frozenset[int] = frozenset()
     made: int = 0
     failed: int = 0
     failing: bool = False
@@ -63,22 +57,18 @@ class _Course:
 
     def is_due(self, now: float) -> bool:
         """Whether policies are to be made now."""
+        learned = self.learned
         if now >= self.tried + SPACING:
-            return self.arrivals.seen >= self.fit_at or not self.sizes <= self.made_for
+            return learned.is_due()
         # The first pods tell most, and come fast where a cluster fills.
-        return not self.failing and self.fit_at <= min(self.arrivals.seen, _EARLY)
+        return not self.failing and learned.fit_at <= min(learned.arrivals.seen, _EARLY)
 
     def look(self) -> None:
         """Take note of the devices that there are."""
         layout = self.books.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
-            self.layout, self.sizes = layout, frozenset(layout.ravel().tolist()) - {0}
-
-    def workload(self) -> Workload:
-        """The pods to be expected."""
-        if self.arrivals.seen < _FIRST:
-            return prior(self.sizes)
-        return self.arrivals.workload(self.sizes)
+            self.layout = layout
+            self.learned.sizes = frozenset(layout.ravel().tolist()) - {0}
 
 
 class Learning:
@@ -97,7 +87,7 @@ class Learning:
     def created(self, books: Books, request: Request) -> None:
         """A pod was created that asks the books' resource for this; tell each pod once."""
         with self._counting:
-            self._courses[books.names.resource].arrivals.observe(class_of(request))
+            self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
 
     def start(self) -> None:
         """Begin to make policies, in a thread."""
@@ -123,7 +113,7 @@ class Learning:
         courses = self._courses.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(course.arrivals.seen for course in courses),
+            "learned_pods_total": max(course.learned.arrivals.seen for course in courses),
             "refits_total": sum(course.made for course in courses),
             "refit_failures_total": sum(course.failed for course in courses),
             "refit_duration_seconds": max(course.took for course in courses),
@@ -142,9 +132,10 @@ class Learning:
 
     def _renew(self, course: _Course) -> None:
         course.tried = start = self._clock()
-        books, sizes = course.books, course.sizes
+        books, learned = course.books, course.learned
+        sizes = learned.sizes
         with self._counting:
-            seen, workload = course.arrivals.seen, course.workload()
+            seen, workload = learned.arrivals.seen, learned.workload()
         try:
             policies = self._make(tuple(books.rankings), workload)
             fresh = {
@@ -161,8 +152,7 @@ class Learning:
         books.rankings.update(fresh)
         course.failing = False
         course.made += 1
-        course.made_for = sizes
-        course.fit_at = next_fit(seen)
+        learned.made(seen, sizes)
         course.done = self._clock()
         course.took = course.done - start
         classes = len(workload.classes)

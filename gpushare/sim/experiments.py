@@ -22,6 +22,9 @@ from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
 from gpushare.sim.engine import Cluster, ranking, request_of, size_class, workload_of_trace
 from gpushare.sim.flow import Flow, Record, Stream
+from gpushare.sim.learner import KNOWN, LEARNED, Learner
+from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
+from gpushare.sim.report import allocated_at
 from gpushare.sim.trace import TraceNode, TracePod
 
 RANDOM = "random"
@@ -38,8 +41,9 @@ class Options:
     load: GPU that would be held on average if nothing were refused, as a share of the capacity.
     life, warmup: how long it lasts, and from when on is measured, in mean lifetimes. wait: pods
     that fit nowhere wait, first come first served, instead of being lost. speed: by how much faster
-    pods arrive in a replay than they did. picture: the record has what is used of each device in
-    the end.
+    pods arrive in a replay than they did. lifetimes: exponential, or those of the file's pods.
+    workload: the policy knows all pods of the file, or learns from those that come. picture: the
+    record has what is used of each device in the end.
     """
 
     load: float = 1.0
@@ -47,12 +51,9 @@ class Options:
     warmup: float = 2.0
     wait: bool = False
     speed: float = 1.0
+    lifetimes: str = EXPONENTIAL
+    workload: str = KNOWN
     picture: bool = False
-
-
-def make_judge(name: str, workload: Workload, seed: int, nodes: int) -> Judge:
-    """The judge by the policy of that name. Raises SettingsError when there is none."""
-    return Dice(seed) if name == RANDOM else ranking(load_policy(name, workload), nodes)
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
@@ -71,19 +72,15 @@ def inflation(
     """The record of a cluster that fills up to 130 % and loses no pod: each share is in %."""
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed, len(nodes)))
-    stream = [requests[index] for index in _filling(pods, cluster.capacity, seed)]
+    cluster = _cluster(nodes, workload, policy, seed, options)
+    stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
     for request in stream:
         placed = cluster.place(request)
         course.arrived(request, placed is not None)
-    return {
-        "experiment": "inflation",
-        "policy": policy,
-        "seed": seed,
-        **course.record(),
-        **_picture(cluster, options),
-    }
+    record = {**_named("inflation", policy, seed, options), **course.record()}
+    reached = allocated_at(round(100 * options.load)).of(record)
+    return {**record, "alloc": reached, **_picture(cluster, options)}
 
 
 def churn(
@@ -95,21 +92,14 @@ def churn(
 ) -> Record:
     """The record of a cluster whose pods come at random and stay for random times (see Flow).
 
-    Arrivals are Poisson, each a pod of the file; lifetimes are exponential with a mean of 1, which
-    is the unit of time.
+    Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
+    the file; their mean, each pod counted by its GPU, is 1, which is the unit of time. Raises
+    ValueError when the file should tell lifetimes and has none.
     """
-    requests = [request_of(pod) for pod in pods]
-    workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed, len(nodes)))
-    asked = sum(request.total for request in requests) / len(requests)
-    rate = options.load * cluster.capacity / asked
-    rng = np.random.default_rng(seed)
-    number = int(rate * options.life * 1.05) + 1000
-    times = np.cumsum(rng.exponential(1 / rate, number))
-    which = rng.integers(len(pods), size=number)
-    stream = Stream(tuple(requests), times, which, rng.exponential(1, number))
+    cluster = _cluster(nodes, workload_of_trace(nodes, pods), policy, seed, options)
+    stream = coming_and_going(pods, cluster, seed, options)
     flow = Flow(cluster, options.warmup, options.life, options.wait)
-    named = {"experiment": "churn", "policy": policy, "seed": seed, "load": options.load}
+    named = _named("churn", policy, seed, options)
     return {**named, **flow.run(stream), **_picture(cluster, options)}
 
 
@@ -129,8 +119,7 @@ def replay(
     if not timed:
         raise ValueError("no pod has a time of creation, so nothing can be replayed")
     timed.sort(key=lambda item: item[1])
-    workload = workload_of_trace(nodes, pods)
-    cluster = Cluster(node_order(nodes, seed), make_judge(policy, workload, seed, len(nodes)))
+    cluster = _cluster(nodes, workload_of_trace(nodes, pods), policy, seed, options)
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
     stream = Stream(
@@ -140,8 +129,59 @@ def replay(
         np.array([_lifetime(pod) for pod, _ in timed]),
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait)
-    named = {"experiment": "replay", "policy": policy, "seed": seed, "speed": options.speed}
+    named = _named("replay", policy, seed, options)
     return {**named, **flow.run(stream), **_picture(cluster, options)}
+
+
+def _cluster(
+    nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
+) -> Cluster:
+    """The empty cluster, and the judge that the options want.
+
+    Raises SettingsError when there is no such policy.
+    """
+    judge: Judge
+    if policy == RANDOM:
+        judge = Dice(seed)
+    elif options.workload == LEARNED:
+        judge = Learner(policy, workload.capacities, len(nodes))
+    else:
+        judge = ranking(load_policy(policy, workload), len(nodes))
+    return Cluster(node_order(nodes, seed), judge)
+
+
+def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
+    """What a record says of its run before anything was measured."""
+    told: Record = {"experiment": experiment, "policy": policy, "seed": seed}
+    told["workload"] = options.workload
+    if experiment == "replay":
+        return {**told, "speed": options.speed}
+    told["load"] = options.load
+    return {**told, "lifetimes": options.lifetimes} if experiment == "churn" else told
+
+
+def coming_and_going(
+    pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Options
+) -> Stream:
+    """The arrivals of churn, drawn before anything is placed."""
+    requests = [request_of(pod) for pod in pods]
+    asked = sum(request.total for request in requests) / len(requests)
+    rate = options.load * cluster.capacity / asked
+    rng = np.random.default_rng(seed)
+    number = int(rate * options.life * 1.05) + 1000
+    times = np.cumsum(rng.exponential(1 / rate, number))
+    which = rng.integers(len(pods), size=number)
+    if options.lifetimes != TRACE:
+        return Stream(tuple(requests), times, which, rng.exponential(1, number))
+    lifetimes = lifetimes_of(pods, int(cluster.view.capacity.max()))
+    stay = lifetimes.drawn(which, rng)
+    there, left = lifetimes.standing(rate, rng)
+    return Stream(
+        tuple(requests),
+        np.concatenate([np.zeros(len(there)), times]),
+        np.concatenate([there, which]),
+        np.concatenate([left, stay]),
+    )
 
 
 def _lifetime(pod: TracePod) -> float:
@@ -150,7 +190,7 @@ def _lifetime(pod: TracePod) -> float:
     return np.inf if pod.deleted is None or start is None else pod.deleted - start
 
 
-def _filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
+def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
     """The pods to arrive, as indices: each once in random order, then fewer or more by chance."""
     rng = np.random.default_rng(seed)
     sizes = [pod.devices * pod.units for pod in pods]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
+from gpushare.sim.lifetimes import TRACE, lent
 from gpushare.sim.options import Options
 from gpushare.sim.rows import of_items
 from gpushare.sim.trace import (
@@ -29,6 +30,7 @@ OPENB = Path(__file__).parent / "data" / "openb"
 OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
 
 _PODS = "openb_pod_list_"
+_DEFAULT = "default"
 
 
 @dataclass(frozen=True)
@@ -60,27 +62,29 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
         live = options.cluster
         inputs = _of_cluster(listing(live.kubeconfig, live.context, live.resource, live.unit))
     else:
-        inputs = _of_files(options.nodes, options.pods)
-    if not options.units:
+        inputs = _of_files(options.nodes, options.pods, options.parameters.lifetimes)
+    return _in_units(inputs, options.units)
+
+
+def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
+    """A shipped list of pods on the shipped nodes; units: of a device, 0 leaves them."""
+    return _in_units(_of_files("", name, lifetimes), units)
+
+
+def _in_units(inputs: Inputs, units: int) -> Inputs:
+    if not units:
         return inputs
-    nodes, pods = in_units(inputs.nodes, inputs.pods, options.units)
+    nodes, pods = in_units(inputs.nodes, inputs.pods, units)
     return replace(inputs, nodes=nodes, pods=pods)
 
 
-def read_shipped(name: str) -> Inputs:
-    """A shipped list of pods on the shipped nodes. Raises SettingsError for a name of none."""
-    known = shipped()
-    if name not in known:
-        raise SettingsError(f"no shipped trace is called {name[:40]!r}: {', '.join(known)}")
-    return _of_files("", name)
-
-
-def _of_files(nodes_file: str, pods_file: str) -> Inputs:
+def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
     """Nodes and pods of files, the shipped ones where none are named."""
     nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
     pods_path = Path(pods_file)
-    name = pods_file or "default"
-    if name in shipped() and not pods_path.is_file():
+    name = pods_file or _DEFAULT
+    of_ours = name in shipped() and not pods_path.is_file()
+    if of_ours:
         pods_path = shipped()[name]
         if any(node.capacity != MILLI for node in nodes if node.devices):
             raise SettingsError(
@@ -91,6 +95,8 @@ def _of_files(nodes_file: str, pods_file: str) -> Inputs:
     else:
         known = {node.model for node in nodes}
     pods = read_pods(pods_path, known)
+    if of_ours and lifetimes == TRACE and all(pod.deleted is None for pod in pods):
+        pods = lent(pods, read_pods(shipped()[_DEFAULT]), MILLI)
     return Inputs(nodes, pods, name)
 
 

@@ -7,9 +7,9 @@ calls it and reach it as rows, like those of a file.
 import json
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -19,31 +19,38 @@ from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, paper
 from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
+from gpushare.sim.lifetimes import TRACE, lifetimes_of
 from gpushare.sim.options import Options, read_options
 from gpushare.sim.report import Record, aligned, as_csv, as_table, document, measures_of
 from gpushare.sim.runner import run_all
+from gpushare.sim.tables import Line, Table, renew
+from gpushare.sim.trace import MILLI
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
     "churn": experiments.churn,
     "replay": experiments.replay,
-    "paper": experiments.inflation,
 }
 
 
 _MOST_PODS = 5_000_000
 """Of a run: about an hour of the quickest policy."""
 
+_Done = tuple[tuple[int, int, int], Record]
+"""A record and where it stands among all: by line of a table, policy and seed."""
+
 
 @dataclass(frozen=True)
 class Job:
-    """One run."""
+    """One run. told: what its record says besides what was measured; place: see `_Done`."""
 
     experiment: str
     inputs: Inputs
     policy: str
     seed: int
     parameters: experiments.Options
+    told: Mapping[str, object]
+    place: tuple[int, int, int]
 
 
 def main(argv: Sequence[str], listing: Listing | None = None) -> int:
@@ -57,23 +64,22 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
         return _failed(error, 1)
     for note in jobs[0].inputs.notes:
         print(f"Warning: {note}", file=sys.stderr)
-    finished: list[Record] = []
+    finished: list[_Done] = []
     code = _run_all(jobs, options.jobs, finished)
     # They came as they were done; told are the policies in their order, the seeds of each together.
-    order = {(job.inputs.name, job.policy): number for number, job in enumerate(jobs)}
-    finished.sort(key=lambda one: (order[str(one["file"]), str(one["policy"])], one["seed"]))
+    finished.sort(key=lambda done: done[0])
     try:
-        _tell(options, jobs, finished)
+        _tell(options, jobs, [record for _, record in finished])
     except (OSError, SettingsError) as error:
         return _failed(error, 1)
     return code
 
 
-def run(job: Job) -> Record:
+def run(job: Job) -> _Done:
     """What one run measures, and on which pods."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
     found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters)
-    return {"file": inputs.name, **found}
+    return job.place, {**job.told, **found}
 
 
 def _failed(error: Exception, code: int) -> int:
@@ -89,28 +95,58 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
     if options.plots is not None:
         _plots()
     if options.document is not None:
-        _renewed(options.document, [])
+        marks = [view for table in options.tables for view in table.views]
+        _renewed(options.document, dict.fromkeys(marks, ""))
     there = (*policy_names(), experiments.RANDOM)
     for name in options.policies:
         if name not in there:
             known = ", ".join(there)
             raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
+    if options.tables:
+        return list(_of_tables(options.tables))
+    inputs = _inputs(options, listing)
     return [
-        Job(options.experiment, inputs, policy, seed, options.parameters)
-        for inputs in _inputs(options, listing)
+        Job(
+            options.experiment,
+            inputs,
+            policy,
+            seed,
+            options.parameters,
+            {"file": inputs.name},
+            (0, place, seed),
+        )
         for seed in options.seeds
-        for policy in options.policies
+        for place, policy in enumerate(options.policies)
     ]
 
 
-def _inputs(options: Options, listing: Listing | None) -> list[Inputs]:
-    if options.experiment == "paper":
-        return [read_shipped(name) for name in options.traces or paper.FILES]
+def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
+    lines = [(table, line) for table in tables for line in table.lines]
+    for number, (table, line) in enumerate(lines):
+        inputs = _shipped(line)
+        told = {"table": table.name, **line.told}
+        for seed in table.seeds:
+            for place, (policy, workload) in enumerate(table.variants):
+                parameters = replace(line.parameters, workload=workload)
+                where = (number, place, seed)
+                yield Job(line.experiment, inputs, policy, seed, parameters, told, where)
+
+
+def _shipped(line: Line) -> Inputs:
+    return read_shipped(line.file, line.units, line.parameters.lifetimes)
+
+
+def _inputs(options: Options, listing: Listing | None) -> Inputs:
     inputs = read_inputs(options, listing)
     _check_length(options, inputs)
     if options.experiment == "replay" and all(pod.created is None for pod in inputs.pods):
         raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
-    return [inputs]
+    if options.parameters.lifetimes == TRACE:
+        try:
+            lifetimes_of(inputs.pods, MILLI)
+        except ValueError as error:
+            raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
+    return inputs
 
 
 def _check_length(options: Options, inputs: Inputs) -> None:
@@ -127,7 +163,7 @@ def _check_length(options: Options, inputs: Inputs) -> None:
         )
 
 
-def _run_all(jobs: Sequence[Job], processes: int, finished: list[Record]) -> int:
+def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
     """The exit code; what is finished stands in the list whatever that is."""
     try:
         with (
@@ -136,8 +172,8 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[Record]) -> int
             # disable=None: of the bar nothing is seen unless stderr is a terminal.
             tqdm(total=len(jobs), unit="run", disable=None, leave=False) as bar,
         ):
-            for record in results:
-                finished.append(record)
+            for done in results:
+                finished.append(done)
                 bar.update()
     except KeyboardInterrupt:
         print(f"interrupted: {len(finished)} of {len(jobs)} runs are finished", file=sys.stderr)
@@ -174,26 +210,29 @@ def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> N
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: as_csv(records, measures),
         "table": lambda: _heading(options, inputs) + as_table(records, measures),
-        "paper": lambda: _paper(records),
+        "paper": lambda: "\n".join(_printed(options.tables, records)),
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
         if path is not None:
             path.write_text(forms[form](), encoding="utf-8")
     if options.document is not None:
-        options.document.write_text(_renewed(options.document, records), encoding="utf-8")
+        made = {}
+        for table in options.tables:
+            made.update(table.markdown(records))
+        options.document.write_text(_renewed(options.document, made), encoding="utf-8")
     if options.plots is not None:
         _plots()(records, options.plots)
-    side_by_side = options.output == "table" and options.experiment == "paper"
-    print(forms["paper" if side_by_side else options.output](), end="")
+    of_tables = options.output == "table" and options.tables
+    print(forms["paper" if of_tables else options.output](), end="")
 
 
-def _renewed(path: Path, records: Sequence[Record]) -> str:
-    """The document with the tables of these records. Raises SettingsError where it has no place."""
+def _renewed(path: Path, made: Mapping[str, str]) -> str:
+    """The document with these tables. Raises SettingsError where it has no place for one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: cannot be read: {error}") from error
-    return paper.renew(text, paper.tables(records))
+    return renew(text, made)
 
 
 def _heading(options: Options, inputs: Inputs) -> str:
@@ -203,14 +242,15 @@ def _heading(options: Options, inputs: Inputs) -> str:
     )
 
 
-def _paper(records: Sequence[Record]) -> str:
-    found = paper.cells(records)
-    far = paper.worst(found)
-    table = aligned(paper.side_by_side(found))
-    if far is None:
-        return table
-    where = f"{far.file}, {far.policy} at {far.load}"
-    return f"{table}farthest from the published figures: {far.difference:+.2f} ({where})\n"
+def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:
+    """Each table as a terminal shows it; the published figures have a form of their own."""
+    for table in tables:
+        own = [record for record in records if record["table"] == table.name]
+        if table.name == "inflation":
+            yield paper.printed(own)
+        else:
+            for view in table.views:
+                yield aligned(table.rows(view, own))
 
 
 def _plots() -> Callable[[Sequence[Record], Path], list[Path]]:

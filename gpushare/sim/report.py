@@ -17,6 +17,9 @@ Record = Mapping[str, object]
 API_VERSION = "gpushare.io/v1"
 KIND = "SimulationReport"
 
+_CASE = ("table", "file", "experiment", "load", "units", "workload")
+"""What records say of their run besides policy and seed."""
+
 
 @dataclass(frozen=True, slots=True)
 class Measure:
@@ -40,18 +43,18 @@ class Measure:
         """Its value in the record; None where it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
-            value = value.get(self.at, _before(value, self.at))
+            reached = _before(value, self.at) if self.key == "allocated" else None
+            value = value.get(self.at, reached)
         return value if isinstance(value, int | float) else None
 
 
 def _before(course: Mapping[str, object], load: str) -> object:
-    """The value at the last load before this one, if loads they are.
+    """The value at the last load before this one.
 
     In a small cluster a pod may carry the load past a whole percent.
     """
-    loads = [int(reached) for reached in course if reached.isdecimal()]
-    before = [reached for reached in loads if load.isdecimal() and reached < int(load)]
-    return course[str(max(before))] if before and len(loads) == len(course) else None
+    before = [int(reached) for reached in course if int(reached) < int(load)]
+    return course[str(max(before))] if before else None
 
 
 def allocated_at(load: int) -> Measure:
@@ -62,17 +65,20 @@ def allocated_at(load: int) -> Measure:
 def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measure]:
     """What the table shows of such records, in percent but for counts and times."""
     there = {key for record in records for key in record}
+    found: list[Measure] = []
     if "allocated" in there:
         loads = sorted({95, 100, 130, round(100 * load)})
-        return (*map(allocated_at, loads), Measure("failed", "FAILED", digits=0))
-    lost = (Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS"))
-    waits = [record.get("wait_mean") for record in records]
-    sizes = sorted({size for told in waits if isinstance(told, Mapping) for size in told})
-    queue = (
-        Measure("waiting", "WAITING"),
-        *(Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes),
-    )
-    return (Measure("alloc", "ALLOC"), *(queue if "waiting" in there else lost))
+        found += [*map(allocated_at, loads), Measure("failed", "FAILED", digits=0)]
+    if there & {"blocked_gpu", "waiting"}:
+        found.append(Measure("alloc", "ALLOC"))
+    if "blocked_gpu" in there:
+        found += [Measure("blocked_gpu", "BLOCKED GPU"), Measure("blocked_pods", "BLOCKED PODS")]
+    if "waiting" in there:
+        waits = [record.get("wait_mean") for record in records]
+        sizes = sorted({size for told in waits if isinstance(told, Mapping) for size in told})
+        found.append(Measure("waiting", "WAITING"))
+        found += [Measure("wait_mean", f"WAIT {size}", size, 4) for size in sizes]
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,9 +151,9 @@ def document(
     records: Sequence[Record], measures: Sequence[Measure], about: Mapping[str, object]
 ) -> dict[str, object]:
     """The runs and what they say together, for programs; keys may be added, none changes."""
-    policies = policies_of(records)
     summary = [
         {
+            **dict(case),
             "policy": policy,
             "measure": measure.name,
             "seeds": found.seeds,
@@ -156,9 +162,10 @@ def document(
             "difference": found.difference,
             "error": found.error,
         }
-        for policy in policies
+        for case, some in _by_case(records).items()
+        for policy in policies_of(some)
         for measure in measures
-        if (found := statistic(records, policy, policies[0], measure)) is not None
+        if (found := statistic(some, policy, policies_of(some)[0], measure)) is not None
     ]
     return {
         "apiVersion": API_VERSION,
@@ -180,6 +187,21 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
         cells = [cell.rjust(width) for cell, width in zip(rest, widths[1:], strict=True)]
         lines.append("  ".join([first.ljust(widths[0]), *cells]).rstrip())
     return "\n".join([*lines, ""])
+
+
+def markdown(rows: Sequence[Sequence[str]]) -> str:
+    """The rows, the first one a heading, as a table of Markdown."""
+    head, *rest = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([head, f"|{' --- |' * len(rows[0])}", *rest])
+
+
+def _by_case(records: Iterable[Record]) -> dict[tuple[tuple[str, object], ...], list[Record]]:
+    """The records that may be compared, by what they have in common."""
+    cases: dict[tuple[tuple[str, object], ...], list[Record]] = {}
+    for record in records:
+        case = tuple((key, record[key]) for key in _CASE if key in record)
+        cases.setdefault(case, []).append(record)
+    return cases
 
 
 def _by_seed(records: Iterable[Record], policy: str, measure: Measure) -> dict[object, float]:

@@ -41,7 +41,7 @@ class Restless(learning.Learning):
     def __init__(self, *args):
         super().__init__(*args)
         for course in self._courses.values():
-            course.arrivals = Arrivals(window)
+            course.learned.arrivals = Arrivals(window)
 
 learning.SPACING, learning._EARLY = 1e9, 0
 if sys.argv[1] == "refitting":

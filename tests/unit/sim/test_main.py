@@ -79,8 +79,18 @@ def test_the_same_seed_gives_the_same_figures(small: list[str], capsys: Capsys) 
     assert told[0] == told[1]
 
 
-@pytest.mark.parametrize("words", [["churn", "--life", "3"], ["replay"], ["churn", "--wait"]])
-def test_pods_may_come_and_go(small: list[str], capsys: Capsys, words: list[str]) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "churn --life 3",
+        "churn --wait",
+        "churn --lifetimes trace",
+        "churn --workload learned",
+        "replay",
+    ],
+)
+def test_pods_may_come_and_go(small: list[str], capsys: Capsys, line: str) -> None:
+    words = line.split()
     assert simulate(*words, *small, "--seeds", "42", "--policy", "fgd,spread") == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(words[0])
@@ -93,6 +103,20 @@ def test_a_trace_without_times_cannot_be_replayed(capsys: Capsys) -> None:
     assert simulate("replay", "--pods", "multigpu20") == 2
     assert capsys.readouterr().err == (
         "gpushare simulate: multigpu20: replay needs the column created or creation_time\n"
+    )
+
+
+def test_lifetimes_of_a_file_that_tells_none_are_refused(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    pods = tmp_path / "untimed.csv"
+    pods.write_text("name,cpu_milli,memory_mib,gpu,units\na,1,1,1,4\n")
+    assert simulate("churn", *small, "--pods", str(pods), "--lifetimes", "trace") == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err == (
+        f"gpushare simulate: {pods}: --lifetimes trace: no pod has a time of placement and a later"
+        " one of deletion\n"
     )
 
 
@@ -161,11 +185,17 @@ def test_pictures_are_drawn(small: list[str], tmp_path: Path) -> None:
         assert file.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Capsys) -> None:
-    document = tmp_path / "placement.md"
-    names = ("inflation-95", "inflation-100", "inflation-130", "inflation-lead")
+def marked(folder: Path, *names: str) -> Path:
+    """A document with marks for these tables."""
+    document = folder / "placement.md"
     marks = [f"<!-- simulate:{name} -->\nold\n<!-- /simulate -->\n" for name in names]
     document.write_text("".join(marks))
+    return document
+
+
+def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Capsys) -> None:
+    names = ("inflation-95", "inflation-100", "inflation-130", "inflation-lead")
+    document = marked(tmp_path, *names)
     words = ["--files", "gpushare100", "--policy", "device-bestfit", "--seeds", "42"]
     assert simulate("paper", *words, "--write", str(document), "--jobs", "1") == 0
     told = capsys.readouterr().out.splitlines()
@@ -174,10 +204,33 @@ def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Caps
     assert "| gpushare100 | 1 | **8" in document.read_text()
 
 
+def test_tables_are_printed_and_renewed_and_each_run_says_what_it_is_of(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    document, out = marked(tmp_path, "units", "lifetimes"), tmp_path / "out.json"
+    words = ["--tables", "units", "--files", "gpushare100", "--policy", "device-bestfit"]
+    words += ["--seeds", "42", "--jobs", "1", "--write", str(document), "--json", str(out)]
+    assert simulate("paper", *words) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[0][:3] == ["file", "experiment", "seeds"]
+    assert [line[:3] for line in lines[1:]] == [
+        ["gpushare100", "inflation", "1"],
+        ["gpushare100", "churn", "1"],
+    ]
+    assert f"| gpushare100 | churn | 1 | {lines[2][3]} |" in document.read_text()
+    assert document.read_text().count("old") == 1
+    made = json.loads(out.read_text())
+    told = [(one["table"], one["experiment"], one["units"]) for one in made["records"]]
+    assert told == [("units", "inflation", 16), ("units", "churn", 16)]
+    assert {line["experiment"] for line in made["summary"]} == {"inflation", "churn"}
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--files", "gpushare1"], "no shipped trace is called 'gpushare1': cpu050,"),
+        (["--tables", "none"], "no table is called 'none'; there are: inflation, churn,"),
+        (["--tables", "waiting", "--files", "cpu050"], "the table waiting has no line for cpu050"),
         (["--write", "/no/such/file.md"], "/no/such/file.md: cannot be read"),
         (["--write", "/dev/null"], "the document has no marks for the table inflation-95"),
     ],

@@ -20,12 +20,16 @@ def read(line: str) -> Options:
 def test_the_form_of_the_command_is_understood() -> None:
     options = read(
         "churn --nodes n.csv --pods p.csv --policy fgd,shadow-price,fgd --seeds 42-44,7"
-        " --load 1.1 --life 12 --warmup 4 --wait --devices units:16 --json out.json --jobs 3"
+        " --load 1.1 --life 12 --warmup 4 --wait --lifetimes trace --devices units:16"
+        " --json out.json --jobs 3"
     )
     assert (options.nodes, options.pods, options.units) == ("n.csv", "p.csv", 16)
     assert options.policies == ("fgd", "shadow-price")
     assert options.seeds == (42, 43, 44, 7)
-    assert options.parameters == Parameters(load=1.1, life=12.0, warmup=4.0, wait=True)
+    assert options.parameters == Parameters(
+        load=1.1, life=12.0, warmup=4.0, wait=True, lifetimes="trace"
+    )
+    assert read("replay --workload learned").parameters == Parameters(workload="learned")
     assert (options.json, options.jobs) == (Path("out.json"), 3)
 
 
@@ -35,6 +39,22 @@ def test_a_newcomer_gets_the_shipped_trace_and_three_policies() -> None:
     assert options.policies == ("device-bestfit", "fgd", "shadow-price")
     inputs = read_inputs(options, None)
     assert (len(inputs.nodes), inputs.devices, len(inputs.pods)) == (1213, 6212, 8152)
+
+
+def test_a_document_has_the_inflation_tables_made_unless_others_are_named() -> None:
+    (table,) = read("paper").tables
+    assert (table.name, len(table.lines), len(table.seeds)) == ("inflation", 9, 10)
+    tables = read("paper --tables churn,learned --seeds 7 --files default").tables
+    assert [(table.name, table.seeds) for table in tables] == [("churn", (7,)), ("learned", (7,))]
+    assert read("inflation").tables == ()
+
+
+def test_a_shipped_list_without_times_is_lent_those_of_the_default_list() -> None:
+    for words, timed in (("", False), (" --lifetimes trace", True)):
+        inputs = read_inputs(read(f"churn --pods multigpu20{words}"), None)
+        assert all((pod.deleted is not None) == timed for pod in inputs.pods)
+    own = read_inputs(read("churn --pods gpushare40 --lifetimes trace"), None)
+    assert own.pods == read_inputs(read("churn --pods gpushare40"), None).pods
 
 
 def test_the_nine_traces_are_shipped() -> None:
@@ -61,6 +81,10 @@ def test_the_nine_traces_are_shipped() -> None:
         ("inflation --jobs 1.5", "is no whole number"),
         ("inflation -o xml", "invalid choice: 'xml'"),
         ("churn --life inf", "is no number above 0 and up to 1000"),
+        ("churn --lifetimes none", "invalid choice: 'none'"),
+        ("inflation --lifetimes trace", "unrecognized arguments: --lifetimes"),
+        ("inflation --workload guessed", "invalid choice: 'guessed'"),
+        ("paper --tables churn,,units", "has an empty name"),
     ],
 )
 def test_a_wrong_word_ends_with_2_and_one_line(
@@ -80,6 +104,7 @@ def test_a_wrong_word_ends_with_2_and_one_line(
     [
         ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
         ("inflation --from-cluster --pods p.csv", "not of files"),
+        ("churn --workload learned --lifetimes trace", "begins with pods that are there"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(line: str, says: str) -> None:

@@ -1,18 +1,16 @@
-"""The published figures beside ours: every cell, its difference, and the tables of documents."""
+"""The published figures beside ours: every cell and its difference."""
 
 import pytest
 
-from gpushare.errors import SettingsError
 from gpushare.sim.inputs import shipped
 from gpushare.sim.paper import (
     FILES,
     LOADS,
     PUBLISHED,
     cells,
+    printed,
     published,
-    renew,
     side_by_side,
-    tables,
     worst,
 )
 from gpushare.sim.report import Record
@@ -69,19 +67,9 @@ def test_the_farthest_cell_is_named() -> None:
     assert worst([]) is None
 
 
-def test_the_tables_of_a_document_are_renewed_between_its_marks() -> None:
-    made = tables(RUNS)
-    document = "Before.\n\n" + "\n\n".join(
-        f"<!-- simulate:{name} -->\nold\n<!-- /simulate -->" for name in made
-    )
-    new = renew(document, made)
-    assert "old" not in new
-    assert new.startswith("Before.\n\n<!-- simulate:inflation-95 -->\n| file | seeds | fgd |")
-    assert "| default | 2 | 95.20 (-0.03) | **96.20** |" in new
-    assert "| default | 2 | +1.00 (0.00) | +1.00 (0.00) | +1.00 (0.00) |" in new
-    assert renew(new, made) == new
-
-
-def test_a_document_without_marks_is_refused() -> None:
-    with pytest.raises(SettingsError, match="no marks for the table inflation-95"):
-        renew("no marks", tables(RUNS))
+def test_what_is_printed_ends_with_the_farthest_cell() -> None:
+    lines = printed(RUNS).splitlines()
+    assert lines[0].split()[:5] == ["FILE", "POLICY", "PUBLISHED@95", "OURS@95", "DIFF@95"]
+    assert lines[-1].startswith("farthest from the published figures: +")
+    assert lines[-1].endswith("(multigpu50, fgd at 95)")
+    assert len(printed([]).splitlines()) == 1

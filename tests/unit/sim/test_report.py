@@ -13,6 +13,7 @@ from gpushare.sim.report import (
     as_csv,
     as_table,
     document,
+    markdown,
     measures_of,
     statistic,
 )
@@ -83,6 +84,10 @@ def test_a_queue_is_told_by_size() -> None:
     assert [measure.of(records[0]) for measure in measures] == [90.0, 0.5, None, 0.25, 0.1]
 
 
+def test_a_size_of_which_no_pod_came_has_no_wait() -> None:
+    assert Measure("wait_mean", "", "8").of({"wait_mean": {"1": 0.2, "4": 0.3}}) is None
+
+
 def test_loss_is_told_where_nobody_waits() -> None:
     records = [{"policy": "fgd", "seed": 1, "alloc": 90.0, "blocked_gpu": 1.0}]
     assert [measure.name for measure in measures_of(records)] == [
@@ -132,6 +137,7 @@ def test_the_document_has_every_run_and_what_they_say_together() -> None:
     summary = told["summary"]
     assert isinstance(summary, list)
     assert summary[2] == {
+        "experiment": "inflation",
         "policy": "ours",
         "measure": "allocated",
         "seeds": 2,
@@ -140,6 +146,24 @@ def test_the_document_has_every_run_and_what_they_say_together() -> None:
         "difference": 1.25,
         "error": pytest.approx(0.25),
     }
+
+
+def test_runs_on_several_lists_of_pods_are_compared_within_each() -> None:
+    other = [{**run, "file": "other", "allocated": 50.0} for run in RUNS]
+    told = document([{**run, "file": "one"} for run in RUNS] + other, [ALLOCATED], {})
+    summary = told["summary"]
+    assert isinstance(summary, list)
+    lines = [(line["file"], line["policy"], line["mean"], line["difference"]) for line in summary]
+    assert lines == [
+        ("one", "fgd", 95.5, None),
+        ("one", "ours", 96.75, 1.25),
+        ("other", "fgd", 50.0, None),
+        ("other", "ours", 50.0, 0.0),
+    ]
+
+
+def test_rows_become_a_table_of_markdown() -> None:
+    assert markdown([["a", "b"], ["1", "2"]]) == "| a | b |\n| --- | --- |\n| 1 | 2 |"
 
 
 def test_columns_stand_below_each_other() -> None:

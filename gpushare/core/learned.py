@@ -1,0 +1,43 @@
+"""What is learned of the pods that come, and when policies are made anew for it.
+
+Pure values; it knows neither time nor threads. The extender and simulations learn by this rule.
+Every pod created counts, once, whatever becomes of it. Policies are made first for the pods that
+are to be expected anywhere (see prior.py), then when 50, 100 and 200 pods have been seen, then
+every 250, and for devices of a size that there was not before.
+"""
+
+from dataclasses import dataclass, field
+
+from gpushare.core.prior import prior
+from gpushare.core.workload import Arrivals, Workload, next_fit
+
+_FIRST = next_fit(0)
+
+
+@dataclass(slots=True)
+class Learned:
+    """What has been learned for one cluster.
+
+    arrivals: the pods created. sizes: units of the devices that there are now, made_for: of those
+    that policies were made for. fit_at: pods seen when the next making is due.
+    """
+
+    arrivals: Arrivals = field(default_factory=Arrivals)
+    sizes: frozenset[int] = frozenset()
+    made_for: frozenset[int] = frozenset()
+    fit_at: int = _FIRST
+
+    def is_due(self) -> bool:
+        """Whether policies are to be made anew."""
+        return self.arrivals.seen >= self.fit_at or not self.sizes <= self.made_for
+
+    def workload(self) -> Workload:
+        """The pods to be expected."""
+        if self.arrivals.seen < _FIRST:
+            return prior(self.sizes)
+        return self.arrivals.workload(self.sizes)
+
+    def made(self, seen: int, sizes: frozenset[int]) -> None:
+        """Policies have been made for what was known when so many pods had been seen."""
+        self.made_for = sizes
+        self.fit_at = next_fit(seen)

@@ -1,0 +1,254 @@
+"""The flags of `gpushare simulate`: which there are, what each may be, and their help.
+
+Knows words; not what goes together (see options.py).
+"""
+
+import argparse
+import math
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from gpushare.sim.learner import KNOWN, LEARNED
+from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
+
+FORMATS = ("table", "json", "yaml", "csv")
+POLICIES = "device-bestfit,fgd,shadow-price"
+_MOST_SEEDS = 1000
+_MOST_UNITS = 1_000_000
+
+_EPILOG = """\
+exit codes: 0 done, 1 a run or the cluster failed, 2 wrong usage or input, 130 ended by Ctrl-C (what
+is finished is printed and written). docs/placement.md tells what the experiments and policies are.
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}; see --help\n")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of its command line."""
+    whole = _Parser(
+        prog="gpushare simulate",
+        description="Try placement policies on a cluster: how much GPU gets allocated, and what is"
+        " turned away.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    verbs = whole.add_subparsers(dest="experiment", required=True, metavar="EXPERIMENT")
+    for name, help_text, add in (
+        ("inflation", "pods arrive until the cluster overflows; none leaves", _inflation),
+        ("churn", "pods come and go; what fits nowhere is lost, or waits", _churn),
+        ("replay", "pods come and go at the times of the trace", _replay),
+    ):
+        verb = verbs.add_parser(name, help=help_text, description=f"{help_text.capitalize()}.")
+        _add_input(verb)
+        add(verb)
+        _add_workload(verb)
+        _add_common(verb, POLICIES, "42-43")
+        verb.set_defaults(tables=(), files=(), write=None)
+    _paper(
+        verbs.add_parser(
+            "paper",
+            help="the tables of docs/placement.md, on the nine published traces",
+            description="Run what the tables of docs/placement.md show, on the nine traces of Weng"
+            " et al. (USENIX ATC 2023); the first table has the published figures beside ours.",
+        )
+    )
+    return whole
+
+
+def _paper(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add(
+        "--tables",
+        type=words,
+        default=words("inflation"),
+        metavar="NAME[,NAME...]",
+        help="inflation, churn, waiting, lifetimes, units, learned (default: inflation)",
+    )
+    add("--files", type=words, default=(), metavar="NAME[,NAME...]", help="(default: all there)")
+    add("--write", type=Path, metavar="FILE", help="renew the tables between the marks of the file")
+    live = dict.fromkeys(("kubeconfig", "context", "resource", "unit"), "")
+    verb.set_defaults(nodes="", pods="", devices=0, from_cluster=False, plot=None, **live)
+    _add_common(verb, "", "")
+
+
+def _inflation(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--load",
+        type=number(0, 1.3),
+        default=1.0,
+        help="tell also what is allocated when this much has been asked for, in parts of the"
+        " cluster's GPU; pods come until 1.3 (default: %(default)s)",
+    )
+
+
+def _churn(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add(
+        "--load",
+        type=number(0, 10),
+        default=1.0,
+        help="GPU asked for at a time were nothing refused, in parts of the cluster's"
+        " (default: %(default)s)",
+    )
+    add("--life", type=number(0, 1000), default=6.0, help="mean lifetimes (default: %(default)s)")
+    add(
+        "--warmup",
+        type=number(-1e-9, 1000),
+        default=2.0,
+        help="mean lifetimes that are not measured (default: %(default)s)",
+    )
+    add(
+        "--lifetimes",
+        choices=(EXPONENTIAL, TRACE),
+        default=EXPONENTIAL,
+        help="of the trace: drawn from those of its pods, by size (default: %(default)s)",
+    )
+    _add_wait(verb)
+
+
+def _replay(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--speed",
+        type=number(0, 10_000),
+        default=1.0,
+        help="how many times as fast the pods come; they stay as long (default: %(default)s)",
+    )
+    _add_wait(verb)
+
+
+def _add_workload(verb: argparse.ArgumentParser) -> None:
+    verb.add_argument(
+        "--workload",
+        choices=(KNOWN, LEARNED),
+        default=KNOWN,
+        help="the policy knows all pods of the file, or learns from those that have come, as the"
+        " extender does (default: %(default)s)",
+    )
+
+
+def _add_wait(verb: argparse.ArgumentParser) -> None:
+    what = "what fits nowhere waits, first come, first tried, instead of being lost"
+    verb.add_argument("--wait", action="store_true", help=what)
+
+
+def _add_input(verb: argparse.ArgumentParser) -> None:
+    add = verb.add_argument
+    add("--nodes", default="", metavar="FILE", help="CSV or JSON (default: the trace openb)")
+    add(
+        "--pods",
+        default="",
+        metavar="FILE|NAME",
+        help="CSV or JSON, or a list of openb such as multigpu50 (default: its list `default`)",
+    )
+    add(
+        "--devices",
+        type=device_units,
+        default=0,
+        metavar="milli|units:N",
+        help="units:16 counts GPU in sixteenths of a device, rounded up (default: as given)",
+    )
+    add("--from-cluster", action="store_true", help="nodes and pods of a live cluster")
+    add("--kubeconfig", default="", metavar="FILE", help="with --from-cluster (default: kubectl's)")
+    add("--context", default="", metavar="NAME", help="context of the kubeconfig")
+    add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
+    add("--unit", default="GiB", help="memory unit of the cluster (default: %(default)s)")
+    add("--plot", type=Path, metavar="DIR", help="draw pictures (needs the extra `plots`)")
+
+
+def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -> None:
+    add = verb.add_argument
+    add(
+        "--policy",
+        type=words,
+        default=words(policies) if policies else (),
+        metavar="NAME[,NAME...]",
+        help=f"the first is what others are compared with (default: {policies or 'of each table'})",
+    )
+    add(
+        "--seeds",
+        type=seeds,
+        default=seeds(some_seeds) if some_seeds else (),
+        metavar="42-51",
+        help=f"a run for each (default: {some_seeds or 'of each table'})",
+    )
+    add("--json", type=Path, metavar="OUT", help="write all measures of each run")
+    add("--csv", type=Path, metavar="OUT", help="write a line for each run")
+    add("-o", "--output", choices=FORMATS, default="table", help="(default: %(default)s)")
+    add(
+        "--jobs",
+        type=_count,
+        default=_cores(),
+        metavar="N",
+        help="runs at a time (default: one for each core)",
+    )
+
+
+def _cores() -> int:
+    """Cores that this process may use, as far as the system tells."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def seeds(text: str) -> tuple[int, ...]:
+    """42-51 or 42,43,50-52 as numbers, each once."""
+    found: dict[int, None] = {}
+    for part in text.split(","):
+        match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
+        if match is None:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} is not like 42-51 or 42,43")
+        first, last = int(match[1]), int(match[2] or match[1])
+        if last < first or last - first >= _MOST_SEEDS:
+            raise argparse.ArgumentTypeError(f"{part[:40]!r} is not 1 to {_MOST_SEEDS} seeds")
+        found.update(dict.fromkeys(range(first, last + 1)))
+    if len(found) > _MOST_SEEDS:
+        raise argparse.ArgumentTypeError(f"more than {_MOST_SEEDS} seeds")
+    return tuple(found)
+
+
+def words(text: str) -> tuple[str, ...]:
+    """A list with commas, each word once."""
+    found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} has an empty name in it")
+    return found
+
+
+def device_units(text: str) -> int:
+    """How many units a device has by `units:16`; 0 for `milli`."""
+    match = re.fullmatch(r"units:([0-9]{1,9})", text, re.ASCII)
+    if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
+    return int(match[1]) if match else 0
+
+
+def number(least: float, most: float) -> Callable[[str], float]:
+    """Reads numbers within these bounds, the lower one excluded."""
+
+    def read(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not least < value <= most:
+            raise argparse.ArgumentTypeError(
+                f"{text[:40]!r} is no number above {least:g} and up to {most:g}"
+            )
+        return value
+
+    return read
+
+
+def _count(text: str) -> int:
+    value = number(0, 1024)(text)
+    if value != int(value):
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is no whole number")
+    return int(value)

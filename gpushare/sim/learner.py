@@ -1,0 +1,49 @@
+"""A judge that knows only the pods that have come so far, as the extender does.
+
+It learns by the same rule (core/learned.py). Only that a making takes no time here, and that two
+are not held a minute apart: simulated pods come in no minutes.
+"""
+
+from collections.abc import Iterable
+
+from gpushare.core.learned import Learned
+from gpushare.core.model import Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Judgement, Ranking
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import Arrivals, PodClass, class_of
+from gpushare.sim.engine import ranking
+
+KNOWN, LEARNED = "known", "learned"
+"""What a policy may know of the pods that come: all of the file, or those that have come."""
+
+
+class Learner:
+    """A Judge by the policy of that name, made anew as pods come.
+
+    before: the pods that had come, oldest first, when it began.
+    """
+
+    def __init__(
+        self, name: str, capacities: Iterable[int], nodes: int, before: Iterable[PodClass] = ()
+    ) -> None:
+        self._name, self._nodes = name, nodes
+        self._learned = Learned(Arrivals(before), frozenset(capacities))
+        self._ranking = self._made()
+
+    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+        """What placing the request on each row is worth; asked once for each pod that comes."""
+        if self._learned.is_due():
+            self._ranking = self._made()
+        self._learned.arrivals.observe(class_of(request))
+        return self._ranking.judged(snapshot, request)
+
+    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        return self._ranking.at(snapshot, rows, request)
+
+    def _made(self) -> Ranking:
+        learned = self._learned
+        policy = load_policy(self._name, learned.workload())
+        learned.made(learned.arrivals.seen, learned.sizes)
+        return ranking(policy, self._nodes)

@@ -1,0 +1,117 @@
+"""How long the pods of a file ran, and how long pods drawn from it stay.
+
+Knows the times of a file; nothing of clusters. A pod stays as long as some pod of the file ran that
+asked for as much: no GPU, a share of a device, one device, two to four, or more. Times are told in
+the mean of these, each pod of the file counted by its GPU, so that an offered load means what it
+means where lifetimes are exponential.
+
+Few pods live for long and hold most of the GPU, so an empty cluster would be far from its steady
+state for long: it begins with the pods that would run at that moment if none had been refused.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import cycle
+
+import numpy as np
+
+from gpushare.core.snapshot import Floats, Ints
+from gpushare.sim.trace import TracePod
+
+EXPONENTIAL, TRACE = "exponential", "trace"
+"""The kinds of lifetimes."""
+
+_FEW = 4
+"""Devices of a pod up to which it is counted with those of two."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lifetimes:
+    """by_size: the times of each size, in the unit; size: int64, which of these each pod has."""
+
+    by_size: tuple[Floats, ...]
+    size: Ints
+
+    @property
+    def means(self) -> Floats:
+        """float64: the mean time of each pod's size."""
+        means = np.array([times.mean() for times in self.by_size])
+        return means[self.size]
+
+    def drawn(self, which: Ints, rng: np.random.Generator) -> Floats:
+        """float64: how long each of these pods stays, by the same chance for each time there is."""
+        return self._chosen(which, rng, long_lived=False)
+
+    def standing(self, rate: float, rng: np.random.Generator) -> tuple[Ints, Floats]:
+        """Which pods run at a moment, the oldest first, and how long each still stays, where `rate`
+        pods come in a unit of time.
+
+        Of those that run, the long-lived are seen as often as they live long, each at any age.
+        """
+        means = self.means
+        number = rng.poisson(rate * means.mean())
+        which = rng.choice(len(means), size=number, p=means / means.sum())
+        times = self._chosen(which, rng, long_lived=True)
+        ages = times * rng.random(number)
+        oldest_first = np.argsort(-ages, kind="stable")
+        return which[oldest_first], (times - ages)[oldest_first]
+
+    def _chosen(self, which: Ints, rng: np.random.Generator, long_lived: bool) -> Floats:
+        chosen = np.zeros(len(which))
+        for size, times in enumerate(self.by_size):
+            those = np.flatnonzero(self.size[which] == size)
+            chances = times / times.sum() if long_lived else None
+            chosen[those] = rng.choice(times, size=len(those), p=chances)
+        return chosen
+
+
+def lifetimes_of(pods: Sequence[TracePod], capacity: int) -> Lifetimes:
+    """The lifetimes of these pods, on devices of so many units.
+
+    A size of which none is known has those of all pods. Raises ValueError when no pod has any.
+    """
+    ran = [_ran(pod) for pod in pods]
+    sizes = [_size(pod, capacity) for pod in pods]
+    known = [(time, size) for time, size in zip(ran, sizes, strict=True) if time is not None]
+    if not any(time for time, _ in known):
+        raise ValueError("no pod has a time of placement and a later one of deletion")
+    names = sorted(set(sizes))
+    of_size = [[time for time, size in known if size == name] for name in names]
+    every = [time for time, _ in known]
+    times = [np.array(some if any(some) else every) for some in of_size]
+    size = np.array([names.index(name) for name in sizes])
+    gpu = np.array([pod.devices * pod.units for pod in pods])
+    unit = np.array([some.mean() for some in times])[size] @ gpu / gpu.sum()
+    return Lifetimes(tuple(some / unit for some in times), size)
+
+
+def lent(pods: Sequence[TracePod], lenders: Sequence[TracePod], capacity: int) -> list[TracePod]:
+    """The pods with the times that the lenders of their size have, these in turn.
+
+    For a list of pods that tells no times. A pod of a size that no lender has stays as it is.
+    """
+    turns = {}
+    for size in {_size(pod, capacity) for pod in lenders}:
+        turns[size] = cycle(
+            [pod for pod in lenders if _size(pod, capacity) == size and _ran(pod) is not None]
+        )
+    timed = []
+    for pod in pods:
+        lender = next(turns.get(_size(pod, capacity), iter(())), pod)
+        timed.append(replace(pod, scheduled=lender.scheduled, deleted=lender.deleted))
+    return timed
+
+
+def _ran(pod: TracePod) -> float | None:
+    """How long the pod ran; None where it never did, or where that is not known."""
+    if pod.scheduled is None or pod.deleted is None:
+        return None
+    return pod.deleted - pod.scheduled
+
+
+def _size(pod: TracePod, capacity: int) -> str:
+    if not pod.devices:
+        return "none"
+    if pod.devices == 1:
+        return "share" if pod.units < capacity else "one"
+    return "few" if pod.devices <= _FEW else "many"

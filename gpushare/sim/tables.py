@@ -1,0 +1,204 @@
+"""The tables that documents hold: one list of what is run for them, and how they are written.
+
+A table is data: lines, each an experiment on a shipped list of pods, the policies that all of them
+are run with, and what columns its views have. A view is what stands between one pair of marks of a
+document. Knows records, and nothing of how runs are made.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from gpushare.errors import SettingsError
+from gpushare.sim.columns import Columns, beside_published, compared, kept, leads, learning, waits
+from gpushare.sim.experiments import Options
+from gpushare.sim.learner import KNOWN, LEARNED
+from gpushare.sim.lifetimes import TRACE
+from gpushare.sim.paper import BEST, FILES, LOADS, OURS, PUBLISHED
+from gpushare.sim.report import Record, markdown
+
+Rows = list[list[str]]
+
+SEVERAL = ("device-bestfit", BEST, OURS)
+"""The policies of the tables that nobody published figures for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line: an experiment on a shipped list of pods; units: of a device, 0 leaves them."""
+
+    file: str
+    experiment: str = "churn"
+    parameters: Options = field(default_factory=Options)
+    units: int = 0
+
+    @property
+    def told(self) -> Mapping[str, object]:
+        """What the records of its runs say to be found by."""
+        load = self.parameters.load
+        told = {"file": self.file, "experiment": self.experiment, "load": load}
+        return {**told, "units": self.units}
+
+    def has(self, record: Record) -> bool:
+        """Whether the record is of one of its runs."""
+        return all(record[key] == value for key, value in self.told.items())
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What is run, and the views of it by the name in their marks.
+
+    heads: what of a line stands at its beginning. learners: the policies that are run a second
+    time, learning what pods come.
+    """
+
+    name: str
+    heads: tuple[str, ...]
+    lines: tuple[Line, ...]
+    views: Mapping[str, Columns]
+    policies: tuple[str, ...] = SEVERAL
+    learners: tuple[str, ...] = ()
+    seeds: tuple[int, ...] = tuple(range(42, 47))
+
+    @property
+    def variants(self) -> tuple[tuple[str, str], ...]:
+        """The policies, each with what it may know of the pods that come."""
+        known = [(policy, KNOWN) for policy in self.policies]
+        return (*known, *((policy, LEARNED) for policy in self.learners))
+
+    def rows(self, view: str, records: Sequence[Record]) -> Rows:
+        """A heading, and a row for each line of which there are records."""
+        columns = self.views[view](self.policies)
+        rows = [[*self.heads, "seeds", *(column.head for column in columns)]]
+        for line in self.lines:
+            of_line = [_labelled(record) for record in records if line.has(record)]
+            if of_line:
+                names = [str(line.told[head]) for head in self.heads]
+                rows.append([*names, _seeds(of_line), *(one.text(of_line) for one in columns)])
+        return rows
+
+    def markdown(self, records: Sequence[Record]) -> dict[str, str]:
+        """The views of what there are records of, by the name in their marks."""
+        own = [record for record in records if record["table"] == self.name]
+        return {view: markdown(self.rows(view, own)) for view in self.views} if own else {}
+
+
+def _labelled(record: Record) -> Record:
+    """The record, its policy named by what it knew."""
+    learns = record["workload"] == LEARNED
+    return {**record, "policy": learning(str(record["policy"]))} if learns else record
+
+
+def _seeds(records: Sequence[Record]) -> str:
+    """Of how many seeds there are runs: of each policy as many, or from the fewest to the most."""
+    runs: dict[object, set[object]] = {}
+    for record in records:
+        runs.setdefault(record["policy"], set()).add(record["seed"])
+    counts = sorted({len(seeds) for seeds in runs.values()})
+    return f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+
+
+def _waiting(file: str, load: float) -> Line:
+    return Line(file, parameters=Options(load=load, life=14.0, warmup=4.0, wait=True))
+
+
+_FOUR = ("default", "multigpu50", "cpu250", "gpuspec33")
+
+TABLES = (
+    Table(
+        "inflation",
+        ("file",),
+        tuple(Line(file, "inflation") for file in FILES),
+        {
+            **{f"inflation-{load}": beside_published(load) for load in LOADS},
+            "inflation-lead": leads,
+        },
+        policies=(*PUBLISHED, OURS),
+        seeds=tuple(range(42, 52)),
+    ),
+    Table(
+        "churn",
+        ("file", "load"),
+        tuple(
+            Line(file, parameters=Options(load=load)) for file in FILES for load in (1.0, 1.1, 1.3)
+        ),
+        {"churn": compared},
+    ),
+    Table(
+        "waiting",
+        ("file", "load"),
+        (
+            *(_waiting(file, load) for file in ("default", "multigpu50") for load in (0.9, 0.95)),
+            _waiting("cpu250", 0.85),
+            _waiting("cpu250", 0.9),
+            _waiting("gpushare100", 0.87),
+            _waiting("gpuspec33", 0.7),
+        ),
+        {"waiting": waits},
+    ),
+    Table(
+        "lifetimes",
+        ("file",),
+        tuple(Line(file, parameters=Options(lifetimes=TRACE)) for file in _FOUR),
+        {"lifetimes": compared},
+    ),
+    Table(
+        "units",
+        ("file", "experiment"),
+        tuple(
+            Line(file, experiment, units=16)
+            for file in ("default", "multigpu50", "gpushare100")
+            for experiment in ("inflation", "churn")
+        ),
+        {"units": compared},
+    ),
+    Table(
+        "learned",
+        ("file", "experiment"),
+        tuple(Line(file, experiment) for file in _FOUR for experiment in ("inflation", "churn")),
+        {"learned": kept},
+        policies=(BEST, OURS),
+        learners=(OURS,),
+    ),
+)
+"""All tables; the first one is what is made when nothing is said."""
+
+
+def chosen(
+    names: Sequence[str], files: Sequence[str], policies: Sequence[str], seeds: Sequence[int]
+) -> tuple[Table, ...]:
+    """The tables of these names, with these lists of pods, policies and seeds instead of their own.
+
+    What is empty leaves the table's own. Raises SettingsError for a name of nothing.
+    """
+    known = {table.name: table for table in TABLES}
+    for name in names:
+        if name not in known:
+            raise SettingsError(f"no table is called {name[:40]!r}; there are: {', '.join(known)}")
+    for file in files:
+        if file not in FILES:
+            there = ", ".join(sorted(FILES))
+            raise SettingsError(f"no shipped trace is called {file[:40]!r}: {there}")
+    made = []
+    for table in (known[name] for name in names):
+        lines = tuple(line for line in table.lines if not files or line.file in files)
+        if not lines:
+            raise SettingsError(f"the table {table.name} has no line for {', '.join(files)}")
+        some = replace(table, lines=lines, policies=tuple(policies) or table.policies)
+        made.append(replace(some, seeds=tuple(seeds) or table.seeds))
+    return tuple(made)
+
+
+def renew(document: str, made: Mapping[str, str]) -> str:
+    """The document with these tables between its marks.
+
+    Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError where the
+    document has none for one of the tables.
+    """
+    for name, table in made.items():
+        begin, end = f"<!-- simulate:{name} -->\n", "\n<!-- /simulate -->"
+        before, mark, rest = document.partition(begin)
+        _, last, after = rest.partition(end)
+        if not (mark and last):
+            raise SettingsError(f"the document has no marks for the table {name}")
+        document = "".join([before, mark, table, last, after])
+    return document

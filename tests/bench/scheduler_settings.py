@@ -1,0 +1,212 @@
+"""What percentageOfNodesToScore and the weight of our order cost in GPU allocated.
+
+    python -m tests.bench.scheduler_settings [--files default] [--seeds 42] [--policy NAME]
+        [--experiments inflation,churn]
+
+On the whole openb trace, inflation at 100 % and churn (load 1.0, life 6, warm-up 2). The policy's
+order reaches the cluster by way of kube-scheduler: it looks at the nodes from where it left off the
+last time, until enough have room by CPU, memory, model and GPU memory in all; the extender says
+which of these have a device; what is left is scored by kube-scheduler (NodeResourcesFit with
+LeastAllocated, NodeResourcesBalancedAllocation; the other scores are equal where nobody asks for
+anything else), and 10 x weight x our 0 to 10 points are added; of equal sums one is taken by
+chance. A pod for which no node of a sample has a device is tried again, at most until all nodes
+have been looked at. Pods without GPU never come to the extender, as with `managedResources`; "every
+pod" is the simulator's way, where the policy places these too.
+
+Means over seeds, and the differences to the first line by pairs of seeds with the standard error.
+Written from the documentation and behaviour of kube-scheduler 1.30 to 1.37.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gpushare.core.decide import score_nodes
+from gpushare.core.model import Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Judgement, Ranking
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
+from gpushare.localcluster.scheduler.cycle import nodes_to_find
+from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
+from gpushare.sim.experiments import Options, coming_and_going, filling, node_order
+from gpushare.sim.flags import seeds, words
+from gpushare.sim.flow import Flow
+from gpushare.sim.inputs import Inputs, read_shipped
+from gpushare.sim.lifetimes import EXPONENTIAL
+from gpushare.sim.report import Measure, Record, aligned, difference, statistic
+
+_MOST = 100
+"""kube-scheduler's MaxNodeScore."""
+_POINT = 10
+"""What kube-scheduler makes of a point of an extender of weight 1."""
+
+_UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
+"""What a pod that requests nothing is scored for, in milli and bytes."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """percentage: of nodes to score, 0 is kube-scheduler's default; weight: of our order, 0 where
+    the extender has no prioritizeVerb; every: pods without GPU come to the extender as well.
+    """
+
+    name: str
+    percentage: int = 100
+    weight: int = 150
+    every: bool = False
+
+
+SETTINGS = (
+    Setting("every pod by the policy", every=True),
+    Setting("ours, 100"),
+    Setting("ours, default", percentage=0),
+    Setting("ours, 10", percentage=10),
+    Setting("ours, 5", percentage=5),
+    Setting("shared, 100", weight=1),
+    Setting("shared, default", percentage=0, weight=1),
+    Setting("filter and bind alone, 100", weight=0),
+)
+
+
+class KubeScheduler:
+    """A Judge that leaves kube-scheduler's choice alone, as the one node there is."""
+
+    def __init__(self, judge: Ranking, setting: Setting, seed: int) -> None:
+        self._judge, self._setting = judge, setting
+        self._rng = np.random.default_rng(seed)
+        self._start = 0
+        self.asked = self.missed = 0
+
+    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+        judged = self._judge.judged(snapshot, request)
+        values = np.full(len(judged.values), -np.inf)
+        chosen = self._chosen(snapshot, request, judged.values > -np.inf)
+        if chosen is not None:
+            values[chosen] = judged.values[chosen]
+        return Judgement(values, judged.by_state, judged.devices)
+
+    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return self._judge.at(snapshot, rows, request)
+
+    def _chosen(self, snapshot: Snapshot, request: Request, fits: Bools) -> int | None:
+        self.asked += 1
+        for sample in self._samples(_passes(snapshot, request)):
+            rows = sample[fits[sample]]
+            if len(rows):
+                return self._best(snapshot, request, rows)
+            self.missed += 1
+        return None
+
+    def _samples(self, passes: Bools) -> Iterator[Rows]:
+        """Nodes as they are looked at, once around."""
+        count = len(passes)
+        enough, looked = nodes_to_find(count, self._setting.percentage), 0
+        while looked < count:
+            around = (self._start + np.arange(count - looked)) % count
+            good = np.flatnonzero(passes[around])
+            span = int(good[enough - 1]) + 1 if len(good) >= enough else len(around)
+            self._start, looked = (self._start + span) % count, looked + span
+            yield around[good[:enough]]
+
+    def _best(self, snapshot: Snapshot, request: Request, rows: Rows) -> int:
+        to_us = request.devices > 0 or self._setting.every
+        sums = np.zeros(len(rows), dtype=np.int64)
+        if not self._setting.every:
+            sums += _least_allocated(snapshot, rows, request) + _balanced(snapshot, rows, request)
+        if to_us and self._setting.weight:
+            names = [snapshot.names[row] for row in rows.tolist()]
+            points = [one for _, one in score_nodes(snapshot, names, request, self._judge)]
+            sums += np.array(points) * (_POINT * self._setting.weight)
+        return int(self._rng.choice(rows[sums == sums.max()]))
+
+
+def _passes(snapshot: Snapshot, request: Request) -> Bools:
+    """bool (N,): the nodes that pass the filters of kube-scheduler, which knows no devices."""
+    passes: Bools = snapshot.cpu_free >= request.cpu
+    passes &= snapshot.memory_free >= request.memory
+    passes &= snapshot.free.sum(axis=1) >= request.total
+    if request.models:
+        accepted = np.array([*(model in request.models for model in snapshot.models), False])
+        passes &= accepted[snapshot.model.max(axis=1, initial=-1)]
+    return passes
+
+
+def _least_allocated(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
+    cpu, memory = snapshot.cpu_capacity[rows], snapshot.memory_capacity[rows]
+    cpu_left = snapshot.cpu_free[rows] - (request.cpu or _UNASKED_CPU)
+    memory_left = snapshot.memory_free[rows] - (request.memory or _UNASKED_MEMORY)
+    of_cpu = np.floor_divide(np.maximum(cpu_left, 0) * _MOST, cpu)
+    of_memory = np.floor_divide(np.maximum(memory_left, 0) * _MOST, memory)
+    shares: Ints = (of_cpu + of_memory) // 2
+    return shares
+
+
+def _balanced(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
+    cpu = 1 - (snapshot.cpu_free[rows] - request.cpu) / snapshot.cpu_capacity[rows]
+    memory = 1 - (snapshot.memory_free[rows] - request.memory) / snapshot.memory_capacity[rows]
+    points: Ints = ((1 - np.abs(cpu - memory) / 2) * _MOST).astype(np.int64)
+    return points
+
+
+def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experiment: str) -> Record:
+    made = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods))
+    judge = KubeScheduler(ranking(made, len(inputs.nodes)), setting, seed)
+    cluster = Cluster(node_order(inputs.nodes, seed), judge)
+    measured = {"inflation": _at_100, "churn": _mean_of_time}[experiment](inputs, cluster, seed)
+    missed = 100 * judge.missed / judge.asked
+    return {"policy": setting.name, "seed": seed, "alloc": measured, "missed": missed}
+
+
+def _at_100(inputs: Inputs, cluster: Cluster, seed: int) -> float:
+    requests = [request_of(pod) for pod in inputs.pods]
+    asked, found = 0, []
+    for index in filling(inputs.pods, cluster.capacity, seed):
+        asked += requests[index].total
+        if round(100 * asked / cluster.capacity) > 100:
+            break
+        cluster.place(requests[index])
+        if round(100 * asked / cluster.capacity) == 100:
+            found.append(cluster.allocated)
+    return 100 * float(np.mean(found)) / cluster.capacity
+
+
+def _mean_of_time(inputs: Inputs, cluster: Cluster, seed: int) -> float:
+    options = Options()
+    flow = Flow(cluster, options.warmup, options.life, wait=False)
+    alloc = flow.run(coming_and_going(inputs.pods, cluster, seed, options))["alloc"]
+    return float(str(alloc))
+
+
+def table(records: Sequence[Record], file: str, policy: str, experiment: str) -> str:
+    alloc, missed = Measure("alloc", ""), Measure("missed", "")
+    rows = [[f"{file}, {experiment}, {policy}", "allocated", "above the first", "sample in vain"]]
+    for setting in SETTINGS:
+        found, again = (
+            statistic(records, setting.name, SETTINGS[0].name, of) for of in (alloc, missed)
+        )
+        if found and again:
+            above = difference(found, 2)
+            rows.append([setting.name, f"{found.mean:.2f}", above, f"{again.mean:.2f} %"])
+    return aligned(rows)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--files", type=words, default=("default",))
+    parser.add_argument("--seeds", type=seeds, default=(42,))
+    parser.add_argument("--policy", default="shadow-price")
+    parser.add_argument("--experiments", type=words, default=("inflation",))
+    given = parser.parse_args()
+    for file in given.files:
+        inputs = read_shipped(file, 0, EXPONENTIAL)
+        for experiment in given.experiments:
+            run = partial(record_of, inputs, given.policy, experiment=experiment)
+            records = [run(setting, seed) for seed in given.seeds for setting in SETTINGS]
+            print(table(records, file, given.policy, experiment), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""A simulated policy that learns knows what has come, and is made anew when the extender's is."""
+
+import pytest
+
+from gpushare.core.policy import load_policy
+from gpushare.core.prior import prior
+from gpushare.core.ranking import Ranking
+from gpushare.core.workload import Arrivals, class_of, next_fit
+from gpushare.sim.engine import Cluster, Placement, fits, request_of
+from gpushare.sim.experiments import Options, churn, inflation
+from gpushare.sim.learner import LEARNED, Learner
+from tests.unit.sim.test_engine import NODES, PODS
+
+SIZES = {node.capacity for node in NODES}
+COMING = [request_of(pod) for pod in PODS] * 20
+
+
+def _placed_one_by_one(policy: str) -> list[Placement | None]:
+    """Each pod is placed by a policy made of the pods before it; no pod leaves."""
+    cluster = Cluster(NODES, Ranking(load_policy(policy, prior(SIZES)), 99, fits))
+    arrivals, fit_at = Arrivals(), next_fit(0)
+    placed = []
+    for request in COMING:
+        placed.append(cluster.place(request))
+        arrivals.observe(class_of(request))
+        if arrivals.seen == fit_at:
+            fit_at = next_fit(fit_at)
+            cluster.judge = Ranking(load_policy(policy, arrivals.workload(SIZES)), 99, fits)
+    return placed
+
+
+@pytest.mark.parametrize("policy", ["fgd", "shadow-price"])
+def test_each_pod_is_placed_by_what_came_before_it(policy: str) -> None:
+    cluster = Cluster(NODES, Learner(policy, SIZES, len(NODES)))
+    placed = [cluster.place(request) for request in COMING]
+    assert placed == _placed_one_by_one(policy)
+    assert placed.count(None) > 50
+
+
+def test_an_experiment_says_whether_the_policy_learned() -> None:
+    learned = Options(workload=LEARNED)
+    for experiment in (inflation, churn):
+        record = experiment(NODES, PODS, "shadow-price", 42, learned)
+        assert record == experiment(NODES, PODS, "shadow-price", 42, learned)
+        assert record["workload"] == "learned"
+        assert float(str(record["alloc"])) > 50
+
+
+def test_chance_has_nothing_to_learn() -> None:
+    one = inflation(NODES, PODS, "random", 42, Options(workload=LEARNED))
+    assert one == {**inflation(NODES, PODS, "random", 42), "workload": "learned"}
