@@ -1,8 +1,8 @@
 """The proof that no input harms: malformed HTTP, Schemathesis, stalled clients, fuzzed decoders.
 
-python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K]: prints what
-was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K --seed S`
-repeats one.
+python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K] [--record]:
+prints what was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K
+--seed S` repeats one; `--record` keeps what came of it in runs.json and docs/reliability.md.
 """
 
 import argparse
@@ -13,12 +13,17 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from tests.badinput.conforming import conform
 from tests.badinput.flood import flood
 from tests.badinput.stalled import stalled
 from tests.badinput.world import BadWorld, bad_world
+from tests.figures import RELIABILITY, ROOT, commit, record, renew
 
 CI_INPUTS = 20_000
 CI_EXAMPLES = 25
@@ -27,7 +32,22 @@ CLIENTS = 1000
 STALLED_S = 12.0
 """Longer than a request may take, so that each stalled client is closed once at least."""
 
-ROOT = Path(__file__).parents[2]
+_RUNS = Path(__file__).parent / "runs.json"
+
+
+@dataclass
+class Run:
+    """What came of a run. sent: by part; kinds, statuses: of the malformed HTTP."""
+
+    commit: str
+    when: str
+    seed: int
+    first: int
+    sent: dict[str, int] = field(default_factory=dict)
+    kinds: dict[str, int] = field(default_factory=dict)
+    statuses: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+    seconds: float = 0.0
 
 
 def main() -> int:
@@ -35,14 +55,43 @@ def main() -> int:
     seed = asked.seed or (1 if asked.ci else random.randrange(1, 10**9))
     scale = max(asked.inputs / CI_INPUTS, 0.01)
     print(f"seed {seed}", flush=True)
+    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), seed, asked.first)
+    begin = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="gpushare-badinput-") as folder:
         with bad_world(Path(folder)) as world:
-            findings = _flood(world, asked, seed)
-            findings += _conform(world, max(1, int(CI_EXAMPLES * min(scale, 4))), seed)
-            findings += _stall(world)
-        findings += _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), seed)
-    print(f"{len(findings)} findings")
-    return 1 if findings else 0
+            _flood(world, asked, run)
+            _conform(world, max(1, int(CI_EXAMPLES * min(scale, 4))), run)
+            _stall(world, run)
+        _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), run)
+    run.seconds = round(time.monotonic() - begin, 1)
+    print(f"{len(run.findings)} findings")
+    if asked.record:
+        renew(RELIABILITY, "bad input", _figures(record(_RUNS, asdict(run))))
+    return 1 if run.findings else 0
+
+
+def _figures(runs: list[dict[str, Any]]) -> str:
+    """The runs as a table, and what was sent in all of them."""
+    parts = list(runs[-1]["sent"])
+    lines = [f"| seed, first | {' | '.join(parts)} | findings | seconds | commit | when |"]
+    lines.append("| --- " * (len(parts) + 5) + "|")
+    kinds: Counter[str] = Counter()
+    statuses: Counter[str] = Counter()
+    for run in runs:
+        kinds.update(run["kinds"])
+        statuses.update(run["statuses"])
+        sent = " | ".join(f"{run['sent'][part]:,}" for part in parts)
+        lines.append(
+            f"| {run['seed']}, {run['first']} | {sent} | {len(run['findings'])}"
+            f" | {run['seconds']:.0f} | {run['commit']} | {run['when']} |"
+        )
+    together = f"Together {kinds.total():,} malformed inputs: {_counted(kinds.most_common())}."
+    answers = f"Answers: {_counted(sorted(statuses.items()))}."
+    return "\n".join([*lines, "", together, "", answers])
+
+
+def _counted(counts: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{name} {count:,}" for name, count in counts)
 
 
 def _asked() -> argparse.Namespace:
@@ -52,38 +101,35 @@ def _asked() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=math.inf, help="send no longer than this")
     parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
+    parser.add_argument("--record", action="store_true", help="keep what came of it")
     return parser.parse_args()
 
 
-def _flood(world: BadWorld, asked: argparse.Namespace, seed: int) -> list[str]:
-    result = flood(world, asked.first, asked.inputs, seed, 60 * asked.minutes)
-    part = f"malformed HTTP, {result.sent} inputs"
-    _told(part, result.kinds, result.seconds, result.findings)
-    answers = ", ".join(f"{count} x {status}" for status, count in sorted(result.statuses.items()))
-    print(f"  answers: {answers}")
-    return result.findings
+def _flood(world: BadWorld, asked: argparse.Namespace, run: Run) -> None:
+    result = flood(world, asked.first, asked.inputs, run.seed, 60 * asked.minutes)
+    run.kinds, run.statuses = dict(result.kinds), dict(result.statuses)
+    _note(run, "malformed HTTP", result.sent, result.kinds, result.seconds, result.findings)
+    print(f"  answers: {_counted(sorted(result.statuses.items()))}")
 
 
-def _conform(world: BadWorld, examples: int, seed: int) -> list[str]:
+def _conform(world: BadWorld, examples: int, run: Run) -> None:
     begin = time.monotonic()
-    sent, findings = conform(world, examples, seed)
-    _told(f"Schemathesis, {sum(sent.values())} calls", sent, time.monotonic() - begin, findings)
-    return findings
+    sent, findings = conform(world, examples, run.seed)
+    _note(run, "Schemathesis", sent.total(), sent, time.monotonic() - begin, findings)
 
 
-def _stall(world: BadWorld) -> list[str]:
+def _stall(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
     done, findings = stalled(world, CLIENTS, STALLED_S)
-    _told("stalled clients", done, time.monotonic() - begin, findings)
-    return findings
+    _note(run, "stalled clients", CLIENTS, done, time.monotonic() - begin, findings)
 
 
-def _fuzz(folder: Path, runs: int, seed: int) -> list[str]:
+def _fuzz(folder: Path, runs: int, run: Run) -> None:
     """What Atheris found on the decoders; it ends its process itself."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "tests.badinput.fuzz", str(folder / "fuzz"), str(runs), "3600"]
     done = subprocess.run(
-        [*command, str(seed % 2**31)], cwd=ROOT, capture_output=True, text=True, check=False
+        [*command, str(run.seed % 2**31)], cwd=ROOT, capture_output=True, text=True, check=False
     )
     findings = []
     if done.returncode:
@@ -91,14 +137,17 @@ def _fuzz(folder: Path, runs: int, seed: int) -> list[str]:
         found = (folder / "fuzz").glob("found-*")
         findings += [f"  {each.name}: {each.read_bytes()[:500]!r}" for each in found]
     last = [line for line in done.stderr.splitlines() if line.startswith("#") and "DONE" in line]
-    _told("Atheris on the decoders", Counter(runs=runs), time.monotonic() - begin, findings)
+    _note(run, "Atheris", runs, {"runs": runs}, time.monotonic() - begin, findings)
     print(f"  {' '.join(last)}")
-    return findings
 
 
-def _told(part: str, sent: Counter[str], seconds: float, findings: list[str]) -> None:
-    print(f"{part}: {seconds:.0f} s, {len(findings)} findings")
-    for kind, count in sorted(sent.items()):
+def _note(  # noqa: PLR0917 -- each is of its own type
+    run: Run, part: str, sent: int, kinds: Mapping[str, int], seconds: float, findings: list[str]
+) -> None:
+    run.sent[part] = sent
+    run.findings += findings
+    print(f"{part}, {sent:,}: {seconds:.0f} s, {len(findings)} findings")
+    for kind, count in sorted(kinds.items()):
         print(f"  {count:8} {kind}")
     for finding in findings:
         print(f"  FOUND {finding}")

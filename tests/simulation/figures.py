@@ -1,26 +1,9 @@
-"""The figures of docs/reliability.md, written from recorded runs between two marks.
-
-Knows the document and runs.json alone; a figure in the document that no run stands for cannot be.
-"""
+"""The figures of the simulation in docs/reliability.md, as tables of its recorded runs."""
 
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from tests.simulation.hunt import all_mutants
-
-HERE = Path(__file__).parent
-RUNS = HERE / "runs.json"
-DOCUMENT = HERE.parent.parent / "docs" / "reliability.md"
-_BEGIN, _END = "<!-- figures of the simulation -->", "<!-- end of the figures -->"
-
-
-def write_figures(runs: list[dict[str, Any]]) -> None:
-    """Put what the runs came to into the document."""
-    text = DOCUMENT.read_text(encoding="utf-8")
-    head, _, rest = text.partition(_BEGIN)
-    _, _, tail = rest.partition(_END)
-    DOCUMENT.write_text(f"{head}{_BEGIN}\n{figures(runs)}\n{_END}{tail}", encoding="utf-8")
 
 
 def figures(runs: list[dict[str, Any]]) -> str:

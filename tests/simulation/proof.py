@@ -7,9 +7,7 @@
 """
 
 import argparse
-import json
 import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -20,7 +18,8 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
-from tests.simulation.figures import RUNS, write_figures
+from tests.figures import RELIABILITY, commit, record, renew
+from tests.simulation.figures import figures
 from tests.simulation.hunt import Found, all_mutants, hunt
 from tests.simulation.orders import THREE, count_orders
 from tests.simulation.story import of_seed, replay, shrink, tell
@@ -29,6 +28,7 @@ STEPS = 200
 CI_SEEDS = 5000
 ALL_ORDERS = 756_756
 _CHUNK = 10
+_RUNS = Path(__file__).parent / "runs.json"
 
 
 @dataclass
@@ -62,7 +62,7 @@ def main(argv: Sequence[str]) -> int:
         print(replay(of_seed(asked.replay, asked.steps)))
         return 0
     first, after = asked.seeds or (0, CI_SEEDS)
-    run = Run(_commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
+    run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
     good = True
     with ProcessPoolExecutor(asked.jobs) as pool:
         whole = asked.ci or (asked.seeds is None and asked.mutants is None)
@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         if orders is not None:
             good &= orders.result()
     if asked.record:
-        _record(run)
+        renew(RELIABILITY, "the simulation", figures(record(_RUNS, asdict(run))))
     return 0 if good else 1
 
 
@@ -147,19 +147,6 @@ def _tell(seeds: tuple[int, int], steps: int) -> tuple[dict[int, str], Counter[s
 def _chunks(first: int, after: int) -> Iterator[tuple[int, int]]:
     for start in range(first, after, _CHUNK):
         yield start, min(start + _CHUNK, after)
-
-
-def _record(run: Run) -> None:
-    path = Path(RUNS)
-    runs = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
-    runs.append(asdict(run))
-    path.write_text(json.dumps(runs, indent=1) + "\n", encoding="utf-8")
-    write_figures(runs)
-
-
-def _commit() -> str:
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def _range(text: str) -> tuple[int, int]:
