@@ -181,8 +181,7 @@ def _run_part(cluster: _Cluster, part: _Part) -> bool:
 
 def _run_program(cluster: _Cluster, program: Program) -> bool:
     """Whether the program ended without an exception; an assertion is its expectation."""
-    # Only programs need the official client, which takes a second to import.
-    from kubernetes import client, config  # noqa: PLC0415
+    from kubernetes import client, config  # noqa: PLC0415 -- a second, which only programs need
 
     configuration = client.Configuration()
     load = config.load_kube_config

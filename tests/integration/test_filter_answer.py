@@ -8,11 +8,10 @@ import pytest
 
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
-from tests.integration.cluster import MEM, Cluster, Json
+from tests.integration.cluster import Cluster, Json
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender
-from tests.integration.verbs import never_over, poll
+from tests.integration.verbs import never_over, poll, scheduler_entry
 
 
 @pytest.fixture
@@ -24,16 +23,7 @@ def best(start_extender: StartExtender) -> Extender:
 
 @pytest.fixture
 def scheduler(cluster: Cluster, best: Extender) -> Iterator[Scheduler]:
-    entry = ExtenderConfig(
-        url_prefix=f"http://127.0.0.1:{best.port}/gpushare-scheduler",
-        filter_verb="filter",
-        prioritize_verb="prioritize",
-        weight=150,
-        bind_verb="bind",
-        http_timeout=10.0,
-        node_cache_capable=True,
-        managed_resources=(ManagedResource(MEM),),
-    )
+    entry = scheduler_entry(f"http://127.0.0.1:{best.port}/gpushare-scheduler")
     options = SchedulerOptions((entry,), initial_backoff=0.05, max_backoff=0.2, seed=1)
     made = Scheduler(cluster.server.url, options)
     yield made

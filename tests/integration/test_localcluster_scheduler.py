@@ -16,8 +16,8 @@ from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import Decision
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
 from tests.integration.small_extender import SmallExtender, small_extender
+from tests.integration.verbs import scheduler_entry
 
 GPU = "example.com/gpu-mem"
 PODS = "/api/v1/namespaces/default/pods"
@@ -32,16 +32,7 @@ class Cluster:
         self.extender = extender
         self.api = ApiClient(server.url, user_agent="test")
         self.decisions: list[Decision] = []
-        config = ExtenderConfig(
-            url_prefix=extender.url,
-            filter_verb="filter",
-            prioritize_verb="prioritize",
-            weight=150,
-            bind_verb="bind",
-            http_timeout=2.0,
-            node_cache_capable=True,
-            managed_resources=(ManagedResource(GPU),),
-        )
+        config = scheduler_entry(extender.url, GPU, timeout=2.0)
         options = SchedulerOptions((config,), initial_backoff=0.05, max_backoff=0.2, seed=1)
         self.scheduler = Scheduler(server.url, options, observer=self.decisions.append)
         self.kubelet = Kubelet(ApiClient(server.url, user_agent="test"), server.logs)

@@ -27,10 +27,9 @@ from gpushare.sim.engine import Cluster as Simulated
 from gpushare.sim.engine import ranking, request_of
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
 from gpushare.wire.gpu_models import LABELS
-from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
-from tests.integration.verbs import poll
+from tests.integration.verbs import poll, scheduler_entry
 from tests.integration.wired import Wired
 
 _OPENB = Path(sim.__path__[0]) / "data" / "openb"
@@ -87,16 +86,7 @@ def served(wired: Wired) -> Iterator[int]:
 @contextmanager
 def scheduling(cluster: Cluster, port: int) -> Iterator[None]:
     """A scheduler that asks the extender at this port."""
-    entry = ExtenderConfig(
-        url_prefix=f"http://127.0.0.1:{port}/gpushare-scheduler",
-        filter_verb="filter",
-        prioritize_verb="prioritize",
-        weight=150,
-        bind_verb="bind",
-        http_timeout=10.0,
-        node_cache_capable=True,
-        managed_resources=(ManagedResource(MEM),),
-    )
+    entry = scheduler_entry(f"http://127.0.0.1:{port}/gpushare-scheduler")
     scheduler = Scheduler(cluster.server.url, SchedulerOptions((entry,), percentage=100))
     scheduler.start()
     try:

@@ -10,11 +10,26 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
 from tests.integration.oracle import expected_inspect, over_capacity
 
 PATIENCE = 20.0
 """Seconds that anything may take on a busy machine; what takes longer is broken."""
+
+
+def scheduler_entry(url: str, resource: str = MEM, timeout: float = 10.0) -> ExtenderConfig:
+    """What a scheduler's file says of the extender at the URL."""
+    return ExtenderConfig(
+        url_prefix=url,
+        filter_verb="filter",
+        prioritize_verb="prioritize",
+        weight=150,
+        bind_verb="bind",
+        http_timeout=timeout,
+        node_cache_capable=True,
+        managed_resources=(ManagedResource(resource),),
+    )
 
 
 @dataclass(frozen=True)

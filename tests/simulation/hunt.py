@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tests.simulation.mutants import binding, input, leading, nodes, watching  # noqa: A004
+from tests.simulation.mutants import binding, input, leading, nodes, watching  # noqa: A004 -- a hall
 from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
