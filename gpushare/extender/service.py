@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from gpushare.core.decide import Verdict, best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request, Shares
@@ -258,7 +259,7 @@ class Service:
         books, request = asked
         snapshot = books.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, books.ranking(request))
-        best = max(scores, key=lambda score: score[1], default=("-", 0))[0]
+        best = max(scores, key=itemgetter(1), default=("-", 0))[0]
         line = {"pod": _name(args), "units": request.units, "nodes": len(scores), "best": best}
         return Answer(encode_priorities(scores), "scored", line)
 
