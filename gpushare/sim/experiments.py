@@ -157,7 +157,10 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
     if experiment == "replay":
         return {**told, "speed": options.speed}
     told["load"] = options.load
-    return {**told, "lifetimes": options.lifetimes} if experiment == "churn" else told
+    if experiment == "inflation":
+        return told
+    times = {"life": options.life, "warmup": options.warmup, "lifetimes": options.lifetimes}
+    return {**told, **times}
 
 
 def coming_and_going(
