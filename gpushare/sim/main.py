@@ -23,7 +23,7 @@ from gpushare.sim.lifetimes import TRACE, lifetimes_of
 from gpushare.sim.options import Options, read_options
 from gpushare.sim.report import Record, aligned, as_csv, as_table, document, measures_of
 from gpushare.sim.runner import run_all
-from gpushare.sim.tables import Line, Table, renew
+from gpushare.sim.tables import Table, renew
 from gpushare.sim.trace import MILLI
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
@@ -123,7 +123,7 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
 def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
     lines = [(table, line) for table in tables for line in table.lines]
     for number, (table, line) in enumerate(lines):
-        inputs = _shipped(line)
+        inputs = read_shipped(line.file, line.units, line.parameters.lifetimes)
         told = {"table": table.name, **line.told}
         for seed in table.seeds:
             for place, (policy, workload) in enumerate(table.variants):
@@ -132,27 +132,29 @@ def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
                 yield Job(line.experiment, inputs, policy, seed, parameters, told, where)
 
 
-def _shipped(line: Line) -> Inputs:
-    return read_shipped(line.file, line.units, line.parameters.lifetimes)
-
-
 def _inputs(options: Options, listing: Listing | None) -> Inputs:
     inputs = read_inputs(options, listing)
-    _check_length(options, inputs)
     if options.experiment == "replay" and all(pod.created is None for pod in inputs.pods):
         raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
-    if options.parameters.lifetimes == TRACE:
-        try:
-            lifetimes_of(inputs.pods, MILLI)
-        except ValueError as error:
-            raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
+    _check_length(options, inputs)
     return inputs
 
 
+def _there_at_first(options: Options, inputs: Inputs) -> float:
+    """How many pods run when churn begins, in those that come in a unit of time."""
+    if options.parameters.lifetimes != TRACE:
+        return 0.0
+    try:
+        return float(lifetimes_of(inputs.pods, MILLI).means.mean())
+    except ValueError as error:
+        raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
+
+
 def _check_length(options: Options, inputs: Inputs) -> None:
-    """Raises SettingsError where so many pods would have to come that no run would end."""
+    """Raises SettingsError where so many pods would come that no run would end."""
     given = options.parameters
-    spans = {"inflation": 1.3, "churn": given.load * given.life}
+    lasts = given.life + _there_at_first(options, inputs)
+    spans = {"inflation": 1.3, "churn": given.load * lasts}
     capacity = sum(node.devices * node.capacity for node in inputs.nodes)
     asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
     pods = spans.get(options.experiment, 0.0) * capacity / asked

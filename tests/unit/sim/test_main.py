@@ -2,6 +2,7 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,11 @@ import pytest
 import yaml
 
 from gpushare.cli.main import main
+from gpushare.sim import tables
+from gpushare.sim.columns import compared, kept
+from gpushare.sim.experiments import Options
 from gpushare.sim.main import main as simulator
+from gpushare.sim.tables import Line, Table
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -160,6 +165,16 @@ def test_a_run_that_would_not_end_is_refused(
     assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
 
 
+def test_a_run_that_would_begin_with_too_many_pods_is_refused(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    pods = tmp_path / "standing.csv"
+    head = "name,cpu_milli,memory_mib,gpu,units,scheduled,deleted"
+    pods.write_text(f"{head}\na,1,1,1,4,0,1\nb,1,1,0,0,0,1e9\n")
+    assert simulate("churn", *small, "--pods", str(pods), "--lifetimes", "trace") == 2
+    assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
+
+
 def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
     node = {"name": "n", "cpu_milli": 8000, "memory_mib": 8000, "gpu": 2, "units": 16}
     pods = [
@@ -205,24 +220,35 @@ def test_the_paper_s_tables_are_printed_and_renewed(tmp_path: Path, capsys: Caps
 
 
 def test_tables_are_printed_and_renewed_and_each_run_says_what_it_is_of(
-    tmp_path: Path, capsys: Capsys
+    tmp_path: Path, capsys: Capsys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    document, out = marked(tmp_path, "units", "lifetimes"), tmp_path / "out.json"
-    words = ["--tables", "units", "--files", "gpushare100", "--policy", "device-bestfit"]
-    words += ["--seeds", "42", "--jobs", "1", "--write", str(document), "--json", str(out)]
-    assert simulate("paper", *words) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert lines[0][:3] == ["file", "experiment", "seeds"]
-    assert [line[:3] for line in lines[1:]] == [
-        ["gpushare100", "inflation", "1"],
-        ["gpushare100", "churn", "1"],
+    lines = [
+        Line("multigpu50", parameters=Options(load=load, life=0.5, warmup=0.1), units=16)
+        for load in (0.1, 0.2)
     ]
-    assert f"| gpushare100 | churn | 1 | {lines[2][3]} |" in document.read_text()
-    assert document.read_text().count("old") == 1
+    short = Table("short", ("file", "load"), tuple(lines), {"one": compared, "two": kept})
+    monkeypatch.setattr(tables, "TABLES", (replace(short, learners=("fgd",)),))
+    document, out = marked(tmp_path, "one", "two", "other"), tmp_path / "out.json"
+    words = ["--tables", "short", "--policy", "binpack,fgd", "--seeds", "42", "--jobs", "1"]
+    assert simulate("paper", *words, "--write", str(document), "--json", str(out)) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0][:5] == ["file", "load", "seeds", "binpack", "fgd"]
+    assert [row[:3] for row in rows[1:3]] == [
+        ["multigpu50", "0.1", "1"],
+        ["multigpu50", "0.2", "1"],
+    ]
+    text = document.read_text()
+    assert text.count(f"| multigpu50 | 0.2 | 1 | {rows[2][3]} | {rows[2][4]} |") == 2
+    assert text.count("old") == 1
     made = json.loads(out.read_text())
-    told = [(one["table"], one["experiment"], one["units"]) for one in made["records"]]
-    assert told == [("units", "inflation", 16), ("units", "churn", 16)]
-    assert {line["experiment"] for line in made["summary"]} == {"inflation", "churn"}
+    told = [(one["load"], one["policy"], one["workload"]) for one in made["records"]]
+    variants = [("binpack", "known"), ("fgd", "known"), ("fgd", "learned")]
+    assert told == [(load, *variant) for load in (0.1, 0.2) for variant in variants]
+    assert {(one["table"], one["file"], one["units"]) for one in made["records"]} == {
+        ("short", "multigpu50", 16)
+    }
+    means = [line["mean"] for line in made["summary"] if line["measure"] == "alloc"]
+    assert len(means) == len(told)
 
 
 @pytest.mark.parametrize(
