@@ -117,7 +117,7 @@ class KubeScheduler:
         to_us = request.devices > 0 or self._setting.every
         sums = np.zeros(len(rows), dtype=np.int64)
         if not self._setting.every:
-            sums += _fit(snapshot, rows, request, self._setting.packs)
+            sums += fit_scores(snapshot, rows, request, self._setting.packs)
             sums += _balanced(snapshot, rows, request)
         if to_us and self._setting.weight:
             names = [snapshot.names[row] for row in rows.tolist()]
@@ -137,7 +137,7 @@ def _passes(snapshot: Snapshot, request: Request) -> Bools:
     return passes
 
 
-def _fit(snapshot: Snapshot, rows: Rows, request: Request, packs: bool) -> Ints:
+def fit_scores(snapshot: Snapshot, rows: Rows, request: Request, packs: bool) -> Ints:
     """LeastAllocated: the mean share of CPU and memory that would be left; MostAllocated: used."""
     sums = np.zeros(len(rows), dtype=np.int64)
     for capacity, free, asked in (
