@@ -7,8 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := 0.13.9
 
-# COVERAGE=1 measures branches while testing; PYTEST takes further options, as in PYTEST="-k ledger".
-COVERAGE ?=
+# Further options of pytest, as in PYTEST="-k ledger".
 PYTEST ?=
 # Of Kubernetes, for the tests with a real control plane: make controlplane e2e VERSION=1.30.14
 VERSION ?= 1.37.0
@@ -17,7 +16,8 @@ RELEASES ?= 1.30.14 1.34.4 $(VERSION)
 # Of stories, for the long proof; none: those that every change has to pass.
 SEEDS ?=
 CONTROLPLANE := tests/e2e/controlplane/build.sh
-COVER := $(if $(COVERAGE),--cov --cov-branch --cov-report=)
+# Tests of the heart: core, wire and the ledger, and the verbs above them.
+HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test e2e e2e-all bench proof lint types format branches check controlplane kubectl lock clean
@@ -32,7 +32,7 @@ demo: $(INSTALLED) ## try it: pods share GPUs on a cluster that lives in this ma
 
 test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
-	  $(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(COVER) $(PYTEST)
+	  $(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(PYTEST)
 
 e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd and kubectl
 	@export KUBERNETES_VERSION=$(VERSION); built=$$($(CONTROLPLANE) --built $(VERSION)) || exit; \
@@ -72,12 +72,11 @@ types: $(INSTALLED) ## mypy, strict, on the package and the tests
 format: $(INSTALLED) ## let ruff put the code in shape
 	@$(BIN)/ruff check --fix . ; $(BIN)/ruff format .
 
-branches: $(INSTALLED) ## of the last run with COVERAGE=1: are core, wire and ledger covered?
+branches: $(INSTALLED) ## are the branches of core, wire and the ledger covered by their unit tests?
+	@$(BIN)/python -m pytest -q -n auto --cov --cov-branch --cov-report= $(HEART)
 	@$(BIN)/python -m tests.branches
 
-check: lint types ## all that must be green before a commit
-	@$(MAKE) --no-print-directory test COVERAGE=1
-	@$(MAKE) --no-print-directory branches
+check: lint types test branches ## all that must be green before a commit
 
 controlplane: ## build Kubernetes' own programs from their Go modules (VERSION), print their folder
 	@$(CONTROLPLANE) $(VERSION)

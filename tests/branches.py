@@ -1,4 +1,4 @@
-"""The promise on coverage: 95 of 100 branches of core, wire and the ledger, by the last test run.
+"""The promise on coverage: 95 of 100 branches of core, wire and the ledger, by the run before.
 
 `coverage report --fail-under` counts lines and branches together, and lines are the easy part.
 """
