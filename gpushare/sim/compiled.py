@@ -31,7 +31,7 @@ else:
 
 
 class State(NamedTuple):
-    """The arrays of a Snapshot; model: int64 (N,) of each node, -1 for none."""
+    """The arrays of a Snapshot; model: int64 (N,) of each node, the last for none."""
 
     free: Ints
     capacity: Ints
@@ -40,6 +40,7 @@ class State(NamedTuple):
     cpu_only: Ints
     cpu_capacity: Ints
     model: Ints
+    kinds: npt.NDArray[np.int16]
 
 
 class Typical(NamedTuple):
@@ -66,6 +67,7 @@ class Prices(NamedTuple):
     left_at: Ints
     left: Floats
     drain: float
+    hold: float
 
 
 class Blocks(NamedTuple):

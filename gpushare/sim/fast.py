@@ -92,6 +92,7 @@ class FastRanking(Ranking):
             snapshot.cpu_only,
             snapshot.cpu_capacity,
             model % (len(snapshot.models) + 1),
+            snapshot.kinds,
         )
         typical = _typical(self._fast.measure, self._fast.tables(snapshot))
         world = World(state, typical, self._prices(snapshot), self._blocks(snapshot))
@@ -115,7 +116,7 @@ class FastRanking(Ranking):
         facts, policy = self._fast.ground(snapshot), self._by_stakes
         if policy is None:
             none = _NONE, _NONE, _NO_PRICES, _NONE, _NO_PRICES
-            return Prices(facts.milli, facts.capacity, *none, 0.0)
+            return Prices(facts.milli, facts.capacity, *none, 0.0, 0.0)
         tables = policy.priced(snapshot)
         return Prices(
             facts.milli,
@@ -126,6 +127,7 @@ class FastRanking(Ranking):
             tables.left_at,
             tables.left,
             float(policy.drain),
+            float(policy.hold(snapshot)),
         )
 
     def _blocks(self, snapshot: Snapshot) -> Blocks:

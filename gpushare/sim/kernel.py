@@ -153,7 +153,9 @@ def _value(world: World, row: int, fall: int, node: float, lost: float) -> float
 
 @compiled
 def _node(world: World, asked: Asked, row: int) -> float:
-    """What a pod with GPU strands on the node, and how far that is from being drained."""
+    """What a pod with GPU strands on the node, how far that is from being drained, and for how
+    much longer it is held.
+    """
     prices = world.prices
     if not len(prices.left):
         return 0.0
@@ -164,7 +166,13 @@ def _node(world: World, asked: Asked, row: int) -> float:
     after = (gpu - asked.units * asked.devices) * prices.milli[row]
     rise = _stranded(prices, row, gpu * prices.milli[row], cpu)
     rise -= _stranded(prices, row, after, cpu - asked.cpu)
-    return float(rise - after * (prices.drain / LARGEST_GPU))
+    value = rise - after * (prices.drain / LARGEST_GPU)
+    if prices.hold:
+        pods = 0
+        for count in world.state.kinds[row]:
+            pods += count
+        value -= prices.hold / (pods + 1)
+    return float(value)
 
 
 @compiled

@@ -27,6 +27,10 @@ from gpushare.core.workload import PodClass
 DEAREST = 50.0
 MICRO = 1_000_000
 FINE = 2**20
+
+NEARLY_ALL = 0.95
+"""Of the devices of a cluster: pods that fit nodes with so many have no group to be drained for."""
+
 _RARE, _MOST_BLOCKS = 2e-4, 64
 _NEVER = 1 << 30
 
@@ -42,7 +46,8 @@ class Scarcity:
     (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory; accepted: int64 (N, Y), 1 where
     the node's model will do. unit: int64 (N, D) units of each device. per_unit: float64 (groups,)
     what one unit is of a device there; 0 where CPU is unknown, since such nodes bear no price.
-    fewest: devices of the smallest block.
+    fewest: devices of the smallest block. roaming: share of GPU asked by pods of several devices
+    for which nearly all nodes will do, so that no price of a group makes nodes drain for them.
     """
 
     needs: Floats
@@ -55,6 +60,7 @@ class Scarcity:
     unit: Ints
     per_unit: Floats
     fewest: int
+    roaming: float
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K, 1 + Y): the free GPU of a row in millionths of devices, and its blocks."""
@@ -147,6 +153,18 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         unit=np.maximum(snapshot.capacity, 1),
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
+        roaming=_roaming(snapshot, shares, fits),
+    )
+
+
+def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
+    """See Scarcity; fits: bool (classes, N)."""
+    devices = (snapshot.capacity > 0).sum(axis=1)
+    enough = NEARLY_ALL * devices.sum()
+    return sum(
+        share
+        for (cls, share), line in zip(shares, fits, strict=True)
+        if cls.devices > 1 and devices[line].sum() >= max(enough, 1)
     )
 
 

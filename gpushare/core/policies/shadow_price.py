@@ -2,14 +2,18 @@
 
 What a placement takes is priced, and the cheapest wins:
 
-    GPU pods   floor((A dF - B R - dS - drain) / Q + 1/2) - floor(THETA P g) - floor(2.5 blocks)
+    GPU pods   floor((A dF - B R - dS - drain - hold / (pods + 1)) / Q + 1/2)
+               - floor(THETA P g) - floor(2.5 blocks)
     others     floor((A dF - dS) / Q + 1/2) + floor(-MU dS0 / Q + 1/2) - floor(125 blocks) - a tie
 
 dF is the fall of fragmentation (see `fragmentation`), R the worth that residues of devices lose
 (`residues`), dS the rise of GPU stranded for want of CPU (`stranding`), dS0 the same as if the node
 held pods without GPU alone, since the others leave sooner or later; drain grows with what is free
 on the node and with the share of GPU that pods of several devices ask for, so that nodes become
-whole again; P is the price of the node's group and `blocks` that of the blocks broken (`scarcity`),
+whole again; hold grows with the part of that share whose pods fit nearly all nodes: of these no
+price of a group makes any node drain, so the node is held that would be empty last. With n pods
+that leave by chance it takes 1 + 1/2 + ... + 1/n lifetimes, and one more pod adds 1 / (n + 1).
+P is the price of the node's group and `blocks` that of the blocks broken (`scarcity`),
 g the GPU asked in devices. Pods without GPU go where no GPU is left first, then where little CPU
 is.
 
@@ -39,8 +43,9 @@ ALPHA, BETA, Q, MU, THETA = 2, 10, 20, 0.1, 30
 BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 """Weights of a block for pods with and without GPU."""
 
-DRAIN, FEW = 2000, 0.1
-"""Weight of draining, by the share of GPU that pods of several devices ask for beyond FEW."""
+DRAIN, HOLD, FEW = 2000, 5000, 0.1
+"""Weights of draining and of holding a node, by the shares of GPU that such pods ask for beyond
+FEW."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,6 +122,10 @@ class ShadowPrice:
         cost: Floats = np.floor(weight * self.scarce(snapshot).by_stakes(stakes, goods))
         return cost
 
+    def hold(self, snapshot: Snapshot) -> float:
+        """What it costs, in milli, to hold an empty node for the lifetime of a pod."""
+        return HOLD * max(self.scarce(snapshot).roaming - FEW, 0)
+
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
@@ -126,6 +135,9 @@ class ShadowPrice:
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
         left = self._stranded(snapshot, rows, both, cpu)
         node = left[0] - left[1] - both[1] * (self.drain / LARGEST_GPU)
+        hold = self.hold(snapshot)
+        if hold:
+            node -= hold / (np.add.reduce(snapshot.kinds.take(rows, axis=0), axis=1) + 1)
         value: Floats = fall + node[:, None]
         if request.units < self.ground(snapshot).largest:
             value = value - BETA * self._residues(snapshot, rows, request, free)

@@ -8,8 +8,11 @@ from hypothesis import given
 
 from gpushare.core.decide import best_node, place, score_nodes
 from gpushare.core.model import Request
+from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.core.tally import Charge, Tally
+from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import InsufficientMemory, SettingsError
 from tests.unit.core.clusters import POLICIES, Cluster, clusters, node, requests
 
@@ -18,6 +21,9 @@ THREE = Cluster(
     (node("a", 16, 16), node("b", 16, 16), node("c", 16, 16, 16)),
     {"a": (12, 0), "b": (6, 8), "c": (11, 0, 0)},
 )
+
+WHOLE = PodClass(cpu=1000, units=16, devices=1)
+LARGE = PodClass(cpu=4000, units=16, devices=4)
 
 
 @pytest.mark.parametrize(
@@ -83,6 +89,36 @@ def test_devices_that_are_each_in_a_best_pair_need_not_be_one(
             place(cluster.snapshot(), "n", Request(2, 2), Ranking(POLICIES[policy])).devices
             == devices
         )
+
+
+@pytest.mark.parametrize(
+    ("workload", "best"),
+    [(workload_of({WHOLE: 4, LARGE: 1}), "b"), (workload_of({WHOLE: 1}), "a")],
+    ids=["pods of a whole node come", "none come"],
+)
+def test_shadow_price_leaves_alone_the_node_that_could_be_empty_sooner(
+    workload: Workload, best: str
+) -> None:
+    tally = Tally()
+    # On both two devices are taken: on a by one pod, on b by two. Ties go to a.
+    both: dict[str, list[tuple[int, ...]]] = {"a": [(0, 1)], "b": [(0,), (1,)]}
+    for name, held in both.items():
+        charges = [
+            Charge(name, Request(16, len(where)), tuple((device, 16) for device in where))
+            for where in held
+        ]
+        tally.set_node(node(name, 16, 16, 16, 16, cpu=8000, memory=2**34), charges)
+    ranking = Ranking(ShadowPrice(workload))
+    assert best_node(tally.snapshot({}), ["a", "b"], Request(16, 1), ranking) == best
+
+
+def test_nodes_are_held_only_for_large_pods_that_nearly_all_nodes_will_do_for() -> None:
+    policy = ShadowPrice(workload_of({WHOLE: 4, LARGE: 1}))
+    equal = [node(f"n{index:02}", 16, 16, 16, 16, cpu=8000) for index in range(10)]
+    assert policy.hold(Cluster(tuple(equal)).snapshot()) > 0
+    assert policy.hold(Cluster((*equal, node("small", 16, cpu=8000))).snapshot()) > 0
+    other = [node(f"m{index}", 16, 16, cpu=8000) for index in range(3)]
+    assert policy.hold(Cluster((*equal, *other)).snapshot()) == 0
 
 
 @given(cluster=clusters(pins=False), request=requests(1))

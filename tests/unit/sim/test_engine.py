@@ -23,6 +23,7 @@ NODES = [
     TraceNode("n07", 8_000, 16_384, 1, 1000, "V100"),
     TraceNode("n08", 32_000, 65_536, 2, 500, "P4"),
 ]
+EQUAL = [TraceNode(f"n{index:02}", 64_000, 131_072, 8, 1000, "G2") for index in range(5)]
 
 
 def _pod(cpu: int, devices: int, units: int, *models: str, memory: int = 4096) -> TracePod:
@@ -126,11 +127,12 @@ def test_a_run_makes_the_same_placements_as_ledger_and_decide(policy: str) -> No
     extender.ledger.check()
 
 
+@pytest.mark.parametrize("nodes", [NODES, EQUAL], ids=["many groups", "equal nodes"])
 @pytest.mark.parametrize("policy", [Fgd, ShadowPrice])
 def test_row_by_row_every_value_is_that_of_the_arrays(
-    policy: type[Fgd] | type[ShadowPrice],
+    policy: type[Fgd] | type[ShadowPrice], nodes: list[TraceNode]
 ) -> None:
-    fast = Cluster(NODES, FastRanking(policy(WORKLOAD), 99, fits))
+    fast = Cluster(nodes, FastRanking(policy(WORKLOAD), 99, fits))
     arrays = Ranking(policy(WORKLOAD), 99, fits)
     placed: list[Placement] = []
     for step in _steps(2, 60):
