@@ -10,12 +10,12 @@ dF is the fall of fragmentation (see `fragmentation`), R the worth that residues
 (`residues`), dS the rise of GPU stranded for want of CPU (`stranding`), dS0 the same as if the node
 held pods without GPU alone, since the others leave sooner or later; drain grows with what is free
 on the node and with the share of GPU that pods of several devices ask for, so that nodes become
-whole again; hold grows with the part of that share whose pods fit nearly all nodes: of these no
-price of a group makes any node drain, so the node is held that would be empty last. With n pods
-that leave by chance it takes 1 + 1/2 + ... + 1/n lifetimes, and one more pod adds 1 / (n + 1).
-P is the price of the node's group and `blocks` that of the blocks broken (`scarcity`),
-g the GPU asked in devices. Pods without GPU go where no GPU is left first, then where little CPU
-is.
+whole again; hold grows with the part of that share whose pods fit nearly all nodes: no price of a
+group makes nodes drain for these, so a placement pays for how much longer it keeps its node from
+being empty. The n pods of a node, each leaving by chance, are gone after 1 + 1/2 + ... + 1/n
+lifetimes, and one more adds 1 / (n + 1). P is the price of the node's group and `blocks` that of
+the blocks broken (`scarcity`), g the GPU asked in devices. Pods without GPU go where no GPU is left
+first, then where little CPU is.
 
 One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
 halved without much change.
