@@ -50,14 +50,15 @@ _UNASKED_CPU, _UNASKED_MEMORY = 100, 200 * 2**20
 @dataclass(frozen=True)
 class Setting:
     """percentage: of nodes to score, 0 is kube-scheduler's default; weight: of our order, 0 where
-    the extender has no prioritizeVerb; every: pods without GPU come to the extender as well; packs:
-    NodeResourcesFit with MostAllocated.
+    the extender has no prioritizeVerb; every: pods without GPU come to the extender as well; apart:
+    they go to other nodes than these; packs: NodeResourcesFit with MostAllocated.
     """
 
     name: str
     percentage: int = 100
     weight: int = 150
     every: bool = False
+    apart: bool = False
     packs: bool = False
 
 
@@ -70,6 +71,7 @@ SETTINGS = (
     Setting("shared, default %", percentage=0, weight=1),
     Setting("no prioritizeVerb, 100 %", weight=0),
     Setting("ours, 100 %, MostAllocated", packs=True),
+    Setting("ours, 100 %, pods without GPU elsewhere", apart=True),
 )
 
 
@@ -94,6 +96,8 @@ class KubeScheduler:
         return self._judge.at(snapshot, rows, request)
 
     def _chosen(self, snapshot: Snapshot, request: Request, fits: Bools) -> int | None:
+        if self._setting.apart and not request.devices:
+            return None
         self.asked += 1
         for tries, sample in enumerate(self._samples(_passes(snapshot, request))):
             rows = sample[fits[sample]]
