@@ -19,7 +19,7 @@ Written from the documentation and behaviour of kube-scheduler 1.30 to 1.37.
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -62,16 +62,19 @@ class Setting:
     packs: bool = False
 
 
-SETTINGS = (
-    Setting("every pod", every=True),
+_OF_BOTH = (
     Setting("ours, 100 %"),
-    Setting("ours, default % (41 here)", percentage=0),
+    Setting("ours, default %", percentage=0),
     Setting("ours, 10 %", percentage=10),
     Setting("shared, 100 %", weight=1),
     Setting("shared, default %", percentage=0, weight=1),
     Setting("no prioritizeVerb, 100 %", weight=0),
+)
+SETTINGS = (
+    Setting("every pod by the policy", every=True),
+    *(replace(one, name=f"{one.name}, pods without GPU elsewhere", apart=True) for one in _OF_BOTH),
+    *_OF_BOTH,
     Setting("ours, 100 %, MostAllocated", packs=True),
-    Setting("ours, 100 %, pods without GPU elsewhere", apart=True),
 )
 
 
