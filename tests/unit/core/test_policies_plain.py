@@ -1,0 +1,49 @@
+"""Pods without GPU, and policies that know of no pods: what is made of them."""
+
+import numpy as np
+import pytest
+
+from gpushare.core.model import Request
+from gpushare.core.policy import Pressing, load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from tests.unit.core.clusters import POLICIES, Cluster, node
+
+CLUSTER = Cluster(
+    (
+        node("a", 8, 8, cpu=8000, memory=2**34),
+        node("b", 8, 8, 8, cpu=16000, memory=2**35),
+        node("c", 8, 8, 8, cpu=9000, memory=2**34),
+    ),
+    {"a": (6, 0), "b": (0, 0, 0), "c": (0, 8, 0)},
+)
+BY_DEVICE = {"binpack", "device-bestfit", "spread"}
+"""Policies that look at devices whoever asks; in a cluster they are never asked about such pods."""
+PLAIN = Request(0, 0, 2000, 2**30)
+
+
+@pytest.mark.parametrize("name", sorted({*policy_names()} - BY_DEVICE))
+def test_a_pod_without_gpu_is_worth_the_same_whichever_device_it_leaves_alone(name: str) -> None:
+    view = CLUSTER.snapshot()
+    values = Ranking(POLICIES[name]).at(view, np.arange(3), PLAIN)
+    assert values.shape == view.free.shape
+    assert np.isfinite(values).all()
+    assert (values == values[:, :1]).all()
+
+
+def test_a_pod_without_gpu_pays_for_the_blocks_whose_cpu_it_takes() -> None:
+    view, rows = CLUSTER.snapshot(), np.arange(3)
+    policy = POLICIES["shadow-price"]
+    assert isinstance(policy, Pressing)
+    assert policy.stakes(view, rows, Request(0, 0, 8000)).any()
+    assert not policy.stakes(view, rows, Request(0, 0, 1)).any()
+
+
+@pytest.mark.parametrize("name", ["fgd", "shadow-price"])
+def test_who_expects_no_pods_judges_as_device_bestfit(name: str) -> None:
+    view = CLUSTER.snapshot()
+    for asked in (Request(4, 1, 500), Request(8, 2, 500)):
+        found = Ranking(load_policy(name)).judged(view, asked).values
+        assert (
+            found.tolist()
+            == Ranking(POLICIES["device-bestfit"]).judged(view, asked).values.tolist()
+        )
