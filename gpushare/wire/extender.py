@@ -9,6 +9,7 @@ wrong with a body is a MessageError that names the field, never another exceptio
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import starmap
 from string import whitespace
 from typing import TypeVar
 
@@ -144,7 +145,7 @@ def encode_filter(
 
 def encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
     """The answer to a prioritize request: a bare array, scores as JSON integers (0..10)."""
-    return _ENCODER.encode([_HostPriority(host, score) for host, score in scores])
+    return _ENCODER.encode(list(starmap(_HostPriority, scores)))
 
 
 def encode_bind(error: str = "") -> bytes:
