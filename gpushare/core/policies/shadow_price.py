@@ -18,7 +18,7 @@ the blocks broken (`scarcity`), g the GPU asked in devices. Pods without GPU go 
 first, then where little CPU is.
 
 One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
-halved without much change.
+halved without much change, but for HOLD: half of it is too little.
 """
 
 from dataclasses import dataclass
