@@ -1,8 +1,8 @@
 """The judgement of a policy, row by row: for simulations of many pods.
 
 Scalar arithmetic in the very order in which `Fgd` and `ShadowPrice` do it over arrays, so that each
-value is the same; a test compares them. numba keeps what it has compiled beside the modules and asks
-whether *their* source has changed, not that of what they call: after a change here remove
+value is the same; a test compares them. numba keeps what it has compiled beside the modules, and
+asks whether *their* source has changed, not that of what they call: after a change here remove
 `gpushare/sim/__pycache__`.
 """
 
