@@ -26,11 +26,11 @@ class Policy(Protocol):
         """float64 (K, D): the value of placing the request there, for the given rows; higher is
         better.
 
-        It depends on the state of the row alone, so that it may be remembered until the row
-        changes. For a request of several devices an entry is the value of the best whole placement
-        that contains that device, or less where the policy would not use the device; of equal
-        entries, those that are better for a single device are taken. Entries where the request does
-        not fit are ignored, whatever they hold.
+        It depends on the state of the row and on the shapes of the nodes there are, so that it may
+        be remembered until the row or any shape changes. For a request of several devices an entry
+        is the value of the best whole placement that contains that device, or less where the policy
+        would not use the device; of equal entries, those that are better for a single device are
+        taken. Entries where the request does not fit are ignored, whatever they hold.
         """
 
 

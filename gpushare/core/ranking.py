@@ -1,9 +1,10 @@
 """A policy's judgement of the whole cluster, per kind of request, kept up to date.
 
 A memo, never a truth: dropping it changes no answer, only how long the answer takes. A score
-depends on the state of its row and the kind of request, so only rows changed since the kind was
-last asked for are scored again; so with what a row offers and what a placement takes from it, of
-which a policy makes its prices (see `Pressing`). The prices themselves are never remembered.
+depends on the state of its row, the kind of request, and the shapes of the nodes there are; so only
+rows changed since the kind was last asked for are scored again, and all of them once any node came,
+went or changed. So with what a row offers and what a placement takes from it, of which a policy
+makes its prices (see `Pressing`). The prices themselves are never remembered.
 
 Of each row it keeps the best device, not all of them: the best in use and the best idle one where a
 policy's prices tell the two apart.
@@ -53,11 +54,13 @@ class Judgement:
 class Known:
     """What is remembered of a kind: true for this generation, and never changed.
 
-    best, devices: (V, N) the value of the best device and which it is; V is 1, or 2 for those in
-    use and those idle. stakes: int8 (N, Y), touched: bool (N,) where any are.
+    layout: the capacities, which snapshots share until a node changes. best, devices: (V, N) the
+    value of the best device and which it is; V is 1, or 2 for those in use and those idle. stakes:
+    int8 (N, Y), touched: bool (N,) where any are.
     """
 
     generation: int
+    layout: Ints
     best: Floats
     devices: npt.NDArray[np.int16]
     stakes: Stakes
@@ -140,7 +143,7 @@ class Ranking:
         known = self._memo.get(request.kind)
         if known is not None and known.generation > snapshot.generation:
             return self._judged(snapshot, np.arange(len(snapshot.names)), request)
-        if known is None or known.best.shape[1] != len(snapshot.names):
+        if known is None or known.layout is not snapshot.capacity:
             known = self._judged(snapshot, np.arange(len(snapshot.names)), request)
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
@@ -154,15 +157,15 @@ class Ranking:
         if fits.any():
             np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
         if self._pressing is None:
-            return _best_of(snapshot.generation, scores[None], _NOTHING, _NOWHERE)
+            return _best_of(snapshot, scores[None], _NOTHING, _NOWHERE)
         stakes = self._pressing.stakes(snapshot, rows, request)
         touched: Bools = np.logical_or.reduce(stakes, axis=1)
         if request.devices != 1:
-            return _best_of(snapshot.generation, scores[None], stakes, touched)
+            return _best_of(snapshot, scores[None], stakes, touched)
         idle = idle_devices(snapshot, rows)
         in_use = np.where(idle, -np.inf, scores)
         scores = np.stack([in_use, np.where(idle, scores, -np.inf)])
-        return _best_of(snapshot.generation, scores, stakes, touched)
+        return _best_of(snapshot, scores, stakes, touched)
 
     def _keep(self, kind: Kind, known: Known) -> None:
         # The kind asked for longest ago goes first; a dict keeps the order of insertion.
@@ -196,10 +199,10 @@ class Ranking:
         return sums
 
 
-def _best_of(generation: int, scores: Floats, stakes: Stakes, touched: Bools) -> Known:
+def _best_of(snapshot: Snapshot, scores: Floats, stakes: Stakes, touched: Bools) -> Known:
     """What is to be remembered of scores (V, K, D)."""
     best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
-    return Known(generation, best, devices, stakes, touched)
+    return Known(snapshot.generation, snapshot.capacity, best, devices, stakes, touched)
 
 
 def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
@@ -210,4 +213,4 @@ def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
     if fresh.touched.any() or (len(touched) and touched[rows].any()):
         stakes, touched = stakes.copy(), touched.copy()
         stakes[rows], touched[rows] = fresh.stakes, fresh.touched
-    return Known(fresh.generation, best, devices, stakes, touched)
+    return Known(fresh.generation, fresh.layout, best, devices, stakes, touched)

@@ -70,7 +70,7 @@ class FastRanking(Ranking):
         if len(rows):
             judge(world, wanted.asked, wanted.judged, rows)
         self._seen[request.kind] = snapshot.generation
-        return Known(snapshot.generation, *wanted.judged)
+        return Known(snapshot.generation, snapshot.capacity, *wanted.judged)
 
     def _sums(self, policy: Pressing, snapshot: Snapshot) -> Ints:
         world = self._world or self._begin(snapshot)

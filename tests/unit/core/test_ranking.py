@@ -6,10 +6,12 @@ from hypothesis import strategies as st
 
 from gpushare.core.decide import best_node, score_nodes
 from gpushare.core.model import Request
+from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Judgement, Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.tally import Charge, Tally
+from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import POLICIES, node, requests
 
 NAMES = ("a", "b", "c", "d")
@@ -100,6 +102,34 @@ def test_only_rows_that_changed_are_scored_again() -> None:
     tally.add(Charge("c", request, ((0, 4),)))
     assert best_node(tally.snapshot({}), NAMES, request, ranking) == "c"
     assert policy.asked == [list(NAMES), ["c"]]
+
+
+def test_all_rows_are_scored_again_when_a_node_changes_its_shape_in_place() -> None:
+    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    for name in NAMES:
+        tally.set_node(node(name, 16), ())
+    request, ranking = Request(4, 1), Ranking(policy)
+    best_node(tally.snapshot({}), NAMES, request, ranking)
+    tally.set_node(node("b", 16, 16), ())
+    best_node(tally.snapshot({}), NAMES, request, ranking)
+    assert policy.asked == [list(NAMES), list(NAMES)]
+
+
+def test_what_is_remembered_of_shadow_price_minds_which_nodes_large_pods_can_have() -> None:
+    large = PodClass(cpu=1000, units=16, devices=4)
+    policy = ShadowPrice(workload_of({large: 1, PodClass(cpu=1000, units=4, devices=1): 9}))
+    tally, request = Tally(), Request(4, 1, 1000)
+    for name in NAMES:
+        tally.set_node(node(name, 16, 16, 16, 16, cpu=9000, memory=2**34), ())
+    tally.add(Charge("a", request, ((0, 4),)))
+    ranking = Ranking(policy)
+    before = ranking.judged(tally.snapshot({}), request).values
+    tally.set_node(node("d", 16, cpu=9000, memory=2**34), ())
+    view = tally.snapshot({})
+    assert np.array_equal(
+        ranking.judged(view, request).values, Ranking(policy).judged(view, request).values
+    )
+    assert ranking.judged(view, request).values[0] != before[0]
 
 
 def test_only_so_many_kinds_are_remembered_and_the_one_asked_longest_ago_goes() -> None:
