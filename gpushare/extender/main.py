@@ -60,6 +60,7 @@ log = logging.getLogger("gpushare.serve")
 
 _LEASE = "gpushare-extender"
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
+_SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
 _WARM_EVERY = 45.0
 """Seconds; kube-apiserver closes connections that are idle for 90 s."""
@@ -111,6 +112,7 @@ class Extender:
 
     def start(self) -> None:
         """Start the threads; connections to the API server are open before this is ready."""
+        sys.setswitchinterval(_SWITCH_INTERVAL)
         if not self._settings.any_cpu:
             _keep_to_one_cpu()
         self._health.start()
