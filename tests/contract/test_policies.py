@@ -23,6 +23,9 @@ every_policy = pytest.mark.parametrize(
 )
 few = settings(max_examples=30)
 
+BY_ROW = tuple(name for name in policy_names() if name != "shadow-price")
+"""Policies that look at nothing but the row; shadow-price minds which nodes large pods can have."""
+
 
 def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
     return np.arange(len(view.names))
@@ -62,6 +65,25 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
         if mask.sum() >= request.devices:
             assert np.array_equal(own[mask], together[index][mask])
             assert np.array_equal(asked_alone[mask], own[mask])
+
+
+@pytest.mark.parametrize(
+    "policy", [load_policy(name, WORKLOAD) for name in BY_ROW], ids=list(BY_ROW)
+)
+@few
+@given(cluster=clusters(pins=False), request=requests())
+def test_all_but_shadow_price_score_a_node_as_if_it_were_the_only_one(
+    policy: Policy, cluster: Cluster, request: Request
+) -> None:
+    view = cluster.snapshot()
+    together = policy.score(view, _rows(view), request)
+    for index, spec in enumerate(cluster.nodes):
+        alone = Cluster((spec,), {spec.name: cluster.used[spec.name]}).snapshot()
+        width = alone.capacity.shape[1]
+        own = policy.score(alone, _rows(alone), request)[0]
+        mask = feasible(alone, _rows(alone), request)[0]
+        if mask.sum() >= request.devices:
+            assert np.array_equal(own[mask], together[index, :width][mask])
 
 
 @every_policy
