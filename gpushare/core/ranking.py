@@ -72,7 +72,7 @@ class _Goods:
     """What each row offers, and the sums by group: true for this generation, and never changed."""
 
     generation: int
-    group: npt.NDArray[np.int32]
+    layout: Ints
     offers: Ints
     sums: Ints
 
@@ -179,7 +179,7 @@ class Ranking:
     def _sums(self, policy: Pressing, snapshot: Snapshot) -> Ints:
         """int64 (groups, X): what the nodes of each group offer together."""
         known = self._goods
-        if known is not None and known.group is snapshot.group:
+        if known is not None and known.layout is snapshot.capacity:
             if known.generation == snapshot.generation:
                 return known.sums
             if known.generation < snapshot.generation:
@@ -189,13 +189,13 @@ class Ranking:
                 np.add.at(sums, snapshot.group[rows], offers - known.offers[rows])
                 fresh = known.offers.copy()
                 fresh[rows] = offers
-                self._goods = _Goods(snapshot.generation, snapshot.group, fresh, sums)
+                self._goods = _Goods(snapshot.generation, snapshot.capacity, fresh, sums)
                 return sums
         offers = policy.offers(snapshot, np.arange(len(snapshot.names)))
         sums = np.zeros((int(snapshot.group.max(initial=0)) + 1, offers.shape[1]), np.int64)
         np.add.at(sums, snapshot.group, offers)
         if known is None or known.generation <= snapshot.generation:
-            self._goods = _Goods(snapshot.generation, snapshot.group, offers, sums)
+            self._goods = _Goods(snapshot.generation, snapshot.capacity, offers, sums)
         return sums
 
 
