@@ -92,19 +92,24 @@ def kept(policies: Sequence[str]) -> list[Column]:
 def beside_published(load: int) -> Columns:
     """GPU allocated at a load, and in brackets how far it is above the published figure."""
 
-    def column(policy: str) -> Column:
-        def text(records: Sequence[Record]) -> str:
-            found = statistic(records, policy, policy, allocated_at(load))
-            known = published().get((str(records[0]["file"]), policy, load))
-            if found is None:
-                return ""
-            if known is None:
-                return f"**{found.mean:.2f}**"
-            return f"{found.mean:.2f} ({found.mean - known:+.2f})"
+    def columns(policies: Sequence[str]) -> list[Column]:
+        told = published()
 
-        return Column(policy, text)
+        def column(policy: str) -> Column:
+            def text(records: Sequence[Record]) -> str:
+                found = statistic(records, policy, policy, allocated_at(load))
+                known = told.get((str(records[0]["file"]), policy, load))
+                if found is None:
+                    return ""
+                if known is None:
+                    return f"**{found.mean:.2f}**"
+                return f"{found.mean:.2f} ({found.mean - known:+.2f})"
 
-    return lambda policies: [column(policy) for policy in policies]
+            return Column(policy, text)
+
+        return [column(policy) for policy in policies]
+
+    return columns
 
 
 def leads(_policies: Sequence[str]) -> list[Column]:

@@ -13,6 +13,7 @@ from typing import NoReturn
 
 from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
+from gpushare.sim.tables import TABLES
 
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
@@ -69,9 +70,9 @@ def _paper(verb: argparse.ArgumentParser) -> None:
     add(
         "--tables",
         type=words,
-        default=words("inflation"),
+        default=words(TABLES[0].name),
         metavar="NAME[,NAME...]",
-        help="inflation, churn, waiting, lifetimes, units, learned (default: inflation)",
+        help=f"{', '.join(table.name for table in TABLES)} (default: {TABLES[0].name})",
     )
     add("--files", type=words, default=(), metavar="NAME[,NAME...]", help="(default: all there)")
     add("--write", type=Path, metavar="FILE", help="renew the tables between the marks of the file")

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -122,8 +123,9 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
 
 def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
     lines = [(table, line) for table in tables for line in table.lines]
+    read = cache(read_shipped)  # many lines are of one list
     for number, (table, line) in enumerate(lines):
-        inputs = read_shipped(line.file, line.units, line.parameters.lifetimes)
+        inputs = read(line.file, line.units, line.parameters.lifetimes)
         told = {"table": table.name, **line.told}
         for seed in table.seeds:
             for place, (policy, workload) in enumerate(table.variants):
