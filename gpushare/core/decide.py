@@ -77,18 +77,22 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 def score_nodes(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
 ) -> list[tuple[str, int]]:
-    """(name, 0..10) for each name (each once), in the order asked; nodes that do not fit score 0.
+    """(name, 1..10) for each name (each once) that scores, in the order asked; the others score 0.
 
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
-    policy knows. The others share 0..9 by their values.
+    policy knows. The others share 0..9 by their values; nodes that do not fit score 0.
     """
     places, values, best = _valued(snapshot, names, request, ranking)
-    scores = np.zeros(len(names), dtype=np.int64)
-    if len(places):
-        low, high = float(values.min()), float(values[best])
-        scores[places] = (values - low) * ((BEST - 1) / (high - low)) if high > low else BEST - 1
-        scores[places[best]] = BEST
-    return list(zip(names, scores.tolist(), strict=True))
+    if not len(places):
+        return []
+    low, high = float(values.min()), float(values[best])
+    scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int64)
+    scores[best] = BEST
+    listed = scores.nonzero()[0]
+    return [
+        (names[place], score)
+        for place, score in zip(places[listed].tolist(), scores[listed].tolist(), strict=True)
+    ]
 
 
 def best_node(

@@ -254,13 +254,12 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if asked is None:
-            zeros = encode_priorities((name, 0) for name in args.names)
-            return Answer(zeros, "plain", {"pod": _name(args)})
+            return Answer(encode_priorities(()), "plain", {"pod": _name(args)})
         books, request = asked
         snapshot = books.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, books.ranking(request))
         best = max(scores, key=itemgetter(1), default=("-", 0))[0]
-        line = {"pod": _name(args), "units": request.units, "nodes": len(scores), "best": best}
+        line = {"pod": _name(args), "units": request.units, "nodes": len(args.names), "best": best}
         return Answer(encode_priorities(scores), "scored", line)
 
     def _preempt(self, body: bytes) -> Answer:

@@ -128,8 +128,9 @@ class KubeScheduler:
             sums += _balanced(snapshot, rows, request)
         if to_us and self._setting.weight:
             names = [snapshot.names[row] for row in rows.tolist()]
-            points = [one for _, one in score_nodes(snapshot, names, request, self._judge)]
-            sums += np.array(points) * (_POINT * self._setting.weight)
+            points = dict(score_nodes(snapshot, names, request, self._judge))
+            given = np.array([points.get(name, 0) for name in names])
+            sums += given * (_POINT * self._setting.weight)
         return int(self._rng.choice(rows[sums == sums.max()]))
 
 

@@ -71,8 +71,9 @@ class Verbs(ABC):
         return str(self.filter(pod, [node])["FailedAndUnresolvableNodes"].get(node, ""))
 
     def prioritize(self, pod: Json, nodes: Sequence[str]) -> dict[str, int]:
+        """The score of each node, as kube-scheduler reads the answer."""
         scores = self._ok("prioritize", filter_args(pod, nodes))
-        return {item["Host"]: item["Score"] for item in scores}
+        return dict.fromkeys(nodes, 0) | {item["Host"]: item["Score"] for item in scores}
 
     def bind(self, pod: Json, node: str) -> str:
         """The error of a bind; "" means bound."""

@@ -122,8 +122,9 @@ class Scheduler:
             scores = json.loads(replica.service.prioritize(body))
         except (NotReady, MessageError):
             return
-        best = max(scores, key=lambda score: score["Score"] * (score["Host"] in fit))["Host"]
-        node = best if choice % 2 and best in fit else fit[choice % len(fit)]
+        score_of = {score["Host"]: score["Score"] for score in scores}
+        best = max(fit, key=lambda name: score_of.get(name, 0))
+        node = best if choice % 2 else fit[choice % len(fit)]
         self.placed.append(Placed(pod, node, replica))
 
     def _bind(self, placed: Placed, replica: Replica | None) -> str:

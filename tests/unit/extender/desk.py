@@ -68,8 +68,9 @@ class Desk:
         return answer
 
     def prioritize(self, pod: dict[str, Any], names: Sequence[str]) -> dict[str, int]:
+        """The score of each node, as kube-scheduler reads the answer."""
         answer = json.loads(self.service.prioritize(request(pod, names)))
-        return {each["Host"]: each["Score"] for each in answer}
+        return dict.fromkeys(names, 0) | {each["Host"]: each["Score"] for each in answer}
 
     def bind(self, pod: dict[str, Any], node: str) -> str:
         error: str = json.loads(self.service.bind(bind_request(pod, node)))["Error"]

@@ -48,7 +48,7 @@ def test_each_verb_is_served_where_the_scheduler_calls_it(client: FlaskClient, d
     status, found = post(client, "filter", ASKING)
     assert (status, found["NodeNames"]) == (200, ["big"])
     status, scores = post(client, "prioritize", ASKING)
-    assert (status, [each["Score"] for each in scores]) == (200, [10, 0])
+    assert (status, [each["Score"] for each in scores]) == (200, [10])
     assert post(client, "bind", BINDING) == (200, {"Error": ""})
     assert desk.ledger.standing("uid-web") is not None
 
