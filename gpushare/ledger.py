@@ -15,7 +15,7 @@ refused the binding, or a read made after every late write could have landed sho
 import threading
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import count, islice
 
 from gpushare.core.drift import drift
@@ -66,6 +66,7 @@ class _Assumption:
     since: float
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
+    stamps: set[str] = field(default_factory=set)  # of the Bindings that were sent
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +192,21 @@ class Ledger:
 
     # -- what the binder does -------------------------------------------------------------------
 
-    def assume(self, ref: PodRef, request: Request, allocation: Allocation, now: float) -> None:
+    def assume(
+        self,
+        ref: PodRef,
+        request: Request,
+        allocation: Allocation,
+        now: float,
+        *,
+        stamp: str = "",
+        seen: int | None = None,
+    ) -> None:
         """Charge an allocation before it is written, if it still fits.
 
+        stamp: the assume time of the Binding, by which it is known again where its other
+        annotations were edited at once, or "". seen: the generation of the snapshot that the
+        devices were chosen by; the node must not have changed since. None: if they fit, they do.
         Raises PodInFlight, PodMismatch (bound already), UnknownNode or InsufficientMemory; then
         nothing has changed.
         """
@@ -204,8 +217,10 @@ class Ledger:
                 node = self._entries[ref.uid].node
                 raise PodMismatch(f"pod {ref} is already bound to node {node!r}")
             self._must_fit(request, allocation)
+            if seen is not None and self._tally.changed(allocation.node) > seen:
+                raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
             self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
-            self._assumptions[ref.uid] = _Assumption(next(self._tokens), now)
+            self._assumptions[ref.uid] = _Assumption(next(self._tokens), now, stamps={stamp})
 
     def landed(self, uid: str, now: float) -> None:
         """The API server has confirmed the binding; it is a fact once the watch shows it."""
@@ -224,7 +239,7 @@ class Ledger:
                 assumption.token = next(self._tokens)
                 self._entries[uid] = replace(self._entries[uid], in_doubt=True)
 
-    def resume(self, uid: str, now: float) -> bool:
+    def resume(self, uid: str, now: float, stamp: str = "") -> bool:
         """Whether the caller may send the same binding again: it is in doubt, nobody else does."""
         with self._lock:
             assumption = self._assumptions.get(uid)
@@ -232,6 +247,7 @@ class Ledger:
                 return False
             assumption.in_flight, assumption.since = True, now
             assumption.token = next(self._tokens)
+            assumption.stamps.add(stamp)
             return True
 
     def token(self, uid: str) -> int:
@@ -271,7 +287,7 @@ class Ledger:
                 self._give_back(uid)
             elif seen.node:
                 assumption.suspect, assumption.since = False, now
-                self._adopt(self._entries[uid], seen, State.ASSUMED)
+                self._adopt(assumption, seen, State.ASSUMED)
             elif now >= assumption.since + HOLD:
                 self._give_back(uid)
 
@@ -449,8 +465,7 @@ class Ledger:
             if not known or uid in self._assumptions:
                 self._waiting[uid] = (pod.request, pod.created, pod.gated)
         elif uid in self._assumptions:
-            del self._assumptions[uid]
-            self._adopt(self._entries[uid], pod, State.BOUND)
+            self._adopt(self._assumptions.pop(uid), pod, State.BOUND)
         elif uid in self._entries:
             self._observe_again(self._entries[uid], pod)
         elif pod.request.devices == 0:
@@ -488,10 +503,12 @@ class Ledger:
             # What it is for preemption changes no charge, so nothing is counted anew.
             self._entries[entry.ref.uid] = seen
 
-    def _adopt(self, entry: Entry, pod: ObservedPod, state: State) -> None:
+    def _adopt(self, assumption: _Assumption, pod: ObservedPod, state: State) -> None:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
+        entry = self._entries[pod.ref.uid]
         self._take(entry.ref.uid)
-        ours = pod.node == entry.node and (entry.landed or pod.placement == entry.placement)
+        sent = pod.placement == entry.placement or (pod.stamp and pod.stamp in assumption.stamps)
+        ours = pod.node == entry.node and (entry.landed or sent)
         self._put(_entry(pod, entry.placement if ours else pod.placement, state))
         if not ours:
             self._alarm("bound_by_another", pod)

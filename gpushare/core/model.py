@@ -124,7 +124,8 @@ class ObservedPod:
     every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
     Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
-    gated: no scheduler looks at it while somebody holds it back (spec.schedulingGates).
+    gated: no scheduler looks at it while somebody holds it back (spec.schedulingGates). stamp: the
+    assume time that its annotations name, by which a Binding is told from any other, or "".
     """
 
     ref: PodRef
@@ -139,6 +140,7 @@ class ObservedPod:
     terminating: bool = False
     labels: Labels = ()
     gated: bool = False
+    stamp: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,6 +96,10 @@ class Tally:
             return 0
         return int(self._capacity[row, device] - self._used[row, device])
 
+    def changed(self, node: str) -> int:
+        """The generation in which a known node changed last."""
+        return int(self._changed[self.row[node]])
+
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
         """Put the node in the books, or its new shape for the old; count its charges anew."""
         row = self.row.get(spec.name)

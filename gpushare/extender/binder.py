@@ -209,11 +209,16 @@ class Bind:
         for attempt in range(_PLACE_ATTEMPTS):
             snapshot = books.ledger.snapshot()
             allocation = place(snapshot, self.node, request, ranking)
+            last = attempt == _PLACE_ATTEMPTS - 1
+            seen = None if last else snapshot.generation
             try:
-                books.ledger.assume(self.ref, request, allocation, now)
+                books.ledger.assume(
+                    self.ref, request, allocation, now, stamp=str(self.stamp), seen=seen
+                )
             except InsufficientMemory:
-                # Another bind took the device between our look and the lock: look again.
-                if attempt == _PLACE_ATTEMPTS - 1:
+                # Another bind took something of the node between our look and the lock. Look again:
+                # the best device may be another one now. In the end one that fits will do.
+                if last:
                     raise
                 continue
             row = snapshot.row[self.node]
@@ -280,7 +285,7 @@ class Bind:
             )
         if leads_until < now + BUDGET:
             return Answer("this gpushare extender does not lead (any more)", "not_leading")
-        if not ledger.resume(self.ref.uid, now):
+        if not ledger.resume(self.ref.uid, now, str(self.stamp)):
             return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
         self.again = True
         books, request = self.asked

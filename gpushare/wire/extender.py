@@ -146,8 +146,8 @@ def encode_filter(
 def encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
     """The answer to a prioritize request: a bare array, scores as JSON integers (0..10).
 
-    kube-scheduler takes a node that is not listed for one that scores 0 (1.22 to 1.37), and reads and
-    stores each entry: leaving out zeros saves it most of that.
+    kube-scheduler takes a node that is not listed for one that scores 0 (1.22 to 1.37), and reads
+    and stores each entry: leaving out zeros saves it most of that.
     """
     return _ENCODER.encode(list(starmap(_HostPriority, scores)))
 

@@ -91,6 +91,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         metadata.deletion_timestamp is not None,
         _labels(metadata) if request.devices and node else (),
         bool(pod.spec and pod.spec.scheduling_gates),
+        annotations.get(names.assume_time, "") if request.devices and node else "",
     )
 
 

@@ -109,6 +109,25 @@ def test_the_token_to_read_a_pod_under_is_a_new_one_with_every_bind(ledger: Ledg
     assert len(set(tokens)) == 4
 
 
+@pytest.mark.parametrize(
+    ("stamp", "charged"), [("7", [4, 0]), ("8", [4, 0]), ("9", [4, 4]), ("", [4, 4])]
+)
+def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_away(
+    ledger: Ledger, stamp: str, charged: list[int]
+) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ref = PodRef("default", "p", "p")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0, stamp="7")
+    ledger.doubt("p", 1)
+    assert ledger.resume("p", 2, "8")
+    ledger.doubt("p", 3)
+    edited = replace(_pod("p", Request(4, 1), place="gpu-a"), placement=None, stamp=stamp)
+    ledger.settle("p", ledger.token("p"), edited, 4)
+    assert ledger.snapshot().used.tolist() == [charged]
+    ledger.pod_changed(edited)
+    assert ledger.snapshot().used.tolist() == [charged]
+
+
 @pytest.mark.parametrize("ledger", [Pairing.ON], indirect=True)
 def test_filter_sees_what_waits_for_the_device_plugin(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))

@@ -37,7 +37,7 @@ def takes_by_an_old_look(original: Any) -> Any:
         allocation = decide.place(view, self.node, request, books.ranking(request))
         must_fit, ledger._must_fit = ledger._must_fit, lambda *_: None
         try:
-            ledger.assume(self.ref, request, allocation, now)
+            ledger.assume(self.ref, request, allocation, now, stamp=str(self.stamp))
         finally:
             ledger._must_fit = must_fit
         return allocation, int(view.capacity[view.row[self.node], allocation.devices[0]])

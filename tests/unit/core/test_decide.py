@@ -115,9 +115,7 @@ def test_a_better_value_never_scores_lower(cluster: Cluster, request: Request, p
 def test_equal_nodes_are_ordered_by_name_and_only_one_is_best() -> None:
     cluster = Cluster((node("b", 16), node("c", 16), node("a", 16)))
     ranking = Ranking(POLICIES["binpack"])
-    assert score_nodes(cluster.snapshot(), ["c", "b", "a"], Request(4, 1), ranking) == [
-        ("a", BEST)
-    ]
+    assert score_nodes(cluster.snapshot(), ["c", "b", "a"], Request(4, 1), ranking) == [("a", BEST)]
 
 
 def test_every_name_asked_about_is_answered_once() -> None:

@@ -441,6 +441,29 @@ def test_a_bind_that_loses_a_race_for_the_device_looks_again(desk: Desk) -> None
     assert desk.standing() == "landed n:1"
 
 
+def test_a_bind_chooses_anew_where_its_device_still_has_room_but_another_is_better_now(
+    desk: Desk,
+) -> None:
+    class Emptiest(Thief):
+        def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+            super().score(snapshot, rows, request)
+            values: Floats = -snapshot.used[rows].astype(float)
+            return values
+
+    rankings = {"device-bestfit": Ranking(Emptiest(desk.ledger, [0], units=4))}
+    books = replace(desk.books, rankings=rankings)
+    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
+    assert desk.standing() == "landed n:1"
+
+
+def test_a_bind_that_is_overtaken_every_time_takes_what_fits(desk: Desk) -> None:
+    desk.ledger.node_changed(make_node("n", 8, *[8] * 8))
+    thief = Thief(desk.ledger, range(1, 9))
+    books = replace(desk.books, rankings={"device-bestfit": Ranking(thief)})
+    assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
+    assert desk.standing() == "landed n:0"
+
+
 def test_a_bind_that_loses_every_race_is_refused(desk: Desk) -> None:
     asks = replace(ASKS, units=8)
     desk.ledger.node_changed(make_node("n", *[8] * 9))
