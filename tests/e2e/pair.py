@@ -23,7 +23,7 @@ from tests.e2e.extender import GPUSHARE, Extender
 from tests.e2e.processes import Process
 from tests.integration.process import free_port
 
-_HOME = "/etc/kubernetes/scheduler.conf"
+HOME = "/etc/kubernetes/scheduler.conf"
 """What the printed files name; the one thing in them that an operator has to look at."""
 _URL = re.compile(r"https?://127\.0\.0\.1:(\d+)/gpushare-scheduler")
 _FIRST_WITHOUT_POLICY = 23
@@ -67,7 +67,7 @@ class Pair:
         self._server = access.server
         self._prefix: tuple[str, ...] = on_host(host) if host else ()
         self.file = folder / "scheduler-file"
-        self.file.write_text(text.replace(_HOME, str(access.scheduler)))
+        self.file.write_text(text.replace(HOME, str(access.scheduler)))
         self.extender = Extender(
             folder,
             port_of(text),

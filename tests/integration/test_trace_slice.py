@@ -2,12 +2,13 @@
 
 Nodes of the openb trace and its pods that ask for GPU, in the aliyun model: a device has 16 units,
 shares are rounded up. (kube-scheduler places the other pods without asking an extender.) Both sides
-learn what pods come, pod by pod; where a pod fits nowhere it is given up.
+learn what pods come, pod by pod; where a pod fits nowhere it is given up. The scheduler is our
+small one and, where there is one, a real kube-scheduler.
 """
 
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,6 +28,9 @@ from gpushare.sim.engine import Cluster as Simulated
 from gpushare.sim.engine import ranking, request_of
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
 from gpushare.wire.gpu_models import LABELS
+from tests.e2e.binaries import RELEASE, needed
+from tests.e2e.pair import HOME, port_of, printed
+from tests.e2e.processes import Process
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
 from tests.integration.verbs import poll, scheduler_entry
@@ -83,9 +87,14 @@ def served(wired: Wired) -> Iterator[int]:
         server.server_close()
 
 
+Scheduling = Callable[[Cluster, int, Path], AbstractContextManager[None]]
+"""Runs a scheduler on the cluster that asks the extender at this port; files go to the folder."""
+
+
 @contextmanager
-def scheduling(cluster: Cluster, port: int) -> Iterator[None]:
-    """A scheduler that asks the extender at this port."""
+def small(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
+    """Our own scheduler."""
+    del folder
     entry = scheduler_entry(f"http://127.0.0.1:{port}/gpushare-scheduler")
     scheduler = Scheduler(cluster.server.url, SchedulerOptions((entry,), percentage=100))
     scheduler.start()
@@ -93,6 +102,25 @@ def scheduling(cluster: Cluster, port: int) -> Iterator[None]:
         yield
     finally:
         scheduler.stop()
+
+
+@contextmanager
+def real(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
+    """kube-scheduler, with the file that we print for it."""
+    program = needed("kube-scheduler")
+    # Our API server does not read protobuf.
+    json = {"clientConnection:": "clientConnection:\n  contentType: application/json"}
+    text = printed(RELEASE, change=json)
+    text = text.replace(HOME, cluster.kubeconfig(folder)).replace(str(port_of(text)), str(port))
+    file = folder / "scheduler-file"
+    file.write_text(text)
+    flags = ("--config", file, "--leader-elect=false", "--secure-port", "0")
+    scheduler = Process("kube-scheduler", (program, *flags), folder)
+    try:
+        yield
+        scheduler.running()
+    finally:
+        scheduler.kill()
 
 
 def send_node(cluster: Cluster, node: TraceNode) -> None:
@@ -135,20 +163,23 @@ def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
         cluster.delete_pod(made)
 
 
-@pytest.mark.parametrize("policy", ["shadow-price"])
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("scheduling", [small, real])
 def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     cluster: Cluster,
     make_wired: MakeWired,
     trace: tuple[list[TraceNode], list[TracePod]],
-    policy: str,
+    tmp_path: Path,
+    scheduling: Scheduling,
 ) -> None:
+    policy = "shadow-price"
     nodes, pods = trace
     for node in nodes:
         send_node(cluster, node)
     wired = make_wired(policy=policy)
     wired.start()
     wired.learning.tick()
-    with served(wired) as port, scheduling(cluster, port):
+    with served(wired) as port, scheduling(cluster, port, tmp_path):
         for pod in pods:
             place(cluster, wired, pod)
             wired.clock += SPACING
