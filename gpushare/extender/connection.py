@@ -6,12 +6,14 @@ nor of who asks for it (worker.py).
 
 import contextlib
 import re
+import select
 import socket
 import ssl
 from typing import Any, cast
 
 from gunicorn import http, sock, util
 from gunicorn.config import Config
+from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import TConn
 
 CHUNK = 256 * 1024
@@ -78,6 +80,17 @@ class Connection(TConn):
         self.refused = self.closed = False
         # handle() would otherwise wait for data, and make a parser that reads from the socket.
         self.initialized = self.data_ready = True
+
+    def asks_within(self, seconds: float) -> bool:
+        """Whether the next request is whole by then; as receive().
+
+        Never where one came along with the last and is in the parser still: that has its turn.
+        """
+        if cast(RequestParser, self.parser).unreader.buf.getvalue():
+            return False
+        something = select.poll()
+        something.register(self.sock, select.POLLIN)
+        return bool(something.poll(seconds * 1000)) and self.receive()
 
     def receive(self) -> bool:
         """True once a whole request is here; OSError or EOFError when the client is gone."""

@@ -9,10 +9,8 @@ Here that loop collects each request, and a thread gets it when its last byte ha
 """
 
 import errno
-import select
 import selectors
 import socket
-import threading
 import time
 from collections import deque
 from concurrent.futures import Future
@@ -42,11 +40,6 @@ class BufferedThreadWorker(ThreadWorker):
     """
     max_held = 64 * 1024 * 1024
     """Bytes of unfinished requests held at once; beyond it the oldest is dropped."""
-
-    def init_process(self) -> None:
-        """Nothing: begins to serve."""
-        self._lingering = threading.Semaphore(self.cfg.threads // 2)  # the others wait for nothing
-        super().init_process()
 
     def accept(self, listener: socket.socket) -> None:
         """Nothing: takes one connection, at the cost of the oldest unfinished one when full."""
@@ -116,23 +109,12 @@ class BufferedThreadWorker(ThreadWorker):
             keep = bool(super().handle(conn))
             try:
                 conn.outbox.flush(self.answer_deadline)
-                if not (keep and self.alive and self._asks_again(conn)):
+                if not (keep and self.alive and conn.asks_within(self.linger)):
                     return keep
             except (OSError, EOFError) as error:
                 if isinstance(error, TimeoutError):
                     self.log.warning("client took no answer client=%s", conn.client)
                 return False
-
-    def _asks_again(self, conn: Connection) -> bool:
-        """Whether its next request is here before `linger` is over."""
-        if not self._lingering.acquire(blocking=False):
-            return False
-        try:
-            readable = select.poll()
-            readable.register(conn.sock, select.POLLIN)
-            return bool(readable.poll(self.linger * 1000)) and conn.receive()
-        finally:
-            self._lingering.release()
 
     def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
         """Nothing: the thread is done with a connection, which may have begun another request."""

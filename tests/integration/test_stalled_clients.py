@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import ssl
@@ -152,14 +153,30 @@ def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start
     assert "Traceback" not in server.log.read_text()
 
 
-def test_a_request_not_finished_by_its_deadline_is_closed_even_if_it_drips(start: Start) -> None:
+@pytest.mark.parametrize("answered", [0, 1], ids=["the first request", "the one after"])
+def test_a_request_not_finished_by_its_deadline_is_closed_even_if_it_drips(
+    start: Start, answered: int
+) -> None:
     with start().connect() as connection:
+        for _ in range(answered):
+            connection.sendall(_WHOLE)
+            answer(connection)
         begin = time.monotonic()
         connection.sendall(b"POST / HTTP/1.1\r\nX: ")
         while not closed(connection, 0.2):
             assert time.monotonic() - begin < 5
             with contextlib.suppress(ConnectionError):
                 connection.sendall(b"x")
+        assert time.monotonic() - begin > 0.9
+
+
+def test_a_request_begun_right_after_an_answer_has_the_deadline_of_any_other(start: Start) -> None:
+    with start().connect() as connection:
+        connection.sendall(_WHOLE)
+        answer(connection)
+        begin = time.monotonic()
+        connection.sendall(_WHOLE[:-1])  # the thread that has answered reads it
+        assert closed(connection, 10)
         assert time.monotonic() - begin > 0.9
 
 
@@ -182,6 +199,21 @@ def test_requests_sent_together_are_answered_in_turn(start: Start, request_bytes
             data += connection.recv(1 << 16) or pytest.fail("closed before the second answer")
 
 
+def test_a_request_that_comes_while_another_waits_its_turn_is_answered_after_it(
+    start: Start,
+) -> None:
+    first, second, third = (
+        _WHOLE.replace(b"hello", body) for body in (b"one__", b"two__", b"three")
+    )
+    with start().connect() as connection:
+        connection.sendall(first + second)
+        data = connection.recv(1)  # the thread that has answered awaits what comes next
+        connection.sendall(third)
+        while not data.endswith(b"three"):
+            data += connection.recv(1 << 16) or pytest.fail("closed before the last answer")
+    assert re.findall(b"one__|two__|three", data) == [b"one__", b"two__", b"three"]
+
+
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
@@ -201,14 +233,18 @@ def test_what_cannot_be_collected_is_refused_with_a_status(
         assert closed(connection, 5)
 
 
-def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start) -> None:
+@pytest.mark.parametrize("answered", [0, 1], ids=["the first request", "the one after"])
+def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start, answered: int) -> None:
     server = start()
     part = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 900_000
     with contextlib.ExitStack() as stalled:
-        first = stalled.enter_context(server.connect())
-        first.sendall(part)
-        for _ in range(3):
-            stalled.enter_context(server.connect()).sendall(part)
+        clients = [stalled.enter_context(server.connect()) for _ in range(4)]
+        first = clients[0]
+        for client in clients:
+            for _ in range(answered):
+                client.sendall(_WHOLE)
+                answer(client)
+            client.sendall(part)
         begin = time.monotonic()
         assert closed(first, 5)
         assert time.monotonic() - begin < 0.9  # before its deadline: it was dropped for the others
