@@ -19,6 +19,8 @@ from tests.e2e.plane import Plane
 
 _SIZES = (1, 2, 4, 8)
 _WARM = 5
+_MADE = 5.0
+"""Seconds until our policies for the nodes are made, after the start and in another process."""
 
 
 def measure(
@@ -42,6 +44,7 @@ def measure(
     try:
         for each in running:
             each.start()
+        time.sleep(_MADE)
         for count in sorted({min(count, nodes) for count in (100, 1000, nodes)}):
             _rows(table, running, asked, names[:count], rounds)
         for each in running:
