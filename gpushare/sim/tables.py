@@ -138,7 +138,7 @@ TABLES = (
     Table(
         "lifetimes",
         ("file",),
-        tuple(Line(file, parameters=Options(lifetimes=TRACE)) for file in _FOUR),
+        tuple(Line(file, parameters=Options(lifetimes=TRACE)) for file in FILES),
         {"lifetimes": compared},
     ),
     Table(
@@ -146,7 +146,7 @@ TABLES = (
         ("file", "experiment"),
         tuple(
             Line(file, experiment, units=16)
-            for file in ("default", "multigpu50", "gpushare100")
+            for file in FILES
             for experiment in ("inflation", "churn")
         ),
         {"units": compared},
