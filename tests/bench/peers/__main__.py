@@ -29,7 +29,7 @@ _SIZES = {
     "binds": (2000, "binds on one node, and on many"),
     "placing-nodes": (1000, "nodes for kube-scheduler"),
     "placing-pods": (1500, "pods for kube-scheduler"),
-    "repeat": (3, "runs of binding and of placing; their median counts"),
+    "repeat": (3, "runs of each part; their median counts"),
     "seconds": (20, "how long the original may bind, and place"),
 }
 """Figure by flag, and what it is."""
@@ -58,8 +58,9 @@ def main() -> int:
     table = Table()
 
     def filters(plane: Plane, folder: Path) -> None:
-        sizes = {"nodes": options.nodes, "pods": options.pods, "rounds": options.rounds}
-        filtering.measure(plane, folder, options.original, table, **sizes)
+        sizes = {"nodes": options.nodes, "pods": options.pods}
+        runs = {"rounds": options.rounds, "repeat": options.repeat}
+        filtering.measure(plane, folder, options.original, table, **sizes, **runs)
 
     def binds(plane: Plane, folder: Path) -> None:
         limits = {"binds": options.binds, "rounds": options.repeat, "seconds": options.seconds}

@@ -1,7 +1,8 @@
 """How long filter takes by the number of nodes named, and what memory all those nodes take.
 
-The extenders run side by side and are asked in turn, so that each meets the same machine. Knows the
-verb's JSON; the answer is read to its end, not decoded.
+One extender runs at a time, all of them several times in turn: side by side, each would wait for
+what the others still do after their answers. Knows the verb's JSON; the answer is read to its end,
+not decoded.
 """
 
 import http.client
@@ -32,6 +33,7 @@ def measure(
     nodes: int,
     pods: int,
     rounds: int,
+    repeat: int,
 ) -> None:
     """Fill in the rows of filter by names (100, 1,000 and all nodes), and those of memory."""
     cluster = Cluster(plane)
@@ -40,41 +42,38 @@ def measure(
     cluster.pods(_SIZES)
     asked = cluster.pending()
     cluster.close()
-    running = contenders(plane, folder, original, (ALL, BEST, ORIGINAL))
-    try:
-        for each in running:
+    for _ in range(repeat):
+        for each in contenders(plane, folder, original, (ALL, BEST, ORIGINAL)):
             each.start()
-        time.sleep(_MADE)
-        for count in sorted({min(count, nodes) for count in (100, 1000, nodes)}):
-            _rows(table, running, asked, names[:count], rounds)
-        for each in running:
-            pids = each.pids()
-            title = f"{nodes:,} nodes, {pods:,} pods"
-            table.put(f"memory, {title}: peak", "MiB", each.title, usage.peak_mib(pids))
-            together = usage.together_mib(pids)
-            table.put(f"memory, {title}: all processes", "MiB", each.title, together)
-    finally:
-        for each in running:
-            each.stop()
+            try:
+                time.sleep(_MADE)
+                for count in sorted({min(count, nodes) for count in (100, 1000, nodes)}):
+                    _row(table, each, asked, names[:count], rounds)
+                _memory(table, each, f"{nodes:,} nodes, {pods:,} pods")
+            finally:
+                each.stop()
 
 
-def _rows(
-    table: Table, running: list[Contender], pods: list[Json], names: list[str], rounds: int
+def _row(
+    table: Table, contender: Contender, pods: list[Json], names: list[str], rounds: int
 ) -> None:
     bodies = [json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode() for pod in pods]
-    taken: dict[str, list[float]] = {each.title: [] for each in running}
-    clients = {each.title: Client(each.port) for each in running}
-    for turn in range(-_WARM, rounds):
-        for title, client in clients.items():
-            # Negative turns are not counted: they open connections and fill caches.
-            took = client.post("filter", bodies[turn % len(bodies)])
-            taken[title] += [took] * (turn >= 0)
-    name = f"filter, {len(names):,} names"
-    for each in running:
-        clients[each.title].close()
-        row = summary(taken[each.title], 0, 1)
-        for part in ("p50", "p99"):
-            table.put(f"{name}: {part}", "ms", each.title, row[part])
+    client = Client(contender.port)
+    # The first calls are not counted: they open connections and fill caches.
+    taken = [client.post("filter", bodies[turn % len(bodies)]) for turn in range(-_WARM, rounds)][
+        _WARM:
+    ]
+    client.close()
+    row = summary(taken, 0, 1)
+    for part in ("p50", "p99"):
+        name = f"filter, {len(names):,} names: {part}"
+        table.put(name, "ms", contender.title, row[part])
+
+
+def _memory(table: Table, contender: Contender, sizes: str) -> None:
+    pids = contender.pids()
+    table.put(f"memory, {sizes}: peak", "MiB", contender.title, usage.peak_mib(pids))
+    table.put(f"memory, {sizes}: all processes", "MiB", contender.title, usage.together_mib(pids))
 
 
 class Client:
