@@ -86,13 +86,11 @@ def score_nodes(
     if not len(places):
         return []
     low, high = float(values.min()), float(values[best])
-    scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int64)
-    scores[best] = BEST
-    listed = scores.nonzero()[0]
-    return [
-        (names[place], score)
-        for place, score in zip(places[listed].tolist(), scores[listed].tolist(), strict=True)
-    ]
+    scores = np.zeros(len(names), dtype=np.int64)
+    scores[places] = (values - low) * ((BEST - 1) / (high - low) if high > low else 0)
+    scores[places[best]] = BEST
+    listed = scores.tolist()
+    return list(compress(zip(names, listed, strict=True), listed))
 
 
 def best_node(
