@@ -35,7 +35,14 @@ def openapi_document(paths: Mapping[str, str]) -> bytes:
     scores = {"type": "array", "items": _ref("HostPriority")}
     operations = (
         _verb("filter", "Which nodes can take a pod", "ExtenderArgs", _ref("ExtenderFilterResult")),
-        _verb("prioritize", "Scores of nodes for a pod", "ExtenderArgs", scores, 400, 503),
+        _verb(
+            "prioritize",
+            "Scores of nodes for a pod; 0 where one is not listed",
+            "ExtenderArgs",
+            scores,
+            400,
+            503,
+        ),
         _verb("bind", "Bind a pod", "ExtenderBindingArgs", _ref("ExtenderBindingResult")),
         _verb(
             "preempt",
