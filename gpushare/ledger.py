@@ -67,6 +67,7 @@ class _Assumption:
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
     stamps: set[str] = field(default_factory=set)  # of the Bindings that were sent
+    sent: Shares | None = None  # the devices in them
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +221,9 @@ class Ledger:
             if seen is not None and self._tally.changed(allocation.node) > seen:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
             self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
-            self._assumptions[ref.uid] = _Assumption(next(self._tokens), now, stamps={stamp})
+            self._assumptions[ref.uid] = _Assumption(
+                next(self._tokens), now, stamps={stamp}, sent=allocation.shares
+            )
 
     def landed(self, uid: str, now: float) -> None:
         """The API server has confirmed the binding; it is a fact once the watch shows it."""
@@ -507,11 +510,17 @@ class Ledger:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
         entry = self._entries[pod.ref.uid]
         self._take(entry.ref.uid)
-        sent = pod.placement == entry.placement or (pod.stamp and pod.stamp in assumption.stamps)
-        ours = pod.node == entry.node and (entry.landed or sent)
-        self._put(_entry(pod, entry.placement if ours else pod.placement, state))
-        if not ours:
+        here = pod.node == entry.node
+        # A read may have shown it edited before the watch shows it as it was bound.
+        sent = assumption.sent or entry.placement
+        if here and (pod.placement == sent or (pod.stamp and pod.stamp in assumption.stamps)):
+            placement = sent
+        elif here and (entry.landed or pod.placement == entry.placement):
+            placement = entry.placement
+        else:
+            placement = pod.placement
             self._alarm("bound_by_another", pod)
+        self._put(_entry(pod, placement, state))
 
     def _alarm(self, kind: str, pod: ObservedPod) -> None:
         self._alarms[kind] += 1

@@ -40,7 +40,10 @@ from gpushare.wire.pods import observe_pod, pod_ref
 BUDGET = 4.0
 """Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
 
-_PLACE_ATTEMPTS = 8
+_BEST_ATTEMPTS = 4
+"""Looks at a node that must not have changed before what was chosen is charged."""
+_PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
+"""Looks in all; in the later ones what was chosen only has to fit."""
 
 
 def still(seen: Pod | None, ref: PodRef) -> Pod | None:
@@ -209,16 +212,15 @@ class Bind:
         for attempt in range(_PLACE_ATTEMPTS):
             snapshot = books.ledger.snapshot()
             allocation = place(snapshot, self.node, request, ranking)
-            last = attempt == _PLACE_ATTEMPTS - 1
-            seen = None if last else snapshot.generation
+            seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
             try:
                 books.ledger.assume(
                     self.ref, request, allocation, now, stamp=str(self.stamp), seen=seen
                 )
             except InsufficientMemory:
                 # Another bind took something of the node between our look and the lock. Look again:
-                # the best device may be another one now. In the end one that fits will do.
-                if last:
+                # the best device may be another one now.
+                if attempt == _PLACE_ATTEMPTS - 1:
                     raise
                 continue
             row = snapshot.row[self.node]

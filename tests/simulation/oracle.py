@@ -167,7 +167,7 @@ class Oracle:
         known = self.known[replica.identity]
         name = next(name for name, of in PATHS.items() if of == path)
         known.heard[name] = self.tasks.now
-        if line.record is None:
+        if line.record is None or _refuses(replica, name):
             return
         if line.kind == "DELETED":
             self._unshow(known, name, line.record.body)
@@ -188,7 +188,7 @@ class Oracle:
             known.pages[name] = []
         known.heard[name] = self.tasks.now
         known.pages[name] += page["items"]
-        if not page["metadata"].get("continue"):
+        if not page["metadata"].get("continue") and not _refuses(replica, name):
             self._replace(known, name, known.pages[name])
 
     def _replace(self, known: Known, name: str, items: list[Json]) -> None:
@@ -285,7 +285,8 @@ class Oracle:
     def _counts(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process can know where the pod is: users may have edited that since."""
         first = self.known[identity].pods.get(pod.uid)
-        latched = pod.by == identity or (first is not None and first < pod.edited)
+        its_own = pod.by == identity and not pod.unstamped
+        latched = its_own or (first is not None and first < pod.edited)
         return not pod.edited or latched
 
     def _check_entry(self, replica: Replica, pod: PodTruth, entry: Entry | None) -> None:
@@ -314,6 +315,11 @@ class Oracle:
                 continue  # another pod has that name: the API server refuses by the uid
             if body["metadata"]["annotations"] and replica.ledger.standing(pod.uid) is None:
                 raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
+
+
+def _refuses(replica: Replica, name: str) -> bool:
+    """Whether its books will not take what it is shown next (of pods: see sink_failed)."""
+    return name != "pods" and replica.sinks[name].failures > 0
 
 
 def _add(least: list[int], pod: PodTruth) -> None:

@@ -50,7 +50,8 @@ class PodTruth:
 
     by: the process of ours that bound it, "" for anybody else. claim: where its annotations put it
     when it got its node, None where they name no usable device. edited: the version that changed
-    them afterwards, 0 for none. ended: its memory is free, by its phase or because it is gone.
+    them afterwards, 0 for none; unstamped: its assume time too. ended: its memory is free, by its
+    phase or because it is gone.
     """
 
     uid: str
@@ -61,6 +62,7 @@ class PodTruth:
     claim: Shares | None = None
     bound: int = 0
     edited: int = 0
+    unstamped: bool = False
     terminating: bool = False
     ended: bool = False
     gone: bool = False

@@ -120,6 +120,7 @@ class Users:
         pod.forged = True
         if pod.node:
             pod.edited = pod.edited or self.server.store.version
+            pod.unstamped |= ASSUMED in forged
             self.kubelets.forged.add(pod.node)
         return f"{pod.name} ({pod.uid}) {forged}"
 

@@ -128,6 +128,20 @@ def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_a
     assert ledger.snapshot().used.tolist() == [charged]
 
 
+def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edited_before(
+    ledger: Ledger,
+) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ref = PodRef("default", "p", "p")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
+    ledger.doubt("p", 1)
+    bound = replace(_pod("p", Request(4, 1), device=1), stamp="7")
+    ledger.settle("p", ledger.token("p"), replace(bound, placement=None, stamp="soon"), 4)
+    assert ledger.snapshot().used.tolist() == [[4, 4]]
+    ledger.pod_changed(bound)
+    assert ledger.snapshot().used.tolist() == [[0, 4]]
+
+
 @pytest.mark.parametrize("ledger", [Pairing.ON], indirect=True)
 def test_filter_sees_what_waits_for_the_device_plugin(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))

@@ -457,8 +457,8 @@ def test_a_bind_chooses_anew_where_its_device_still_has_room_but_another_is_bett
 
 
 def test_a_bind_that_is_overtaken_every_time_takes_what_fits(desk: Desk) -> None:
-    desk.ledger.node_changed(make_node("n", 8, *[8] * 8))
-    thief = Thief(desk.ledger, range(1, 9))
+    desk.ledger.node_changed(make_node("n", *[8] * 13))
+    thief = Thief(desk.ledger, range(1, 13))
     books = replace(desk.books, rankings={"device-bestfit": Ranking(thief)})
     assert desk.run(desk.bind(asked=(books, ASKS)), [OK]).reason == "bound"
     assert desk.standing() == "landed n:0"
@@ -466,8 +466,8 @@ def test_a_bind_that_is_overtaken_every_time_takes_what_fits(desk: Desk) -> None
 
 def test_a_bind_that_loses_every_race_is_refused(desk: Desk) -> None:
     asks = replace(ASKS, units=8)
-    desk.ledger.node_changed(make_node("n", *[8] * 9))
-    books = replace(desk.books, rankings={"device-bestfit": Ranking(Thief(desk.ledger, range(8)))})
+    desk.ledger.node_changed(make_node("n", *[8] * 13))
+    books = replace(desk.books, rankings={"device-bestfit": Ranking(Thief(desk.ledger, range(12)))})
     assert desk.run(desk.bind(asked=(books, asks)), []).reason == "InsufficientMemory"
     assert desk.standing() == "free"
 
