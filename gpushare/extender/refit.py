@@ -3,11 +3,10 @@
 Knows how to start that process and what goes in and out: names and a workload, policies by name.
 A thread of ours would hold the interpreter lock for the 40 to 90 ms that a policy's prices take;
 a process that was *forked* from one with threads may hang on a lock nobody is left to release, so
-it is a new one (`python -m gpushare.extender.refit`). It ends when its work is done: there are
+it is a new one (`python -c`, with `_LOWLY`). It ends when its work is done: there are
 minutes between two of them, and what it would save by staying is half a second of starting.
 """
 
-import contextlib
 import os
 import pickle
 import subprocess
@@ -20,8 +19,17 @@ from gpushare.errors import GpuShareError
 
 _TIMEOUT = 120.0
 """Seconds; on a busy machine it waits for everybody else."""
-_NICENESS = 10
-"""Requests come first where both want the same core."""
+_LOWLY = """
+import contextlib, os
+os.nice(10)
+with contextlib.suppress(OSError):
+    os.sched_setaffinity(0, set(range(os.cpu_count() or 1)) - os.sched_getaffinity(0))
+from gpushare.extender.refit import main
+main()
+"""
+"""What the process runs: requests come first, before numpy is loaded too. The service keeps to one
+CPU, which this process inherits: it goes to the others if there are any and no sandbox forbids it.
+"""
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
@@ -37,7 +45,7 @@ def make_policies(
 
     command: what to start instead of our own. Raises RefitFailed.
     """
-    started = command or (sys.executable, "-m", "gpushare.extender.refit")
+    started = command or (sys.executable, "-c", _LOWLY)
     try:
         ended = subprocess.run(  # noqa: S603 -- the command is our own
             started,
@@ -60,10 +68,6 @@ def make_policies(
 
 def main() -> None:
     """Read (names, workload) from stdin, write the policies to stdout."""
-    os.nice(_NICENESS)
-    # The service keeps to one CPU, which this process inherits: it must be elsewhere if it can.
-    with contextlib.suppress(OSError):  # a sandbox may forbid it
-        os.sched_setaffinity(0, range(os.cpu_count() or 1))
     # Whatever a policy or a library prints must not get between the bytes of the answer.
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -71,7 +75,3 @@ def main() -> None:
     made = {name: load_policy(name, workload) for name in names}
     with open(answer, "wb") as out:  # noqa: PTH123 -- a descriptor has no path
         pickle.dump(made, out, pickle.HIGHEST_PROTOCOL)
-
-
-if __name__ == "__main__":
-    main()
