@@ -217,6 +217,9 @@ class Ledger:
             if ref.uid in self._entries:
                 node = self._entries[ref.uid].node
                 raise PodMismatch(f"pod {ref} is already bound to node {node!r}")
+            if ref.uid in self._plain:
+                node = self._plain[ref.uid][0]
+                raise PodMismatch(f"pod {ref} is bound to node {node!r}, and asks for no GPU there")
             self._must_fit(request, allocation)
             if seen is not None and self._tally.changed(allocation.node) > seen:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
