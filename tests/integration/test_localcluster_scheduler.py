@@ -38,6 +38,7 @@ class Cluster:
         self.kubelet = Kubelet(ApiClient(server.url, user_agent="test"), server.logs)
 
     def node(self, name: str, units: int = 16, **spec: Any) -> None:
+        """A new node, once the scheduler has seen it: its watches of nodes and pods are two."""
         amounts = {"cpu": "8", "memory": "16Gi", "pods": "10", GPU: str(units)}
         meta = {"name": name}
         self.api.create(
@@ -50,6 +51,7 @@ class Cluster:
                 "status": {"capacity": amounts, "allocatable": amounts},
             },
         )
+        eventually(lambda: self.scheduler.sees(name))
 
     def pod(self, name: str, units: int = 4, annotations: Json | None = None, **spec: Any) -> None:
         resources = {"limits": {GPU: str(units)}} if units else {}
@@ -113,7 +115,6 @@ def test_a_pod_goes_through_filter_prioritize_and_bind(cluster: Cluster) -> None
     cluster.extender.answers["prioritize"] = lambda args: [{"Host": "n2", "Score": 10}]
     for name in ("n1", "n2"):
         cluster.node(name)
-    eventually(lambda: len(cluster.api.get("/api/v1/nodes")["items"]) == 2)
     cluster.pod("p")
     eventually(lambda: cluster.node_of("p"))
     eventually(lambda: cluster.events("p"))

@@ -96,6 +96,10 @@ class Scheduler:
         """Whether all first lists have arrived within `timeout` seconds each."""
         return all(informer.wait_synced(timeout) for informer in self._informers)
 
+    def sees(self, node: str) -> bool:
+        """Whether the node has come through the watch: pods decided from now on know of it."""
+        return self._cache.snapshot().get(node) is not None
+
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
         with self._changed:
             try:
