@@ -24,6 +24,11 @@ from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_dev
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """bool (K, D): where the request fits, for the given rows, by the state of each row alone."""
 
+Pause = Callable[[], object]
+"""What is done between two steps of some rows."""
+
+_STEP = 500
+"""Rows judged at once: more do not stay in the processor's cache, fewer cost more calls."""
 _NOTHING: Stakes = np.zeros((0, 0), dtype=np.int8)
 _NOWHERE: Bools = np.zeros(0, dtype=bool)
 
@@ -107,6 +112,13 @@ class Ranking:
         """The kinds remembered, the one asked for last at the end."""
         return tuple(self._memo)
 
+    def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
+        """Get to know the kind of the request, pausing after each step: for who is in no hurry."""
+        rows = np.arange(len(snapshot.names))
+        self._keep(request.kind, self._judged(snapshot, rows, request, pause))
+        if self._pressing is not None:
+            self._sums(self._pressing, snapshot)
+
     def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
         """What placing the request on each row is worth."""
         known = self._known(snapshot, request)
@@ -151,7 +163,17 @@ class Ranking:
         self._keep(request.kind, known)
         return known
 
-    def _judged(self, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
+    def _judged(
+        self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
+    ) -> Known:
+        parts = []
+        for start in range(0, len(rows) or 1, _STEP):
+            parts.append(self._judged_at_once(snapshot, rows[start : start + _STEP], request))
+            if pause is not None:
+                pause()
+        return parts[0] if len(parts) == 1 else _joined(parts)
+
+    def _judged_at_once(self, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
         fits = self._fits(snapshot, rows, request)
         scores = np.full(fits.shape, -np.inf)
         if fits.any():
@@ -203,6 +225,18 @@ def _best_of(snapshot: Snapshot, scores: Floats, stakes: Stakes, touched: Bools)
     """What is to be remembered of scores (V, K, D)."""
     best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
     return Known(snapshot.generation, snapshot.capacity, best, devices, stakes, touched)
+
+
+def _joined(parts: list[Known]) -> Known:
+    """What is known of all their rows."""
+    return Known(
+        parts[0].generation,
+        parts[0].layout,
+        np.concatenate([part.best for part in parts], axis=1),
+        np.concatenate([part.devices for part in parts], axis=1),
+        np.concatenate([part.stakes for part in parts]),
+        np.concatenate([part.touched for part in parts]),
+    )
 
 
 def _patched(known: Known, rows: Rows, fresh: Known) -> Known:

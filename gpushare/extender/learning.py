@@ -36,6 +36,8 @@ _EARLY = 200
 _LOOK_EVERY = 1.0
 _WARMED = 16
 """Kinds of request, those asked for last, that a new ranking knows before it is used."""
+_BREATH = 0.01
+"""Seconds between two steps of that: their arithmetic is in the way of requests."""
 
 
 @dataclass(slots=True)
@@ -139,7 +141,7 @@ class Learning:
         try:
             policies = self._make(tuple(books.rankings), workload)
             fresh = {
-                name: _warmed(Ranking(policies[name]), ranking.asked, books)
+                name: self._warmed(Ranking(policies[name]), ranking.asked, books)
                 for name, ranking in books.rankings.items()
             }
         except Exception as error:
@@ -158,12 +160,12 @@ class Learning:
         classes = len(workload.classes)
         log.info(Line("policies made anew", pods=seen, classes=classes, s=round(course.took, 2)))
 
-
-def _warmed(fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
-    """The ranking, knowing the kinds that the one before it was asked for last."""
-    for kind in asked[-_WARMED:]:
-        fresh.judged(books.ledger.snapshot(), _asked(kind))
-    return fresh
+    def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
+        """The ranking, knowing the kinds that the one before it was asked for last."""
+        for kind in asked[-_WARMED:]:
+            request = _asked(kind)
+            fresh.prepare(books.ledger.snapshot(), request, lambda: self._stopping.wait(_BREATH))
+        return fresh
 
 
 def _asked(kind: Kind) -> Request:

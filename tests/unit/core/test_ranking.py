@@ -1,9 +1,12 @@
 """Ranking is a memo: whatever it remembers, it answers as a policy asked anew would."""
 
+from unittest import mock
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core import ranking as module
 from gpushare.core.decide import best_node, score_nodes
 from gpushare.core.model import Request
 from gpushare.core.policies.shadow_price import ShadowPrice
@@ -130,6 +133,30 @@ def test_what_is_remembered_of_shadow_price_minds_which_nodes_large_pods_can_hav
         ranking.judged(view, request).values, Ranking(policy).judged(view, request).values
     )
     assert ranking.judged(view, request).values[0] != before[0]
+
+
+@given(
+    policy=st.sampled_from(sorted(POLICIES)),
+    capacities=st.lists(st.lists(st.integers(0, 8), max_size=3), max_size=6),
+    request=requests(),
+    step=st.integers(1, 3),
+)
+def test_judging_in_steps_or_ahead_of_time_changes_no_answer(
+    policy: str, capacities: list[list[int]], request: Request, step: int
+) -> None:
+    tally, pauses = Tally(), []
+    for number, capacity in enumerate(capacities):
+        tally.set_node(node(f"n{number}", *capacity), ())
+    view = tally.snapshot({})
+    whole = Ranking(POLICIES[policy]).judged(view, request)
+    prepared = Ranking(POLICIES[policy])
+    with mock.patch.object(module, "_STEP", step):
+        prepared.prepare(view, request, lambda: pauses.append(1))
+    assert len(pauses) == max(-(-len(capacities) // step), 1)
+    with mock.patch.object(prepared, "_judged", side_effect=AssertionError("known already")):
+        judged = prepared.judged(view, request)
+    assert np.array_equal(judged.by_state, whole.by_state)
+    assert np.array_equal(judged.devices, whole.devices)
 
 
 def test_only_so_many_kinds_are_remembered_and_the_one_asked_longest_ago_goes() -> None:
