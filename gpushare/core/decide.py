@@ -76,21 +76,23 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 def score_nodes(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
-) -> list[tuple[str, int]]:
-    """(name, 1..10) for each name (each once) that scores, in the order asked; the others score 0.
+) -> dict[str, int]:
+    """1..10 by name for each name (each once) that scores, the best first; the others score 0.
 
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
     policy knows. The others share 0..9 by their values; nodes that do not fit score 0.
     """
     places, values, best = _valued(snapshot, names, request, ranking)
     if not len(places):
-        return []
+        return {}
     low, high = float(values.min()), float(values[best])
     scores = np.zeros(len(names), dtype=np.int64)
     scores[places] = (values - low) * ((BEST - 1) / (high - low) if high > low else 0)
     scores[places[best]] = BEST
     listed = scores.tolist()
-    return list(compress(zip(names, listed, strict=True), listed))
+    found = {names[places[best]]: BEST}
+    found.update(compress(zip(names, listed, strict=True), listed))
+    return found
 
 
 def best_node(
@@ -110,18 +112,20 @@ def _valued(
     """
     rows = _rows(snapshot, names)
     places = np.flatnonzero(rows >= 0)
-    mask = feasible(snapshot, rows[places], request)
-    enough = _enough(mask, request)
-    places, mask = places[enough], mask[enough]
-    if not len(places):
-        return places, np.empty(0), 0
     rows = rows[places]
     values = ranking.judged(snapshot, request).values[rows]
     pinned = np.flatnonzero(np.isin(rows, list(snapshot.pinned))) if snapshot.pinned else ()
     if len(pinned):
         # Pairing leaves some devices alone there, so the best of all may not be among them.
+        mask = feasible(snapshot, rows[pinned], request)
+        mask &= _enough(mask, request)[:, None]
         worth = ranking.at(snapshot, rows[pinned], request)
-        values[pinned] = np.where(mask[pinned], worth, -np.inf).max(axis=1)
+        values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
+    fits = values > -np.inf
+    if not fits.any():
+        return places[:0], values[:0], 0
+    if not fits.all():
+        places, rows, values = places[fits], rows[fits], values[fits]
     ties = np.flatnonzero(values == values.max())
     return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 

@@ -11,7 +11,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from operator import itemgetter
 
 from gpushare.core.decide import Verdict, best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request, Shares
@@ -254,11 +253,11 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if asked is None:
-            return Answer(encode_priorities(()), "plain", {"pod": _name(args)})
+            return Answer(encode_priorities({}), "plain", {"pod": _name(args)})
         books, request = asked
         snapshot = books.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, books.ranking(request))
-        best = max(scores, key=itemgetter(1), default=("-", 0))[0]
+        best = next(iter(scores), "-")
         line = {"pod": _name(args), "units": request.units, "nodes": len(args.names), "best": best}
         return Answer(encode_priorities(scores), "scored", line)
 

@@ -7,9 +7,8 @@ wrong with a body is a MessageError that names the field, never another exceptio
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import starmap
 from string import whitespace
 from typing import TypeVar
 
@@ -143,13 +142,13 @@ def encode_filter(
     return _ENCODER.encode(_FilterResult(nodes, names, failed or {}, unresolvable or {}, error))
 
 
-def encode_priorities(scores: Iterable[tuple[str, int]]) -> bytes:
+def encode_priorities(scores: Mapping[str, int]) -> bytes:
     """The answer to a prioritize request: a bare array, scores as JSON integers (0..10).
 
     kube-scheduler takes a node that is not listed for one that scores 0 (1.22 to 1.37), and reads
     and stores each entry: leaving out zeros saves it most of that.
     """
-    return _ENCODER.encode(list(starmap(_HostPriority, scores)))
+    return _ENCODER.encode(list(map(_HostPriority, scores, scores.values())))
 
 
 def encode_bind(error: str = "") -> bytes:

@@ -133,9 +133,8 @@ def test_the_winner_of_prioritize_can_be_bound(
 ) -> None:
     view = cluster.snapshot()
     fit = filter_nodes(view, cluster.names, request).fit
-    winners = [
-        name for name, score in score_nodes(view, fit, request, Ranking(policy)) if score == 10
-    ]
+    scores = score_nodes(view, fit, request, Ranking(policy))
+    winners = [name for name, score in scores.items() if score == 10]
     assert len(winners) == bool(fit)
     for name in winners:
         assert has_room(view, place(view, name, request, Ranking(policy)))

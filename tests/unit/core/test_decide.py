@@ -68,20 +68,21 @@ def test_scores_are_a_total_order_with_one_best_whatever_the_order_of_names_and_
     view, ranking = cluster.snapshot(), Ranking(POLICIES[policy])
     asked = data.draw(st.permutations([*cluster.names, "stranger"]))
     scores = score_nodes(view, asked, request, ranking)
-    by_name = dict(scores)
-    assert [name for name, _ in scores] == [name for name in asked if name in by_name]
-
     fit = set(filter_nodes(view, asked, request).fit)
-    assert fit.issuperset(by_name)
-    assert sum(score == BEST for score in by_name.values()) == bool(fit)
-    assert all(0 < score <= BEST for score in by_name.values())
+    assert fit.issuperset(scores)
+    assert sum(score == BEST for score in scores.values()) == bool(fit)
+    assert all(0 < score <= BEST for score in scores.values())
     best = best_node(view, asked, request, ranking)
-    assert (best is not None and by_name[best] == BEST) if fit else best is None
+    assert (best is not None and scores[best] == BEST) if fit else best is None
+    assert (
+        list(scores)
+        == [best, *(name for name in asked if name in scores and name != best)][: len(scores)]
+    )
 
     order = data.draw(st.permutations(range(len(cluster.nodes))))
     shuffled = cluster.snapshot(order, gaps=data.draw(st.integers(0, 2)))
     again = score_nodes(shuffled, sorted(asked), request, Ranking(POLICIES[policy]))
-    assert dict(again) == by_name
+    assert again == scores
 
 
 @given(cluster=clusters(pins=False), request=requests(1), policy=policies)
@@ -107,7 +108,7 @@ def test_a_better_value_never_scores_lower(cluster: Cluster, request: Request, p
     mask = feasible(view, rows, request)
     values = np.where(mask, ranking.at(view, rows, request), -np.inf).max(axis=1, initial=-np.inf)
     fit = filter_nodes(view, cluster.names, request).fit
-    scores = dict.fromkeys(fit, 0) | dict(score_nodes(view, fit, request, ranking))
+    scores = dict.fromkeys(fit, 0) | score_nodes(view, fit, request, ranking)
     by_value = sorted(fit, key=lambda name: (values[view.row[name]], scores[name]))
     assert [scores[name] for name in by_value] == sorted(scores.values())
 
@@ -115,7 +116,7 @@ def test_a_better_value_never_scores_lower(cluster: Cluster, request: Request, p
 def test_equal_nodes_are_ordered_by_name_and_only_one_is_best() -> None:
     cluster = Cluster((node("b", 16), node("c", 16), node("a", 16)))
     ranking = Ranking(POLICIES["binpack"])
-    assert score_nodes(cluster.snapshot(), ["c", "b", "a"], Request(4, 1), ranking) == [("a", BEST)]
+    assert score_nodes(cluster.snapshot(), ["c", "b", "a"], Request(4, 1), ranking) == {"a": BEST}
 
 
 def test_every_name_asked_about_is_answered_once() -> None:
@@ -131,7 +132,7 @@ def test_books_without_nodes_know_no_name() -> None:
     ranking = Ranking(POLICIES["spread"])
     assert filter_nodes(view, ["x"], Request(4, 1)).unknown == ("x",)
     assert filter_nodes(view, [], Request(4, 1)).fit == ()
-    assert score_nodes(view, ["x"], Request(4, 1), ranking) == []
+    assert score_nodes(view, ["x"], Request(4, 1), ranking) == {}
     with pytest.raises(UnknownNode, match="'x' is not known"):
         place(view, "x", Request(4, 1), ranking)
 

@@ -187,10 +187,10 @@ def test_an_error_is_an_answer_too() -> None:
 
 
 def test_priorities_are_a_bare_array_of_integers() -> None:
-    assert encode_priorities([("a", 10), ("b", 0)]) == (
+    assert encode_priorities({"a": 10, "b": 0}) == (
         b'[{"Host":"a","Score":10},{"Host":"b","Score":0}]'
     )
-    assert encode_priorities([]) == b"[]"
+    assert encode_priorities({}) == b"[]"
 
 
 def test_a_bind_answer_is_its_error() -> None:
