@@ -37,7 +37,8 @@ class PodClass:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many pods there were of each class; capacities: units of the kinds of device there are.
+    """How many pods there were of each class; capacities: units of the kinds of device there are;
+    turnover: how many pods leave for each that comes, 0 while a cluster fills, at most 1.
 
     The classes rise, and none is there twice. A policy prepares for the capacities when it is made;
     one that is not named here costs time when it is first met, and changes no answer.
@@ -45,6 +46,7 @@ class Workload:
 
     classes: tuple[tuple[PodClass, int], ...] = ()
     capacities: tuple[int, ...] = ()
+    turnover: float = 0.0
 
     @property
     def pods(self) -> int:
@@ -75,10 +77,12 @@ class Workload:
         return tuple(chosen)
 
 
-def workload_of(counts: Mapping[PodClass, int], capacities: Iterable[int] = ()) -> Workload:
+def workload_of(
+    counts: Mapping[PodClass, int], capacities: Iterable[int] = (), turnover: float = 0.0
+) -> Workload:
     """The workload of these counts."""
     classes = tuple(sorted((cls, count) for cls, count in counts.items() if count > 0))
-    return Workload(classes, tuple(sorted(set(capacities))))
+    return Workload(classes, tuple(sorted(set(capacities))), turnover)
 
 
 def class_of(request: Request) -> PodClass:
@@ -89,12 +93,16 @@ def class_of(request: Request) -> PodClass:
 
 
 class Arrivals:
-    """The classes of the last pods created, each pod told once, in the order of their creation."""
+    """The classes of the last pods created, each pod told once, in the order of their creation, and
+    how many pods have left meanwhile.
+    """
 
     def __init__(self, window: Iterable[PodClass] = (), seen: int = 0) -> None:
         self._window = deque(window, WINDOW)
         self._counts = Counter(self._window)
         self.seen = max(seen, len(self._window))
+        # How many pods had been seen when each of these left.
+        self._left: deque[int] = deque(maxlen=WINDOW)
 
     @property
     def window(self) -> tuple[PodClass, ...]:
@@ -112,9 +120,20 @@ class Arrivals:
         self._counts[cls] += 1
         self.seen += 1
 
+    def left(self) -> None:
+        """A pod has gone, whatever its class."""
+        self._left.append(self.seen)
+
+    @property
+    def turnover(self) -> float:
+        """Pods that have left for each that is remembered, at most 1."""
+        remembered = len(self._window)
+        left = sum(seen > self.seen - remembered for seen in self._left)
+        return min(left / max(remembered, 1), 1.0)
+
     def workload(self, capacities: Iterable[int] = ()) -> Workload:
         """The classes seen, with their counts."""
-        return workload_of(self._counts, capacities)
+        return workload_of(self._counts, capacities, self.turnover)
 
 
 def next_fit(seen: int) -> int:

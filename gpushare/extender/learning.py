@@ -91,6 +91,11 @@ class Learning:
         with self._counting:
             self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
 
+    def left(self, books: Books) -> None:
+        """A pod has gone, of which the books had been told."""
+        with self._counting:
+            self._courses[books.names.resource].learned.arrivals.left()
+
     def start(self) -> None:
         """Begin to make policies, in a thread."""
         # Made here: one that was made before a fork counts as ended in the child.

@@ -41,7 +41,7 @@ from gpushare.extender.refit import make_policies
 from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
 from gpushare.extender.server import Server
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import Created, NodeSink, PodSink, UnhealthySink
+from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.extender.unheard import pending_without_call
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
@@ -77,7 +77,8 @@ class Extender:
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
         self._learning = Learning(self._library, make_policies)
-        self._gate = _gate(settings, self._client, self._library, followed, self._learning.created)
+        told = PodSink(self._library, self._learning.created, self._learning.left)
+        self._gate = _gate(settings, self._client, self._library, followed, told)
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
@@ -261,12 +262,12 @@ def _gate(
     client: KubeClient,
     library: Library,
     budgets: Budgets | None,
-    created: Created,
+    told: PodSink,
 ) -> Gate:
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(client, ListWatch("/api/v1/nodes", NODES), NodeSink(library, settings.unit))
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
-    pods = Reflector(client, live_pods, PodSink(library, created))
+    pods = Reflector(client, live_pods, told)
     unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthySink(library))
     sources = {
         "nodes": Source(nodes),

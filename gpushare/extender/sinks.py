@@ -22,6 +22,9 @@ log = logging.getLogger("gpushare.watch")
 Created = Callable[[Books, Request], None]
 """Told of a pod that was created: the books, and what it asks of their resource."""
 
+Left = Callable[[Books], None]
+"""Told of a pod that has gone, for each of the books."""
+
 
 class NodeSink:
     """Nodes. unit: the memory unit of the cluster."""
@@ -64,12 +67,15 @@ class PodSink:
     phase.
 
     created: told of each pod that comes into being, once, for each of the books. Pods that run
-    already when the first list is read came before.
+    already when the first list is read came before. left: told of each that has gone.
     """
 
-    def __init__(self, library: Library, created: Created | None = None) -> None:
+    def __init__(
+        self, library: Library, created: Created | None = None, left: Left | None = None
+    ) -> None:
         self._library = library
         self._created = created
+        self._left = left
         self._known: set[str] = set()
         self._listed = False
 
@@ -83,6 +89,8 @@ class PodSink:
             pods = _observed((pod for page in pages for pod in page.items), books, odd)
             books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
             listed |= odd
+        for _ in self._known - listed:
+            self._tell_left()
         self._known, self._listed = listed, True
 
     def apply(self, event: Event[Pod]) -> None:
@@ -113,8 +121,15 @@ class PodSink:
                 self._created(books, pod.request)
             yield pod
 
+    def _tell_left(self) -> None:
+        for books in self._library:
+            if self._left is not None:
+                self._left(books)
+
     def _gone(self, uid: str) -> None:
-        self._known.discard(uid)
+        if uid in self._known:
+            self._known.discard(uid)
+            self._tell_left()
         for books in self._library:
             books.ledger.pod_gone(uid)
 

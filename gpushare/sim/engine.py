@@ -6,7 +6,7 @@ CPU, memory and the GPU model. The arrays that policies see are changed in place
 copied for a pod.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -64,13 +64,15 @@ def request_of(pod: TracePod) -> Request:
     )
 
 
-def workload_of_trace(nodes: Sequence[TraceNode], pods: Sequence[TracePod]) -> Workload:
+def workload_of_trace(
+    nodes: Sequence[TraceNode], pods: Sequence[TracePod], turnover: float = 0.0
+) -> Workload:
     """The workload that a trace is: each of its pods counts once."""
     counts: dict[PodClass, int] = {}
     for pod in pods:
         cls = class_of(request_of(pod))
         counts[cls] = counts.get(cls, 0) + 1
-    return workload_of(counts, {node.capacity for node in nodes if node.devices})
+    return workload_of(counts, {node.capacity for node in nodes if node.devices}, turnover)
 
 
 def size_class(request: Request, capacity: int) -> str:
@@ -102,11 +104,17 @@ def ranking(policy: Policy, nodes: int) -> Ranking:
 
 
 class Cluster:
-    """Nodes in their order, what is placed on them, and a judge of where to place."""
+    """Nodes in their order, what is placed on them, and a judge of where to place.
 
-    def __init__(self, nodes: Sequence[TraceNode], judge: Judge) -> None:
+    left: told of every pod that leaves.
+    """
+
+    def __init__(
+        self, nodes: Sequence[TraceNode], judge: Judge, left: Callable[[], None] | None = None
+    ) -> None:
         self.view = _empty(nodes)
         self.judge = judge
+        self._left = left
         self.capacity = int(self.view.capacity.sum())
         self.allocated = 0
 
@@ -150,6 +158,8 @@ class Cluster:
     def release(self, placement: Placement) -> None:
         """The pod is gone: give back all it held."""
         self._count(placement, -1)
+        if self._left is not None:
+            self._left()
 
     def _count(self, placement: Placement, sign: int) -> None:
         row, devices, request = placement

@@ -16,7 +16,6 @@ import numpy as np
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Judge
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
@@ -96,7 +95,7 @@ def churn(
     the file; their mean, each pod counted by its GPU, is 1, which is the unit of time. Raises
     ValueError when the file should tell lifetimes and has none.
     """
-    cluster = _cluster(nodes, workload_of_trace(nodes, pods), policy, seed, options)
+    cluster = _cluster(nodes, workload_of_trace(nodes, pods, 1.0), policy, seed, options)
     stream = coming_and_going(pods, cluster, seed, options)
     flow = Flow(cluster, options.warmup, options.life, options.wait)
     named = _named("churn", policy, seed, options)
@@ -119,7 +118,8 @@ def replay(
     if not timed:
         raise ValueError("no pod has a time of creation, so nothing can be replayed")
     timed.sort(key=lambda item: item[1])
-    cluster = _cluster(nodes, workload_of_trace(nodes, pods), policy, seed, options)
+    ending = sum(pod.deleted is not None for pod, _ in timed) / len(timed)
+    cluster = _cluster(nodes, workload_of_trace(nodes, pods, ending), policy, seed, options)
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
     stream = Stream(
@@ -140,14 +140,13 @@ def _cluster(
 
     Raises SettingsError when there is no such policy.
     """
-    judge: Judge
+    ordered = node_order(nodes, seed)
     if policy == RANDOM:
-        judge = Dice(seed)
-    elif options.workload == LEARNED:
-        judge = Learner(policy, workload.capacities, len(nodes))
-    else:
-        judge = ranking(load_policy(policy, workload), len(nodes))
-    return Cluster(node_order(nodes, seed), judge)
+        return Cluster(ordered, Dice(seed))
+    if options.workload == LEARNED:
+        learner = Learner(policy, workload.capacities, len(nodes))
+        return Cluster(ordered, learner, learner.left)
+    return Cluster(ordered, ranking(load_policy(policy, workload), len(nodes)))
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:

@@ -9,7 +9,7 @@ import numpy as np
 from gpushare.core.model import Kind, Request
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.fragmentation import Fragmentation, Tables
-from gpushare.core.policies.shadow_price import BLOCK_CPU, BLOCK_GPU, ShadowPrice
+from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import Policy, Pressing
 from gpushare.core.ranking import Fits, Judgement, Known, Ranking
 from gpushare.core.snapshot import Ints, Snapshot
@@ -154,8 +154,10 @@ class FastRanking(Ranking):
             np.zeros((count, (2 if request.devices == 1 else 1) * number), dtype=np.int8),
             np.zeros(count, dtype=bool),
         )
-        weight = BLOCK_GPU if request.devices else BLOCK_CPU
-        per_unit = self._by_stakes.scarce(snapshot).per_unit if self._by_stakes else _NO_PRICES
+        weight, per_unit = 0.0, _NO_PRICES
+        if self._by_stakes is not None:
+            weight = self._by_stakes.block_weight(request)
+            per_unit = self._by_stakes.scarce(snapshot).per_unit
         wanted = Wanted(
             asked,
             judged,

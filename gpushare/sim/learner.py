@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from gpushare.core.learned import Learned
 from gpushare.core.model import Request
-from gpushare.core.policy import load_policy
+from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Judgement, Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Arrivals, PodClass, class_of
@@ -37,6 +37,15 @@ class Learner:
             self._ranking = self._made()
         self._learned.arrivals.observe(class_of(request))
         return self._ranking.judged(snapshot, request)
+
+    def left(self) -> None:
+        """A pod has left."""
+        self._learned.arrivals.left()
+
+    @property
+    def policy(self) -> Policy:
+        """The policy as it is now."""
+        return self._ranking.policy
 
     def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """float64 (K, D): the same for each device of these rows, whether it fits or not."""

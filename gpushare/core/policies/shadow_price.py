@@ -3,8 +3,9 @@
 What a placement takes is priced, and the cheapest wins:
 
     GPU pods   floor((A dF - B R - dS - drain - hold / (pods + 1)) / Q + 1/2)
-               - floor(THETA P g) - floor(2.5 blocks)
-    others     floor((A dF - dS) / Q + 1/2) + floor(-MU dS0 / Q + 1/2) - floor(125 blocks) - a tie
+               - floor(THETA P g) - floor(2.5 (1 + 3 t) blocks)
+    others     floor((A dF - dS) / Q + 1/2) + floor(-MU dS0 / Q + 1/2)
+               - floor(125 (1 + 3 t) blocks) - a tie
 
 dF is the fall of fragmentation (see `fragmentation`), R the worth that residues of devices lose
 (`residues`), dS the rise of GPU stranded for want of CPU (`stranding`), dS0 the same as if the node
@@ -14,7 +15,8 @@ whole again; hold grows with the part of that share whose pods fit nearly all no
 group makes nodes drain for these, so a placement pays for how much longer it keeps its node from
 being empty. The n pods of a node, each leaving by chance, are gone after 1 + 1/2 + ... + 1/n
 lifetimes, and one more adds 1 / (n + 1). P is the price of the node's group and `blocks` that of
-the blocks broken (`scarcity`), g the GPU asked in devices. Pods without GPU go where no GPU is left
+the blocks broken (`scarcity`), g the GPU asked in devices, and t the share of pods that leave of
+those that come. Pods without GPU go where no GPU is left
 first, then where little CPU is.
 
 One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
@@ -43,6 +45,10 @@ ALPHA, BETA, Q, MU, THETA = 2, 10, 20, 0.1, 30
 BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 """Weights of a block for pods with and without GPU."""
 
+COMING_AND_GOING = 3
+"""By how much more a block weighs where as many pods leave as come: what is kept whole then will
+be used, and what would have broken it finds room elsewhere before long."""
+
 DRAIN, HOLD, FEW = 2000, 5000, 0.1
 """Weights of draining and of holding a node, by the shares of GPU that such pods ask for beyond
 FEW."""
@@ -70,6 +76,7 @@ class ShadowPrice:
         self.measure = Fragmentation(workload.typical())
         several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
         asked = max(workload.gpu, 1)
+        self.guard = 1 + COMING_AND_GOING * workload.turnover
         self.drain = DRAIN * max(several / asked - FEW, 0)
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
         self._by_capacity: dict[int, tuple[Floats, Floats]] = {}
@@ -118,9 +125,12 @@ class ShadowPrice:
         self, snapshot: Snapshot, request: Request, stakes: Stakes, goods: Ints
     ) -> Floats:
         """What a placement costs those who need blocks."""
-        weight = BLOCK_GPU if request.devices else BLOCK_CPU
-        cost: Floats = np.floor(weight * self.scarce(snapshot).by_stakes(stakes, goods))
-        return cost
+        cost: Floats = self.scarce(snapshot).by_stakes(stakes, goods)
+        return np.floor(self.block_weight(request) * cost)
+
+    def block_weight(self, request: Request) -> float:
+        """What a block weighs that a placement breaks."""
+        return (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
 
     def hold(self, snapshot: Snapshot) -> float:
         """What it costs, in milli, to hold an empty node for the lifetime of a pod."""

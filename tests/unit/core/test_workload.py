@@ -36,6 +36,23 @@ def test_only_the_last_pods_created_count() -> None:
     assert len(arrivals.window) == WINDOW
 
 
+def test_turnover_is_how_many_of_the_pods_remembered_have_left_since() -> None:
+    arrivals = Arrivals()
+    arrivals.left()
+    assert arrivals.turnover == 0
+    for number in range(WINDOW):
+        arrivals.observe(SMALL)
+        if number % 4 == 0:
+            arrivals.left()
+    assert arrivals.turnover == arrivals.workload().turnover == 0.25
+    for _ in range(WINDOW // 2):
+        arrivals.observe(SMALL)
+    assert arrivals.turnover == 0.125
+    for _ in range(2 * WINDOW):
+        arrivals.left()
+    assert arrivals.turnover == 1
+
+
 def test_what_was_seen_survives_a_restart() -> None:
     arrivals = Arrivals()
     for cls in (SMALL, LARGE, SMALL):

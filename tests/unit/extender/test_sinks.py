@@ -249,6 +249,24 @@ def test_a_pod_is_told_once_however_often_it_is_seen(
     assert gpu_sizes(created) == [4]
 
 
+def test_a_pod_that_goes_is_told_once_for_each_of_the_books_seen_or_missed(
+    library: Library,
+) -> None:
+    left: list[str] = []
+    sink = PodSink(library, left=lambda books: left.append(books.names.resource))
+    once = [books.names.resource for books in library]
+    gone, missed = bound("gone"), pod_json("missed", 3)
+    sink.replace([page(PODS, gone, missed, bound("stays"))], 0.0)
+    assert left == []
+    for kind in ("DELETED", "DELETED"):
+        sink.apply(event(PODS, kind, gone))
+    assert left == once
+    sink.replace([page(PODS, bound("stays"))], 0.0)
+    assert left == once * 2
+    sink.apply(event(PODS, "DELETED", pod_json("never-seen", 1)))
+    assert left == once * 2
+
+
 def test_every_pod_after_the_first_list_is_told_bound_or_not_gpu_or_not(
     watching: PodSink, created: list[tuple[str, Request]]
 ) -> None:

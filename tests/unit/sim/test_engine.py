@@ -43,7 +43,7 @@ PODS = [
     *[_pod(5000, 0, 0)] * 3,
     _pod(500, 1, 80, "P4"),
 ]
-WORKLOAD = workload_of_trace(NODES, PODS)
+WORKLOAD = workload_of_trace(NODES, PODS, turnover=0.5)
 
 
 def _steps(seed: int, number: int = 150) -> Iterator[Request | int]:

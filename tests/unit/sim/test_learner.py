@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpushare.core.policies.shadow_price import COMING_AND_GOING, ShadowPrice
 from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
@@ -35,6 +36,18 @@ def test_each_pod_is_placed_by_what_came_before_it(policy: str) -> None:
     placed = [cluster.place(request) for request in COMING]
     assert placed == _placed_one_by_one(policy)
     assert placed.count(None) > 50
+
+
+def test_blocks_are_dearer_once_pods_are_seen_to_leave() -> None:
+    learner = Learner("shadow-price", SIZES, len(NODES))
+    cluster = Cluster(NODES, learner, learner.left)
+    for request in COMING:
+        placed = cluster.place(request)
+        if placed is not None:
+            cluster.release(placed)
+    policy = learner.policy
+    assert isinstance(policy, ShadowPrice)
+    assert policy.guard == 1 + COMING_AND_GOING
 
 
 def test_an_experiment_says_whether_the_policy_learned() -> None:
