@@ -163,7 +163,8 @@ class Learning:
         course.done = self._clock()
         course.took = course.done - start
         classes = len(workload.classes)
-        log.info(Line("policies made anew", pods=seen, classes=classes, s=round(course.took, 2)))
+        line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
+        log.info(Line("policies made anew", **line, s=round(course.took, 2)))
 
     def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
         """The ranking, knowing the kinds that the one before it was asked for last."""

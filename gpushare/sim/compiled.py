@@ -66,6 +66,8 @@ class Prices(NamedTuple):
     worth: Floats
     left_at: Ints
     left: Floats
+    alpha: float
+    mu: float
     drain: float
     hold: float
 

@@ -116,7 +116,7 @@ class FastRanking(Ranking):
         facts, policy = self._fast.ground(snapshot), self._by_stakes
         if policy is None:
             none = _NONE, _NONE, _NO_PRICES, _NONE, _NO_PRICES
-            return Prices(facts.milli, facts.capacity, *none, 0.0, 0.0)
+            return Prices(facts.milli, facts.capacity, *none, 0.0, 0.0, 0.0, 0.0)
         tables = policy.priced(snapshot)
         return Prices(
             facts.milli,
@@ -126,6 +126,8 @@ class FastRanking(Ranking):
             tables.worth,
             tables.left_at,
             tables.left,
+            float(policy.alpha),
+            float(policy.mu),
             float(policy.drain),
             float(policy.hold(snapshot)),
         )

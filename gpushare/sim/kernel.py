@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.shadow_price import ALPHA, BETA, MU, Q
+from gpushare.core.policies.shadow_price import BETA, Q
 from gpushare.core.policies.stranding import MOST_CORES, MOST_DEVICES, STEPS
 from gpushare.core.snapshot import Bools, Ints, Rows
 from gpushare.sim.compiled import Asked, Blocks, Judged, Prices, State, Typical, World, compiled
@@ -149,7 +149,7 @@ def _value(world: World, row: int, fall: int, node: float, lost: float) -> float
     if not len(world.prices.left):
         scale = milli * (-0.001 / world.typical.pods)
         return float(math.floor(100 / (1 + math.exp(fall * scale))))
-    value = fall * (milli * (ALPHA / world.typical.pods)) + node
+    value = fall * (milli * (world.prices.alpha / world.typical.pods)) + node
     return float(math.floor((value - BETA * lost) / Q + 0.5))
 
 
@@ -187,12 +187,12 @@ def _without_gpu(world: World, asked: Asked, row: int, fall: int) -> float:
     milli, cpu = prices.milli[row], state.cpu_free[row]
     rise = _stranded(prices, row, gpu * milli, cpu)
     after = _stranded(prices, row, gpu * milli, cpu - asked.cpu)
-    value = fall * (milli * (ALPHA / world.typical.pods)) + rise - after
+    value = fall * (milli * (world.prices.alpha / world.typical.pods)) + rise - after
     value = math.floor(value / Q + 0.5)
     left = state.cpu_capacity[row] - state.cpu_only[row]
     alone = _stranded(prices, row, whole * milli, left)
     alone -= _stranded(prices, row, whole * milli, left - asked.cpu)
-    value += math.floor(MU * alone / Q + 0.5)
+    value += math.floor(prices.mu * alone / Q + 0.5)
     return float(value - (0.5 * (gpu * milli) / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU))
 
 

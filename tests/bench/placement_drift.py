@@ -42,7 +42,8 @@ class Observed(Cluster):
     """
 
     def __init__(self, inputs: Inputs, seed: int, judge: Judge) -> None:
-        super().__init__(node_order(inputs.nodes, seed), judge)
+        left = judge.left if isinstance(judge, Learner) else None
+        super().__init__(node_order(inputs.nodes, seed), judge, left)
         self.found: list[int] = []
 
     def place(self, request: Request) -> Placement | None:
@@ -110,7 +111,7 @@ class Drift:
             came = [class_of(request_of(pods[place])) for place in window]
             return Learner(self.policy, {node.capacity for node in nodes}, len(nodes), came)
         before, after = (
-            ranking(load_policy(self.policy, workload_of_trace(nodes, inputs.pods)), len(nodes))
+            ranking(load_policy(self.policy, workload_of_trace(nodes, inputs.pods, 1)), len(nodes))
             for inputs in (self.one, self.other)
         )
         return Switched(before, after, change) if name == TOLD else before

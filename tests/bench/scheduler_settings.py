@@ -165,7 +165,8 @@ def _balanced(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
 
 
 def record_of(inputs: Inputs, policy: str, setting: Setting, seed: int, experiment: str) -> Record:
-    made = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods))
+    turnover = float(experiment == "churn")
+    made = load_policy(policy, workload_of_trace(inputs.nodes, inputs.pods, turnover))
     judge = KubeScheduler(ranking(made, len(inputs.nodes)), setting, seed)
     cluster = Cluster(node_order(inputs.nodes, seed), judge)
     measured = {"inflation": _at_100, "churn": _mean_of_time}[experiment](inputs, cluster, seed)

@@ -2,10 +2,10 @@
 
 What a placement takes is priced, and the cheapest wins:
 
-    GPU pods   floor((A dF - B R - dS - drain - hold / (pods + 1)) / Q + 1/2)
-               - floor(THETA P g) - floor(2.5 (1 + 3 t) blocks)
-    others     floor((A dF - dS) / Q + 1/2) + floor(-MU dS0 / Q + 1/2)
-               - floor(125 (1 + 3 t) blocks) - a tie
+    GPU pods   floor(((1 + 3 t) dF / 2 - B R - dS - t drain - t hold / (pods + 1)) / Q + 1/2)
+               - floor(THETA P g) - floor((1 + 3 t) 2.5 blocks)
+    others     floor(((1 + 3 t) dF / 2 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
+               - floor((1 + 3 t) 125 blocks) - a tie
 
 dF is the fall of fragmentation (see `fragmentation`), R the worth that residues of devices lose
 (`residues`), dS the rise of GPU stranded for want of CPU (`stranding`), dS0 the same as if the node
@@ -15,9 +15,13 @@ whole again; hold grows with the part of that share whose pods fit nearly all no
 group makes nodes drain for these, so a placement pays for how much longer it keeps its node from
 being empty. The n pods of a node, each leaving by chance, are gone after 1 + 1/2 + ... + 1/n
 lifetimes, and one more adds 1 / (n + 1). P is the price of the node's group and `blocks` that of
-the blocks broken (`scarcity`), g the GPU asked in devices, and t the share of pods that leave of
-those that come. Pods without GPU go where no GPU is left
+the blocks broken (`scarcity`), g the GPU asked in devices. Pods without GPU go where no GPU is left
 first, then where little CPU is.
+
+t, the workload's turnover, is how many pods leave for each that comes. While a cluster fills (t
+= 0) what is placed stays, and what CPU and residues are worth is all that counts. Where pods come
+and go (t = 1) what breaks a whole device or a block today would soon have found room elsewhere, so
+both are dearer, and what a node will be when its pods have left counts too.
 
 One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
 halved without much change, but for HOLD: half of it is too little.
@@ -39,15 +43,14 @@ from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 
-ALPHA, BETA, Q, MU, THETA = 2, 10, 20, 0.1, 30
+ALPHA, BETA, Q, MU, THETA = 0.5, 10, 20, 0.1, 30
 """Weights of the fall of fragmentation, of residues, the grain, and weights of dS0 and groups."""
 
 BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 """Weights of a block for pods with and without GPU."""
 
 COMING_AND_GOING = 3
-"""By how much more a block weighs where as many pods leave as come: what is kept whole then will
-be used, and what would have broken it finds room elsewhere before long."""
+"""By how much more fragmentation and blocks weigh where as many pods leave as come."""
 
 DRAIN, HOLD, FEW = 2000, 5000, 0.1
 """Weights of draining and of holding a node, by the shares of GPU that such pods ask for beyond
@@ -76,8 +79,10 @@ class ShadowPrice:
         self.measure = Fragmentation(workload.typical())
         several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
         asked = max(workload.gpu, 1)
-        self.guard = 1 + COMING_AND_GOING * workload.turnover
-        self.drain = DRAIN * max(several / asked - FEW, 0)
+        self.turnover = workload.turnover
+        self.guard = 1 + COMING_AND_GOING * self.turnover
+        self.alpha, self.mu = ALPHA * self.guard, MU * self.turnover
+        self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
         self._by_capacity: dict[int, tuple[Floats, Floats]] = {}
         for capacity in workload.capacities:
@@ -94,7 +99,7 @@ class ShadowPrice:
         facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
         fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        value: Floats = fall * (facts.milli.take(rows)[:, None] * (ALPHA / self.measure.pods))
+        value: Floats = fall * (facts.milli.take(rows)[:, None] * (self.alpha / self.measure.pods))
         if request.devices:
             value = self._with_gpu(value, snapshot, rows, request, free)
         else:
@@ -134,7 +139,7 @@ class ShadowPrice:
 
     def hold(self, snapshot: Snapshot) -> float:
         """What it costs, in milli, to hold an empty node for the lifetime of a pod."""
-        return HOLD * max(self.scarce(snapshot).roaming - FEW, 0)
+        return HOLD * max(self.scarce(snapshot).roaming - FEW, 0) * self.turnover
 
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
@@ -171,7 +176,7 @@ class ShadowPrice:
             np.stack([cpu, cpu - request.cpu, alone, alone - request.cpu]),
         )
         value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + 0.5)
-        value += np.floor(MU * (left[2] - left[3]) / Q + 0.5)
+        value += np.floor(self.mu * (left[2] - left[3]) / Q + 0.5)
         value -= 0.5 * gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
         return np.broadcast_to(value[:, None], free.shape)
 

@@ -24,6 +24,7 @@ WORKLOAD = workload_of(
         PodClass(cpu=1000): 20,
     },
     capacities=(8,),
+    turnover=1.0,
 )
 """Pods as small clusters see them: shares of a device, whole devices, several, and none."""
 

@@ -93,8 +93,12 @@ def test_devices_that_are_each_in_a_best_pair_need_not_be_one(
 
 @pytest.mark.parametrize(
     ("workload", "best"),
-    [(workload_of({WHOLE: 4, LARGE: 1}), "b"), (workload_of({WHOLE: 1}), "a")],
-    ids=["pods of a whole node come", "none come"],
+    [
+        (workload_of({WHOLE: 4, LARGE: 1}, turnover=1), "b"),
+        (workload_of({WHOLE: 4, LARGE: 1}), "a"),
+        (workload_of({WHOLE: 1}, turnover=1), "a"),
+    ],
+    ids=["pods of a whole node come", "no pod leaves", "none come"],
 )
 def test_shadow_price_leaves_alone_the_node_that_could_be_empty_sooner(
     workload: Workload, best: str
@@ -113,7 +117,7 @@ def test_shadow_price_leaves_alone_the_node_that_could_be_empty_sooner(
 
 
 def test_nodes_are_held_only_for_large_pods_that_nearly_all_nodes_will_do_for() -> None:
-    policy = ShadowPrice(workload_of({WHOLE: 4, LARGE: 1}))
+    policy = ShadowPrice(workload_of({WHOLE: 4, LARGE: 1}, turnover=1))
     equal = [node(f"n{index:02}", 16, 16, 16, 16, cpu=8000) for index in range(10)]
     assert policy.hold(Cluster(tuple(equal)).snapshot()) > 0
     assert policy.hold(Cluster((*equal, node("small", 16, cpu=8000))).snapshot()) > 0
