@@ -52,9 +52,12 @@ BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 COMING_AND_GOING = 3
 """By how much more fragmentation and blocks weigh where as many pods leave as come."""
 
-DRAIN, HOLD, FEW = 2000, 5000, 0.1
-"""Weights of draining and of holding a node, by the shares of GPU that such pods ask for beyond
-FEW."""
+DRAIN, FEW = 2000, 0.1
+"""Weight of draining, by the share of GPU beyond FEW that pods of several devices ask for."""
+
+HOLD, HARDLY_ANY = 60000, 0.04
+"""Weight of holding a node, by the share of GPU beyond HARDLY_ANY that pods of several devices ask
+for which nearly all nodes will do for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -139,7 +142,7 @@ class ShadowPrice:
 
     def hold(self, snapshot: Snapshot) -> float:
         """What it costs, in milli, to hold an empty node for the lifetime of a pod."""
-        return HOLD * max(self.scarce(snapshot).roaming - FEW, 0) * self.turnover
+        return HOLD * max(self.scarce(snapshot).roaming - HARDLY_ANY, 0) * self.turnover
 
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
