@@ -91,6 +91,17 @@ def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
     assert [workload.pods for workload in maker.asked[1:]] == [50]
 
 
+def test_policies_are_made_for_the_share_of_pods_that_leave(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    create(learning, books, 50)
+    for _ in range(20):
+        learning.left(books)
+    learning.tick()
+    assert [workload.turnover for workload in maker.asked] == [0, 0.4]
+
+
 def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
     learning: Learning, books: Books, maker: Maker
 ) -> None:
