@@ -63,6 +63,7 @@ class _Assumption:
     """A bind of ours that no watch has shown yet."""
 
     token: int  # a new one with every doubt, so that what was read before does not settle it
+    node: str  # where it was sent
     since: float
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
@@ -225,7 +226,7 @@ class Ledger:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
             self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
             self._assumptions[ref.uid] = _Assumption(
-                next(self._tokens), now, stamps={stamp}, sent=allocation.shares
+                next(self._tokens), allocation.node, now, stamps={stamp}, sent=allocation.shares
             )
 
     def landed(self, uid: str, now: float) -> None:
@@ -414,8 +415,8 @@ class Ledger:
             if entry is None or entry.state is not State.ASSUMED:
                 self._assumptions.pop(uid, None)
             elif uid not in self._assumptions:
-                doubtful = _Assumption(next(self._tokens), now, in_flight=False, suspect=True)
-                self._assumptions[uid] = doubtful
+                doubt = _Assumption(next(self._tokens), entry.node, now, False, suspect=True)
+                self._assumptions[uid] = doubt
 
     def correct(self, pod: ObservedPod) -> None:
         """Charge a bound pod that is not charged where and as much as the API server shows.
@@ -513,16 +514,16 @@ class Ledger:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
         entry = self._entries[pod.ref.uid]
         self._take(entry.ref.uid)
-        here = pod.node == entry.node
-        # A read may have shown it edited before the watch shows it as it was bound.
         sent = assumption.sent or entry.placement
-        if here and (pod.placement == sent or (pod.stamp and pod.stamp in assumption.stamps)):
+        known = pod.placement == sent or (pod.stamp and pod.stamp in assumption.stamps)
+        confirmed = entry.landed and entry.placement == sent
+        if pod.node == assumption.node and (known or confirmed):
             placement = sent
-        elif here and (entry.landed or pod.placement == entry.placement):
-            placement = entry.placement
         else:
+            # The watch has the last word: a read may have shown it edited since it was bound.
             placement = pod.placement
-            self._alarm("bound_by_another", pod)
+            if (pod.node, placement) != (entry.node, entry.placement):
+                self._alarm("bound_by_another", pod)
         self._put(_entry(pod, placement, state))
 
     def _alarm(self, kind: str, pod: ObservedPod) -> None:

@@ -142,6 +142,21 @@ def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edit
     assert ledger.snapshot().used.tolist() == [[0, 4]]
 
 
+def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edited(
+    ledger: Ledger,
+) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ledger.node_changed(node("gpu-b", 16, 16))
+    ref = PodRef("default", "p", "p")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
+    ledger.doubt("p", 1)
+    bound = replace(_pod("p", Request(4, 1), place="gpu-b"), placement=None, stamp="other")
+    ledger.settle("p", ledger.token("p"), replace(bound, placement=((1, 4),)), 4)
+    assert ledger.snapshot().used.tolist() == [[0, 0], [0, 4]]
+    ledger.pod_changed(bound)
+    assert ledger.snapshot().used.tolist() == [[0, 0], [4, 4]]
+
+
 @pytest.mark.parametrize("ledger", [Pairing.ON], indirect=True)
 def test_filter_sees_what_waits_for_the_device_plugin(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
