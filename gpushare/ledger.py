@@ -415,8 +415,9 @@ class Ledger:
             if entry is None or entry.state is not State.ASSUMED:
                 self._assumptions.pop(uid, None)
             elif uid not in self._assumptions:
-                doubt = _Assumption(next(self._tokens), entry.node, now, False, suspect=True)
-                self._assumptions[uid] = doubt
+                self._assumptions[uid] = _Assumption(
+                    next(self._tokens), entry.node, now, in_flight=False, suspect=True
+                )
 
     def correct(self, pod: ObservedPod) -> None:
         """Charge a bound pod that is not charged where and as much as the API server shows.

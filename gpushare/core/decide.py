@@ -122,10 +122,9 @@ def _valued(
         worth = ranking.at(snapshot, rows[pinned], request)
         values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
     fits = values > -np.inf
-    if not fits.any():
-        return places[:0], values[:0], 0
-    if not fits.all():
-        places, rows, values = places[fits], rows[fits], values[fits]
+    places, rows, values = places[fits], rows[fits], values[fits]
+    if not len(places):
+        return places, values, 0
     ties = np.flatnonzero(values == values.max())
     return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 
