@@ -38,7 +38,7 @@ class PodClass:
 @dataclass(frozen=True, slots=True)
 class Workload:
     """How many pods there were of each class; capacities: units of the kinds of device there are;
-    turnover: how many pods leave for each that comes, 0 while a cluster fills, at most 1.
+    turnover: how many pods leave for each that is placed, 0 while a cluster fills, at most 1.
 
     The classes rise, and none is there twice. A policy prepares for the capacities when it is made;
     one that is not named here costs time when it is first met, and changes no answer.
@@ -94,14 +94,15 @@ def class_of(request: Request) -> PodClass:
 
 class Arrivals:
     """The classes of the last pods created, each pod told once, in the order of their creation, and
-    how many pods have left meanwhile.
+    how many pods were placed and have left meanwhile.
     """
 
     def __init__(self, window: Iterable[PodClass] = (), seen: int = 0) -> None:
         self._window = deque(window, WINDOW)
         self._counts = Counter(self._window)
         self.seen = max(seen, len(self._window))
-        # How many pods had been seen when each of these left.
+        # How many pods had been seen when each of these was placed, or left.
+        self._placed: deque[int] = deque(maxlen=WINDOW)
         self._left: deque[int] = deque(maxlen=WINDOW)
 
     @property
@@ -120,16 +121,19 @@ class Arrivals:
         self._counts[cls] += 1
         self.seen += 1
 
-    def left(self) -> None:
-        """A pod has gone, whatever its class."""
-        self._left.append(self.seen)
+    def moved(self, by: int) -> None:
+        """A pod has been placed (by: 1), or one that had been has gone (-1), whatever its class."""
+        (self._placed if by > 0 else self._left).append(self.seen)
 
     @property
     def turnover(self) -> float:
-        """Pods that have left for each that is remembered, at most 1."""
-        remembered = len(self._window)
-        left = sum(seen > self.seen - remembered for seen in self._left)
-        return min(left / max(remembered, 1), 1.0)
+        """Pods that have left for each that was placed, at most 1, while those remembered came.
+
+        What fits nowhere and waits is not placed: it would hide that all others come and go.
+        """
+        since = self.seen - len(self._window)
+        placed, left = (sum(seen > since for seen in all_) for all_ in (self._placed, self._left))
+        return min(left / max(placed, 1), 1.0)
 
     def workload(self, capacities: Iterable[int] = ()) -> Workload:
         """The classes seen, with their counts."""

@@ -91,10 +91,10 @@ class Learning:
         with self._counting:
             self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
 
-    def left(self, books: Books) -> None:
-        """A pod has gone, of which the books had been told."""
+    def moved(self, books: Books, by: int) -> None:
+        """A pod has been placed (by: 1), or one that had been has gone (-1)."""
         with self._counting:
-            self._courses[books.names.resource].learned.arrivals.left()
+            self._courses[books.names.resource].learned.arrivals.moved(by)
 
     def start(self) -> None:
         """Begin to make policies, in a thread."""

@@ -77,7 +77,7 @@ class Extender:
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
         self._learning = Learning(self._library, make_policies)
-        told = PodSink(self._library, self._learning.created, self._learning.left)
+        told = PodSink(self._library, self._learning.created, self._learning.moved)
         self._gate = _gate(settings, self._client, self._library, followed, told)
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)

@@ -22,8 +22,8 @@ log = logging.getLogger("gpushare.watch")
 Created = Callable[[Books, Request], None]
 """Told of a pod that was created: the books, and what it asks of their resource."""
 
-Left = Callable[[Books], None]
-"""Told of a pod that has gone, for each of the books."""
+Moved = Callable[[Books, int], None]
+"""Told, for each of the books, of a pod that has come to a node (1), or gone from it (-1)."""
 
 
 class NodeSink:
@@ -66,31 +66,33 @@ class PodSink:
     """Pods that have not ended; one that ends arrives as DELETED, because the watch selects by
     phase.
 
-    created: told of each pod that comes into being, once, for each of the books. Pods that run
-    already when the first list is read came before. left: told of each that has gone.
+    created: told of each pod that comes into being, once, for each of the books; moved: of each
+    that comes to a node, and when it goes. Pods that run already when the first list is read came
+    before.
     """
 
     def __init__(
-        self, library: Library, created: Created | None = None, left: Left | None = None
+        self, library: Library, created: Created | None = None, moved: Moved | None = None
     ) -> None:
         self._library = library
         self._created = created
-        self._left = left
-        self._known: set[str] = set()
+        self._moved = moved
+        # Whether each pod is on a node.
+        self._known: dict[str, bool] = {}
         self._listed = False
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         """Take over all pods."""
         del started
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
-        listed = set(unread)
+        listed = self._as_known(unread)
         for books in self._library:
             odd: set[str] = set(unread)
             pods = _observed((pod for page in pages for pod in page.items), books, odd)
             books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
-            listed |= odd
-        for _ in self._known - listed:
-            self._tell_left()
+            listed = self._as_known(odd) | listed
+        for uid in self._known.keys() - listed.keys():
+            self._tell_gone(uid)
         self._known, self._listed = listed, True
 
     def apply(self, event: Event[Pod]) -> None:
@@ -102,34 +104,43 @@ class PodSink:
         elif event.kind == "DELETED":
             self._gone((event.object.metadata and event.object.metadata.uid) or "")
         else:
-            seen: set[str] = set()
+            seen: dict[str, bool] = {}
             for books in self._library:
-                pods = _observed((event.object,), books, seen)
+                odd: set[str] = set()
+                pods = _observed((event.object,), books, odd)
                 for pod in self._told(pods, books, seen):
                     books.ledger.pod_changed(pod)
+                seen = self._as_known(odd) | seen
             self._known |= seen
 
     def _told(
-        self, pods: Iterable[ObservedPod], books: Books, seen: set[str]
+        self, pods: Iterable[ObservedPod], books: Books, seen: dict[str, bool]
     ) -> Iterator[ObservedPod]:
-        """The pods, each put into `seen`, and those that are new to us told as created."""
+        """The pods, each put into `seen`, and told of where they are new or have come to a node."""
         for pod in pods:
             uid = pod.ref.uid
-            seen.add(uid)
+            seen[uid] = bool(pod.node)
             new = uid not in self._known and (self._listed or not pod.node)
             if new and self._created is not None:
                 self._created(books, pod.request)
+            came = pod.node and self._listed and not self._known.get(uid)
+            if came and self._moved is not None:
+                self._moved(books, 1)
             yield pod
 
-    def _tell_left(self) -> None:
+    def _as_known(self, uids: Iterable[str]) -> dict[str, bool]:
+        """These pods, on a node where that was known of them."""
+        return {uid: self._known.get(uid, False) for uid in uids}
+
+    def _tell_gone(self, uid: str) -> None:
+        """Where it was on a node."""
         for books in self._library:
-            if self._left is not None:
-                self._left(books)
+            if self._known.get(uid) and self._moved is not None:
+                self._moved(books, -1)
 
     def _gone(self, uid: str) -> None:
-        if uid in self._known:
-            self._known.discard(uid)
-            self._tell_left()
+        self._tell_gone(uid)
+        self._known.pop(uid, None)
         for books in self._library:
             books.ledger.pod_gone(uid)
 

@@ -106,15 +106,15 @@ def ranking(policy: Policy, nodes: int) -> Ranking:
 class Cluster:
     """Nodes in their order, what is placed on them, and a judge of where to place.
 
-    left: told of every pod that leaves.
+    moved: told 1 for every pod that is placed, -1 for every one that leaves.
     """
 
     def __init__(
-        self, nodes: Sequence[TraceNode], judge: Judge, left: Callable[[], None] | None = None
+        self, nodes: Sequence[TraceNode], judge: Judge, moved: Callable[[int], None] | None = None
     ) -> None:
         self.view = _empty(nodes)
         self.judge = judge
-        self._left = left
+        self._moved = moved
         self.capacity = int(self.view.capacity.sum())
         self.allocated = 0
 
@@ -158,8 +158,6 @@ class Cluster:
     def release(self, placement: Placement) -> None:
         """The pod is gone: give back all it held."""
         self._count(placement, -1)
-        if self._left is not None:
-            self._left()
 
     def _count(self, placement: Placement, sign: int) -> None:
         row, devices, request = placement
@@ -175,6 +173,8 @@ class Cluster:
         else:
             view.cpu_only[row] += sign * request.cpu
         view.changed(row)
+        if self._moved is not None:
+            self._moved(sign)
 
 
 def _empty(nodes: Sequence[TraceNode]) -> LiveSnapshot:

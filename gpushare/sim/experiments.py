@@ -145,7 +145,7 @@ def _cluster(
         return Cluster(ordered, Dice(seed))
     if options.workload == LEARNED:
         learner = Learner(policy, workload.capacities, len(nodes))
-        return Cluster(ordered, learner, learner.left)
+        return Cluster(ordered, learner, learner.moved)
     return Cluster(ordered, ranking(load_policy(policy, workload), len(nodes)))
 
 

@@ -38,9 +38,9 @@ class Learner:
         self._learned.arrivals.observe(class_of(request))
         return self._ranking.judged(snapshot, request)
 
-    def left(self) -> None:
-        """A pod has left."""
-        self._learned.arrivals.left()
+    def moved(self, by: int) -> None:
+        """A pod has been placed (by: 1), or has left (-1)."""
+        self._learned.arrivals.moved(by)
 
     @property
     def policy(self) -> Policy:

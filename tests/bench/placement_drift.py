@@ -42,8 +42,8 @@ class Observed(Cluster):
     """
 
     def __init__(self, inputs: Inputs, seed: int, judge: Judge) -> None:
-        left = judge.left if isinstance(judge, Learner) else None
-        super().__init__(node_order(inputs.nodes, seed), judge, left)
+        moved = judge.moved if isinstance(judge, Learner) else None
+        super().__init__(node_order(inputs.nodes, seed), judge, moved)
         self.found: list[int] = []
 
     def place(self, request: Request) -> Placement | None:

@@ -56,7 +56,7 @@ class Wired(Verbs):
         self.pods = Reflector(
             self._client,
             ListWatch("/api/v1/pods", PODS, _LIVE, timing),
-            PodSink(library, self.learning.created, self.learning.left),
+            PodSink(library, self.learning.created, self.learning.moved),
         )
         self.maps = Reflector(
             self._client, ListWatch(_MAPS, CONFIG_MAPS, timing=timing), UnhealthySink(library)

@@ -36,21 +36,36 @@ def test_only_the_last_pods_created_count() -> None:
     assert len(arrivals.window) == WINDOW
 
 
-def test_turnover_is_how_many_of_the_pods_remembered_have_left_since() -> None:
-    arrivals = Arrivals()
-    arrivals.left()
-    assert arrivals.turnover == 0
-    for number in range(WINDOW):
+def come(arrivals: Arrivals, pods: int) -> None:
+    """So many come, every second of them is placed, and every fourth one leaves."""
+    for number in range(pods):
         arrivals.observe(SMALL)
+        if number % 2 == 0:
+            arrivals.moved(1)
         if number % 4 == 0:
-            arrivals.left()
-    assert arrivals.turnover == arrivals.workload().turnover == 0.25
-    for _ in range(WINDOW // 2):
-        arrivals.observe(SMALL)
-    assert arrivals.turnover == 0.125
+            arrivals.moved(-1)
+
+
+def test_turnover_is_how_many_pods_left_for_each_that_was_placed() -> None:
+    arrivals = Arrivals()
+    arrivals.moved(-1)
+    assert arrivals.turnover == 0
+    come(arrivals, WINDOW)
+    assert arrivals.turnover == arrivals.workload().turnover == 0.5
     for _ in range(2 * WINDOW):
-        arrivals.left()
+        arrivals.moved(-1)
     assert arrivals.turnover == 1
+
+
+def test_turnover_forgets_with_the_pods_that_are_forgotten() -> None:
+    arrivals = Arrivals()
+    come(arrivals, WINDOW)
+    for _ in range(WINDOW - 1):
+        arrivals.observe(SMALL)
+        arrivals.moved(1)
+    assert arrivals.turnover == 0
+    arrivals.moved(-1)
+    assert arrivals.turnover == 1 / (WINDOW - 1)
 
 
 def test_what_was_seen_survives_a_restart() -> None:

@@ -97,7 +97,9 @@ def test_policies_are_made_for_the_share_of_pods_that_leave(
     learning.tick()
     create(learning, books, 50)
     for _ in range(20):
-        learning.left(books)
+        learning.moved(books, 1)
+    for _ in range(8):
+        learning.moved(books, -1)
     learning.tick()
     assert [workload.turnover for workload in maker.asked] == [0, 0.4]
 

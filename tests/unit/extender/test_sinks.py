@@ -249,22 +249,36 @@ def test_a_pod_is_told_once_however_often_it_is_seen(
     assert gpu_sizes(created) == [4]
 
 
-def test_a_pod_that_goes_is_told_once_for_each_of_the_books_seen_or_missed(
+def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     library: Library,
 ) -> None:
-    left: list[str] = []
-    sink = PodSink(library, left=lambda books: left.append(books.names.resource))
-    once = [books.names.resource for books in library]
-    gone, missed = bound("gone"), pod_json("missed", 3)
-    sink.replace([page(PODS, gone, missed, bound("stays"))], 0.0)
-    assert left == []
+    told: list[tuple[str, int]] = []
+    sink = PodSink(library, moved=lambda books, by: told.append((books.names.resource, by)))
+    resources = [books.names.resource for books in library]
+    came, went = [(name, 1) for name in resources], [(name, -1) for name in resources]
+    stays, waits = bound("stays"), pod_json("waits", 3)
+    sink.replace([page(PODS, bound("runs"), bound("missed"), stays, waits)], 0.0)
+    assert told == []
     for kind in ("DELETED", "DELETED"):
-        sink.apply(event(PODS, kind, gone))
-    assert left == once
-    sink.replace([page(PODS, bound("stays"))], 0.0)
-    assert left == once * 2
+        sink.apply(event(PODS, kind, bound("runs")))
+    assert told == went
+    sink.replace([page(PODS, stays, waits)], 0.0)
+    assert told == went * 2
+    for kind in ("MODIFIED", "MODIFIED", "DELETED"):
+        sink.apply(event(PODS, kind, bound("waits")))
+    assert told == went * 2 + came + went
+    sink.replace([page(PODS, stays, bound("new"))], 0.0)
+    assert told == went * 2 + came + went + came
+
+
+def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: Library) -> None:
+    told: list[int] = []
+    sink = PodSink(library, moved=lambda books, by: told.append(by))
+    sink.replace([page(PODS, pod_json("waits", 3), pod_json("given-up", 3))], 0.0)
+    sink.apply(event(PODS, "DELETED", pod_json("waits", 3)))
     sink.apply(event(PODS, "DELETED", pod_json("never-seen", 1)))
-    assert left == once * 2
+    sink.replace([page(PODS)], 0.0)
+    assert told == []
 
 
 def test_every_pod_after_the_first_list_is_told_bound_or_not_gpu_or_not(

@@ -40,7 +40,7 @@ def test_each_pod_is_placed_by_what_came_before_it(policy: str) -> None:
 
 def test_blocks_are_dearer_once_pods_are_seen_to_leave() -> None:
     learner = Learner("shadow-price", SIZES, len(NODES))
-    cluster = Cluster(NODES, learner, learner.left)
+    cluster = Cluster(NODES, learner, learner.moved)
     for request in COMING:
         placed = cluster.place(request)
         if placed is not None:
