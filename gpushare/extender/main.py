@@ -30,6 +30,7 @@ from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.budgets import Budgets
 from gpushare.extender.events import NoRecords, Recorder
+from gpushare.extender.garbage import Garbage
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.learning import Learning
@@ -92,6 +93,7 @@ class Extender:
             shown=self._gate.shown,
             tell=self._notices.books_wrong,
         )
+        self._garbage = Garbage()
         self._ready_since = math.inf
         self._service = service = Service(
             self._library,
@@ -114,6 +116,7 @@ class Extender:
     def start(self) -> None:
         """Start the threads; connections to the API server are open before this is ready."""
         sys.setswitchinterval(_SWITCH_INTERVAL)
+        self._garbage.start(time.monotonic())
         if not self._settings.any_cpu:
             _keep_to_one_cpu()
         self._health.start()
@@ -153,6 +156,7 @@ class Extender:
                     self._warm()
                 self._gate.tick()
                 self._binder.settle_overdue()
+                self._garbage.tick(self._beat)
                 self._tick(not self._gate.not_ready())
             except Exception:
                 # The thread must go on: without it a charge in doubt would stay for ever.

@@ -1,8 +1,9 @@
 """What making policies anew costs the requests meanwhile, and what a new kind of request costs.
 
-Two extenders of the same cluster (5,000 nodes of 8 devices, half full), one at a time, in turn: one
-makes its policies anew without a pause, the other never does. Compare within one run only. Run as
-`python -m tests.bench.learning [POLICY]`; about three minutes.
+One extender of 5,000 nodes of 8 devices, half full, is asked by one client, one call at a time. It
+makes its policies anew for a while, then not for a while, and so on, and says when: the machine's
+own moods come over both alike. Run as `python -m tests.bench.learning [POLICY [SECONDS]]`, by
+default of shadow-price and for two minutes.
 """
 
 import contextlib
@@ -11,7 +12,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,18 @@ from tests.bench.speed import _KUBECONFIG, free_port, pod, process, verb, wait_f
 from tests.bench.speed_api_server import node_name
 
 _NODES = 5000
-_RUNS = 3
-_SECONDS = 15.0
-_KINDS = 33
-"""By run, which has to end before 150 s: the API server of this bench never says a word."""
+_KINDS = 16
+"""Known ones; as many as a ranking learns of before it is used."""
+_NEW_EVERY = 20
+"""Calls from one new kind to the next."""
+_REST = 1.5
+"""Seconds from one making to the next; one takes about as long."""
+_SECONDS = 120.0
+"""At most 140: the API server of this bench never says a word, and is given up then."""
+_UNTOLD = ""
 
 _SERVE = """
-import sys
+import sys, time
 from gpushare.core.workload import Arrivals, PodClass
 from gpushare.extender import learning
 
@@ -37,6 +42,7 @@ whole = [PodClass(8000 * n + c, 16, n, (), n * 2**35) for n in (1, 2, 4, 8)
          for c in range(0, 8000, 1000) for _ in range(40 // n)]
 plain = [PodClass(cpu=c, memory=2**32) for c in range(1000, 32000, 1000) for _ in range(10)]
 window = (shares + whole + plain) * 2
+told, rest = open(sys.argv[1], "a", buffering=1), float(sys.argv[2])
 
 class Restless(learning.Learning):
     def __init__(self, *args):
@@ -44,93 +50,109 @@ class Restless(learning.Learning):
         for course in self._courses.values():
             course.learned.arrivals = Arrivals(window)
 
-learning.SPACING, learning._EARLY = 1e9, 0
-if sys.argv[1] == "refitting":
-    learning._LOOK_EVERY = 0.02
-    learning._Course.is_due = lambda course, now: True
+    def _renew(self, course):
+        begin = time.monotonic()
+        super()._renew(course)
+        end = course.tried = time.monotonic()
+        print(begin, end, file=told)
+
+learning._LOOK_EVERY = 0.05
+learning._Course.is_due = lambda course, now: now > course.tried + rest
 learning.Learning = Restless
 from gpushare.cli.main import main
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[3:]))
 """
+
+Taken = list[tuple[str, float, float]]
+"""Of each call what it was, when it began, by the clock, and how many milliseconds it took."""
 
 
 @contextlib.contextmanager
-def api_server() -> Iterator[Path]:
+def api_server(folder: Path) -> Iterator[Path]:
     """A kubeconfig for the cluster."""
     options = {"nodes": _NODES, "devices": 8, "units": 16, "delay_ms": 0}
     options |= {"pods": 10_000, "gpu_pods": 10_000}
     port = free_port()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "kubeconfig"
-        path.write_text(_KUBECONFIG.format(port=port))
-        api = ("-m", "tests.bench.speed_api_server", str(port), json.dumps(options))
-        with process(*api):
-            wait_for(port)
-            yield path
+    path = folder / "kubeconfig"
+    path.write_text(_KUBECONFIG.format(port=port))
+    with process("-m", "tests.bench.speed_api_server", str(port), json.dumps(options)):
+        wait_for(port)
+        yield path
 
 
 @contextlib.contextmanager
-def extender(kind: str, policy: str, kubeconfig: Path) -> Iterator[tuple[int, int]]:
-    """Its ports: for the verbs, and for probes."""
+def extender(policy: str, kubeconfig: Path, told: Path) -> Iterator[tuple[int, int]]:
+    """Its ports: for the verbs, and for probes. told: where it says when it made policies."""
     port, health = free_port(), free_port()
     listen = ("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}")
     serve = ("serve", "--leadership", "off", "--policy", policy, "--log-level", "warning")
-    with process("-c", _SERVE, kind, *serve, *listen, "--kubeconfig", str(kubeconfig)):
+    apart = ("-c", _SERVE, str(told), str(_REST))
+    with process(*apart, *serve, *listen, "--kubeconfig", str(kubeconfig)):
         wait_ready(health)
         yield port, health
 
 
-def asked(client: Blocking, message: bytes) -> float:
-    """Milliseconds."""
-    took = client.ask(message)
-    if took is None:
-        raise SystemExit("no answer")
-    return took
-
-
-def ask_all(port: int) -> dict[str, list[float]]:
-    """Milliseconds by call."""
+def ask_all(port: int, seconds: float) -> Taken:
+    """Filter and prioritize of known kinds in turn, and now and then prioritize of a new one."""
     names = [node_name(number) for number in range(_NODES)]
-    client = Blocking(port, 30)
-    known = [{"Pod": pod("known", 1 + index), "NodeNames": names} for index in range(4)]
-    samples: dict[str, list[float]] = defaultdict(list)
+    client, taken = Blocking(port, 30), Taken()
 
-    def ask(title: str, name: str, body: dict[str, Any]) -> None:
-        samples[title].append(asked(client, verb(name, body)))
+    def ask(name: str, body: dict[str, Any], title: str = _UNTOLD) -> None:
+        message, begin = verb(name, body), time.monotonic()
+        took = client.ask(message)
+        if took is None:
+            raise SystemExit("no answer")
+        taken.append((title, begin, took))
 
-    for body in known:
-        ask("first of its kind", "prioritize", body)
-    time.sleep(5)  # the quiet one makes its policies once, as soon as it can
-    begin, turn = time.monotonic(), 0
-    while time.monotonic() < begin + _SECONDS:
+    def learn_known() -> None:
+        """None has been pushed out by a new one, and all are among the last asked for."""
+        for body in known:
+            ask("prioritize", body)
+
+    known = [of_kind(number, names) for number in range(_KINDS)]
+    learn_known()
+    turn, end = 0, time.monotonic() + seconds
+    while time.monotonic() < end:
         turn += 1
         for name in ("filter", "prioritize"):
-            ask(name, name, known[turn % len(known)])
-    for turn in range(_KINDS):
-        fresh = pod("new", 2)
-        fresh["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{1000 + turn}m"
-        ask("prioritize, new kind", "prioritize", {"Pod": fresh, "NodeNames": names})
-    return samples
+            ask(name, known[turn % _KINDS], name)
+        if turn % _NEW_EVERY == 0:
+            ask("prioritize", of_kind(_KINDS + turn, names), "prioritize, new kind")
+            learn_known()
+    return [call for call in taken if call[0] != _UNTOLD]
 
 
-def bench(policy: str) -> None:
-    samples: dict[tuple[str, str], list[float]] = defaultdict(list)
-    figures: dict[str, list[str]] = defaultdict(list)
-    with api_server() as kubeconfig:
-        for _ in range(_RUNS):
-            for kind in ("quiet", "refitting"):
-                with extender(kind, policy, kubeconfig) as (port, health):
-                    for name, taken in ask_all(port).items():
-                        samples[name, kind] += taken
-                    figures[kind].append(made_anew(health))
+def of_kind(number: int, names: list[str]) -> dict[str, Any]:
+    """What is asked for a pod that asks for so much CPU."""
+    asking = pod("pod", 1 + number % 4)
+    asking["spec"]["containers"][0]["resources"]["requests"]["cpu"] = f"{1000 + number}m"
+    return {"Pod": asking, "NodeNames": names}
+
+
+def bench(policy: str, seconds: str = str(_SECONDS)) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder, told = Path(name), Path(name) / "told"
+        with (
+            api_server(folder) as kubeconfig,
+            extender(policy, kubeconfig, told) as (port, health),
+        ):
+            taken = ask_all(port, float(seconds))
+            made = made_anew(health)
+        spans = [tuple(map(float, line.split())) for line in told.read_text().splitlines()]
+    samples: dict[tuple[str, str], list[float]] = {}
+    for title, begin, took in taken:
+        # One that goes on when the last call is over has not said so.
+        now = any(begin < until and begin + took / 1000 > since for since, until in spans)
+        if begin < spans[-1][1]:
+            when = "while policies are made" if now else "at rest"
+            samples.setdefault((title, when), []).append(took)
     print(f"\n{policy}, {_NODES} nodes of 8 devices; ms over HTTP, one call at a time")
-    print(f"{'':24}{'':12}{'n':>6}{'p50':>8}{'p99':>8}{'max':>8}")
-    for (name, kind), taken in sorted(samples.items()):
-        row = summary(taken, 0, 1)
+    print(f"{'':48}{'n':>6}{'p50':>8}{'p99':>8}{'max':>8}")
+    for (title, when), some in sorted(samples.items()):
+        row = summary(some, 0, 1)
         values = "".join(f"{row[key]:8.2f}" for key in ("p50", "p99", "max"))
-        print(f"{name:24}{kind:12}{len(taken):6}{values}")
-    for kind, texts in figures.items():
-        print(*(f"{kind:12}{text}" for text in texts), sep="\n")
+        print(f"{title:24}{when:24}{len(some):6}{values}")
+    print(made)
 
 
 def made_anew(health: int) -> str:
@@ -142,4 +164,4 @@ def made_anew(health: int) -> str:
 
 
 if __name__ == "__main__":
-    bench(sys.argv[1] if len(sys.argv) > 1 else "device-bestfit")
+    bench(*(sys.argv[1:] or ("shadow-price",)))
