@@ -76,8 +76,8 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 def score_nodes(
     snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
-) -> dict[str, int]:
-    """1..10 by name for each name (each once) that scores, the best first; the others score 0.
+) -> dict[int, list[str]]:
+    """The names (each once) by score, from 10 down to 1; those that are in none score 0.
 
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
     policy knows. The others share 0..9 by their values; nodes that do not fit score 0.
@@ -86,12 +86,16 @@ def score_nodes(
     if not len(places):
         return {}
     low, high = float(values.min()), float(values[best])
-    scores = np.zeros(len(names), dtype=np.int64)
-    scores[places] = (values - low) * ((BEST - 1) / (high - low) if high > low else 0)
-    scores[places[best]] = BEST
-    listed = scores.tolist()
-    found = {names[places[best]]: BEST}
-    found.update(compress(zip(names, listed, strict=True), listed))
+    scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
+    scores[best] = BEST
+    order = np.argsort(-scores, kind="stable")  # of bytes: it counts them, and compares none
+    listed = list(map(names.__getitem__, places[order].tolist()))
+    counts = np.bincount(scores, minlength=BEST + 1).tolist()
+    found, start = {}, 0
+    for score in range(BEST, 0, -1):
+        if counts[score]:
+            found[score] = listed[start : start + counts[score]]
+            start += counts[score]
     return found
 
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.core.decide import Verdict, best_node, filter_nodes, score_nodes
+from gpushare.core.decide import BEST, Verdict, best_node, filter_nodes, score_nodes
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.victims import Preemptor, Victims
@@ -257,7 +257,7 @@ class Service:
         books, request = asked
         snapshot = books.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, books.ranking(request))
-        best = next(iter(scores), "-")
+        best = scores[BEST][0] if scores else "-"
         line = {"pod": _name(args), "units": request.units, "nodes": len(args.names), "best": best}
         return Answer(encode_priorities(scores), "scored", line)
 

@@ -128,7 +128,8 @@ class KubeScheduler:
             sums += _balanced(snapshot, rows, request)
         if to_us and self._setting.weight:
             names = [snapshot.names[row] for row in rows.tolist()]
-            points = score_nodes(snapshot, names, request, self._judge)
+            scored = score_nodes(snapshot, names, request, self._judge)
+            points = {name: score for score, some in scored.items() for name in some}
             given = np.array([points.get(name, 0) for name in names])
             sums += given * (_POINT * self._setting.weight)
         return int(self._rng.choice(rows[sums == sums.max()]))

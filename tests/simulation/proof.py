@@ -1,6 +1,7 @@
 """`python -m tests.simulation.proof`: many stories, all mutants, every order, and what came of it.
 
---seeds FROM:TO   these stories alone, on all cores; a failing one is printed, made short
+--seeds FROM:TO   these stories alone, on all cores; a failing one is printed, made short;
+                  Ctrl-C ends them early, and what was told until then counts
 --ci              what every change has to pass: orders, mutants, 5,000 stories
 --replay SEED     one story in words
 --record          keep the outcome in runs.json, and write the figures into docs/reliability.md
@@ -8,6 +9,7 @@
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections import Counter
@@ -17,6 +19,8 @@ from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+
+from tqdm import tqdm
 
 from tests.figures import RELIABILITY, commit, record, renew
 from tests.simulation.figures import figures
@@ -64,7 +68,7 @@ def main(argv: Sequence[str]) -> int:
     first, after = asked.seeds or (0, CI_SEEDS)
     run = Run(commit(), datetime.now(UTC).isoformat(timespec="minutes"), first, after, asked.steps)
     good = True
-    with ProcessPoolExecutor(asked.jobs) as pool:
+    with ProcessPoolExecutor(asked.jobs, initializer=_ignore_interrupts) as pool:
         whole = asked.ci or (asked.seeds is None and asked.mutants is None)
         orders = pool.submit(_orders) if whole else None
         if whole or asked.mutants is not None:
@@ -72,7 +76,7 @@ def main(argv: Sequence[str]) -> int:
         if asked.mutants is None:
             good &= _stories(pool, run, asked.jobs)
         if orders is not None:
-            good &= orders.result()
+            good = good and orders.result()
     if asked.record:
         renew(RELIABILITY, "the simulation", figures(record(_RUNS, asdict(run))))
     return 0 if good else 1
@@ -114,12 +118,26 @@ def _hunt(name: str, steps: int) -> _Hunted:
     return _Hunted(mutant.fault, name, found.seeds, found.error)
 
 
+def _ignore_interrupts() -> None:
+    """Ctrl-C is for the process that waits."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
-    began = time.monotonic()
+    began, asked = time.monotonic(), run.after
     fired: Counter[str] = Counter()
-    for errors, some in pool.map(partial(_tell, steps=run.steps), _chunks(run.first, run.after)):
-        fired += some
-        run.violations |= errors
+    chunks = list(_chunks(run.first, asked))
+    told = zip(chunks, pool.map(partial(_tell, steps=run.steps), chunks), strict=True)
+    run.after = run.first
+    with tqdm(total=asked - run.first, unit="story", disable=None, leave=False) as bar:
+        try:
+            for (start, run.after), (errors, some) in told:
+                fired += some
+                run.violations |= errors
+                bar.update(run.after - start)
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            print(f"ended early, at seed {run.after}")
     run.seconds, run.cores, run.fired = round(time.monotonic() - began, 1), jobs, dict(fired)
     count = run.after - run.first
     for seed, error in list(run.violations.items())[:3]:
@@ -130,7 +148,7 @@ def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
         f" {len(run.violations)} violations, {sum(fired.values()):,} faults of {len(fired)} kinds,"
         f" {run.seconds:.0f} s ({count * run.steps / max(run.seconds, 0.1):,.0f} steps/s)"
     )
-    return not run.violations
+    return not run.violations and run.after == asked
 
 
 def _tell(seeds: tuple[int, int], steps: int) -> tuple[dict[int, str], Counter[str]]:

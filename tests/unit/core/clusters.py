@@ -173,3 +173,8 @@ def has_room(view: Snapshot, allocation: Allocation) -> bool:
         view.open[row, device] and view.free[row, device] >= units
         for device, units in allocation.shares
     )
+
+
+def by_name(names: Mapping[int, Sequence[str]]) -> dict[str, int]:
+    """The score of each name."""
+    return {name: score for score, some in names.items() for name in some}

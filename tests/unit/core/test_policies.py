@@ -47,7 +47,7 @@ def test_each_policy_prefers_what_its_name_says(
 ) -> None:
     view, ranking = THREE.snapshot(), Ranking(POLICIES[policy])
     assert best_node(view, THREE.names, request_, ranking) == best
-    assert score_nodes(view, THREE.names, request_, ranking)[best] == 10
+    assert score_nodes(view, THREE.names, request_, ranking)[10] == [best]
     assert place(view, best, request_, Ranking(POLICIES[policy])).devices == devices
 
 

@@ -187,10 +187,18 @@ def test_an_error_is_an_answer_too() -> None:
 
 
 def test_priorities_are_a_bare_array_of_integers() -> None:
-    assert encode_priorities({"a": 10, "b": 0}) == (
-        b'[{"Host":"a","Score":10},{"Host":"b","Score":0}]'
+    assert encode_priorities({10: ["a"], 3: ["c", "b"]}) == (
+        b'[{"Host":"a","Score":10},{"Host":"c","Score":3},{"Host":"b","Score":3}]'
     )
     assert encode_priorities({}) == b"[]"
+
+
+@given(
+    st.dictionaries(st.integers(0, 10), st.lists(st.text(st.characters(codec="utf-8")), min_size=1))
+)
+def test_priorities_can_be_read_whatever_the_names(names: dict[int, list[str]]) -> None:
+    every = [{"Host": name, "Score": score} for score, some in names.items() for name in some]
+    assert json.loads(encode_priorities(names)) == every
 
 
 def test_a_bind_answer_is_its_error() -> None:
