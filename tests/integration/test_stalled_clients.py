@@ -146,7 +146,8 @@ def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start
         os.kill(worker, signal.SIGSTOP)  # so that the next things come in one turn of its loop
         stalled.enter_context(server.connect())
         for client in waiting[1:]:
-            client.sendall(b"O")
+            with contextlib.suppress(ConnectionError):  # dropped too, while the first request ended
+                client.sendall(b"O")
         os.kill(worker, signal.SIGCONT)
         assert seconds_of_a_request(server) < _PROMPT_S
         assert worker_pid(server) == worker
