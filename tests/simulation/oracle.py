@@ -41,8 +41,9 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Decision:
-    """What a process knew when it decided where a pod goes."""
+    """What a process knew when it decided where a pod goes; number: of how many it is the last."""
 
+    number: int
     shares: dict[int, int]
     rooms: dict[int, int]
     shown: frozenset[str]
@@ -60,6 +61,7 @@ class Oracle:
     known: dict[str, Known] = field(default_factory=dict)
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     stamps: set[tuple[str, int]] = field(default_factory=set)
+    _decided: int = 0
     _seen: int = 1
     _checked: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -90,7 +92,9 @@ class Oracle:
         if not entry.in_doubt and not self._may_land_already(replica, uid):
             rooms = {device: known.room(node, device) for device in shares}
             shown = frozenset(known.pods)
-            self.decisions[replica.identity, uid] = Decision(shares, rooms, shown)
+            self._decided += 1
+            decision = Decision(self._decided, shares, rooms, shown)
+            self.decisions[replica.identity, uid] = decision
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
         entry = replica.ledger.standing(uid)
@@ -113,12 +117,25 @@ class Oracle:
             raise Violation(f"S4 {pod.uid} is bound without a decision: {body}")
         node = body["target"]["name"]
         for device, units in decision.shares.items():
-            held = self._held(node, device, pod.by, decision)
-            if held + units > decision.rooms[device]:
+            last = self._last_decided(node, device, decision)
+            held = self._held(node, device, pod.by, last)
+            if held + units > last.rooms[device]:
                 raise Violation(
                     f"S1 {pod.uid} is given {units} units on {node}/{device}:"
-                    f" {held} of {decision.rooms[device]} were held"
+                    f" {held} of {last.rooms[device]} were held"
                 )
+
+    def _last_decided(self, node: str, device: int, decision: Decision) -> Decision:
+        """Of this decision and those by which units are held there, the one made last.
+
+        It had to reckon with all the others, and with the devices as they had become by then.
+        """
+        made = [decision]
+        for pod in self.pods.values():
+            by_it = self.decisions.get((pod.by, pod.uid))
+            if by_it and pod.node == node and not pod.ended and device in by_it.shares:
+                made.append(by_it)
+        return max(made, key=lambda each: each.number)
 
     def _judge_leader(self, by: Client, pod: PodTruth) -> None:
         for other in self.replicas:
