@@ -2,9 +2,9 @@
 
 What a placement takes is priced, and the cheapest wins:
 
-    GPU pods   floor(((1 + 3 t) dF / 2 - B R - dS - t drain - t hold / (pods + 1)) / Q + 1/2)
+    GPU pods   floor(((1 + 7 t) dF / 4 - B R - dS - t drain - t hold / (pods + 1)) / Q + 1/2)
                - floor(THETA P g) - floor((1 + 3 t) 2.5 blocks)
-    others     floor(((1 + 3 t) dF / 2 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
+    others     floor(((1 + 7 t) dF / 4 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
                - floor((1 + 3 t) 125 blocks) - a tie
 
 dF is the fall of fragmentation (see `fragmentation`), R the worth that residues of devices lose
@@ -43,14 +43,14 @@ from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 
-ALPHA, BETA, Q, MU, THETA = 0.5, 10, 20, 0.1, 30
+ALPHA, BETA, Q, MU, THETA = 0.25, 10, 20, 0.1, 30
 """Weights of the fall of fragmentation, of residues, the grain, and weights of dS0 and groups."""
 
 BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 """Weights of a block for pods with and without GPU."""
 
-COMING_AND_GOING = 3
-"""By how much more fragmentation and blocks weigh where as many pods leave as come."""
+MORE_FRAGMENTATION, MORE_BLOCKS = 7, 3
+"""How much more they weigh, in times of their weight, where as many pods leave as come."""
 
 DRAIN, FEW = 2000, 0.1
 """Weight of draining, by the share of GPU beyond FEW that pods of several devices ask for."""
@@ -83,8 +83,9 @@ class ShadowPrice:
         several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
         asked = max(workload.gpu, 1)
         self.turnover = workload.turnover
-        self.guard = 1 + COMING_AND_GOING * self.turnover
-        self.alpha, self.mu = ALPHA * self.guard, MU * self.turnover
+        self.guard = 1 + MORE_BLOCKS * self.turnover
+        self.alpha = ALPHA * (1 + MORE_FRAGMENTATION * self.turnover)
+        self.mu = MU * self.turnover
         self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
         self._by_capacity: dict[int, tuple[Floats, Floats]] = {}

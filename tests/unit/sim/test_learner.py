@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.policies.shadow_price import COMING_AND_GOING, ShadowPrice
+from gpushare.core.policies.shadow_price import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
@@ -47,7 +47,7 @@ def test_blocks_are_dearer_once_pods_are_seen_to_leave() -> None:
             cluster.release(placed)
     policy = learner.policy
     assert isinstance(policy, ShadowPrice)
-    assert policy.guard == 1 + COMING_AND_GOING
+    assert policy.guard == 1 + MORE_BLOCKS
 
 
 def test_an_experiment_says_whether_the_policy_learned() -> None:
