@@ -246,16 +246,21 @@ class Ledger:
                 assumption.token = next(self._tokens)
                 self._entries[uid] = replace(self._entries[uid], in_doubt=True)
 
-    def resume(self, uid: str, now: float, stamp: str = "") -> bool:
-        """Whether the caller may send the same binding again: it is in doubt, nobody else does."""
+    def resume(self, uid: str, node: str, now: float, stamp: str = "") -> Shares | None:
+        """The devices of the binding that the caller may now send again, None where it may not.
+
+        It must be in doubt, sent to this node, and nobody else sending it.
+        """
         with self._lock:
-            assumption = self._assumptions.get(uid)
-            if assumption is None or assumption.in_flight or not self._entries[uid].in_doubt:
-                return False
+            assumption, entry = self._assumptions.get(uid), self._entries.get(uid)
+            if assumption is None or entry is None or assumption.in_flight or not entry.in_doubt:
+                return None
+            if entry.node != node or entry.placement is None:
+                return None
             assumption.in_flight, assumption.since = True, now
             assumption.token = next(self._tokens)
             assumption.stamps.add(stamp)
-            return True
+            return entry.placement
 
     def token(self, uid: str) -> int:
         """The token to read the pod under, see settle; -1 where nothing is assumed for it."""

@@ -8,8 +8,8 @@ Pods of several devices count eightfold. Where they are rarer than expected litt
 where they are commoner than expected a small cluster has no whole node left when they come. Ten
 empty nodes of 8 devices, filled with pods of the traces default and multigpu50 (16 seeds, errors of
 0.4 to 1.3), in points of GPU allocated above device-bestfit when 100 % has arrived: with nothing
-expected +1.0 and -1.0, with the trace as it is +2.7 and -2.9, with this +2.1 and 0.0; had it known
-the pods, +2.5 and +0.4. No pod is expected to leave: with turnover 1 it was +1.6 and -0.8.
+expected +1.0 and -1.0, with the trace as it is +2.1 and -2.4, with this +2.0 and +0.6; had it known
+the pods, +2.3 and +0.7. No pod is expected to leave: with turnover 1 it was +1.4 and -0.7.
 """
 
 from collections import Counter

@@ -145,7 +145,7 @@ class Bind:
             return Answer(f"pod {self.ref} is gone", "gone")
         if pod.node:
             return self._bound_to(pod.node)
-        return self._unbound(books.ledger, now, leads_until)
+        return self._unbound(self.asked, now, leads_until)
 
     def written(self, error: ApiError | None, now: float) -> Step:
         """The step after the Binding was posted; error None where the API server took it."""
@@ -264,38 +264,37 @@ class Bind:
             return Answer(f"pod {self.ref}: {self.refusal}", "refused")
         return self._in_doubt(f"it cannot be read either: {error}")
 
-    def _unbound(self, ledger: Ledger, now: float, leads_until: float) -> Step:
+    def _unbound(self, asked: Asked, now: float, leads_until: float) -> Step:
         """The pod reads as unbound: what that says of the binding we sent depends on its answer."""
         if self.phase is Phase.CONFLICT:
             return Answer(f"pod {self.ref}: {self.refusal}", "refused")
         if self.phase is Phase.READ_BACK:
             return self._in_doubt("it reads as not bound so far")
-        return self._send_again(ledger, now, leads_until)
+        return self._send_again(asked, now, leads_until)
 
-    def _send_again(self, ledger: Ledger, now: float, leads_until: float) -> Step:
+    def _send_again(self, asked: Asked, now: float, leads_until: float) -> Step:
         """The scheduler asks again for a bind in doubt: the same Binding once more is no second
         one.
 
         Both carry the same devices, and the second to arrive is refused with 409.
         """
-        entry = ledger.standing(self.ref.uid)
-        if entry is None:  # the read has settled it: nothing is charged, nothing can land
+        books, request = asked
+        ledger = books.ledger
+        if ledger.standing(self.ref.uid) is None:
+            # The read has settled it: nothing is charged, nothing can land.
             return self._send(now, leads_until)
-        if self.asked is None or entry.placement is None:
-            return Answer(
-                f"pod {self.ref}: an earlier bind was just settled, try again", "in_flight"
-            )
         if leads_until < now + BUDGET:
             return Answer("this gpushare extender does not lead (any more)", "not_leading")
-        if not ledger.resume(self.ref.uid, now, str(self.stamp)):
+        # While we read, the doubt may have been settled, and another bind begun to another node.
+        placement = ledger.resume(self.ref.uid, self.node, now, str(self.stamp))
+        if placement is None:
             return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
         self.again = True
-        books, request = self.asked
         snapshot = ledger.snapshot()
-        row, first = snapshot.row.get(self.node), entry.placement[0][0]
+        row, first = snapshot.row.get(self.node), placement[0][0]
         known = row is not None and first < snapshot.capacity.shape[1]
         capacity = int(snapshot.capacity[row, first]) if known else 0
-        devices, units = zip(*entry.placement, strict=True)
+        devices, units = zip(*placement, strict=True)
         allocation = Allocation(self.node, devices, units)
         self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
         return WriteBinding(self.ref, self.node, self.annotations)

@@ -142,7 +142,7 @@ class Life:
         charge = self.books.standing(post.uid) if post else None
         if post is None or charge is None or charge.placement != post.allocation.shares:
             return
-        if self.books.resume(post.uid, self.world.now):
+        if self.books.resume(post.uid, post.allocation.node, self.world.now):
             self.world.posts.append(Post(post.uid, post.allocation, self.world.now))
 
     def read_the_overdue(self) -> None:

@@ -70,7 +70,7 @@ class Script:
             "assume": self._assume,
             "landed": lambda words, now: self._ledger.landed(words[0], now),
             "doubt": lambda words, now: self._ledger.doubt(words[0], now),
-            "resume": lambda words, now: [f"{self._ledger.resume(words[0], now)}"],
+            "resume": lambda words, now: [f"{self._resume(words[0], now)}"],
             "forget": lambda words, _: self._ledger.forget(words[0]),
             "overdue": self._overdue,
             "settle": self._settle,
@@ -113,6 +113,10 @@ class Script:
             placement=_shares(pod.request, devices) if devices else None,
             assigned="assigned" in rest,
         )
+
+    def _resume(self, uid: str, now: float) -> bool:
+        entry = self._ledger.standing(uid)
+        return self._ledger.resume(uid, entry.node if entry else "", now) is not None
 
     def _assume(self, words: list[str], now: float) -> None:
         name, size, _, where = words

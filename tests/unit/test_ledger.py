@@ -119,7 +119,8 @@ def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_a
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0, stamp="7")
     ledger.doubt("p", 1)
-    assert ledger.resume("p", 2, "8")
+    assert ledger.resume("p", "gpu-b", 2, "8") is None
+    assert ledger.resume("p", "gpu-a", 2, "8") == ((0, 4),)
     ledger.doubt("p", 3)
     edited = replace(_pod("p", Request(4, 1), place="gpu-a"), placement=None, stamp=stamp)
     ledger.settle("p", ledger.token("p"), edited, 4)

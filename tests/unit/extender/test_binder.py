@@ -307,6 +307,19 @@ def test_a_pod_that_is_bound_while_it_is_read_is_not_bound_again(desk: Desk) -> 
     assert (answer.reason, desk.standing()) == ("in_flight", "bound m:?")
 
 
+def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_again(
+    desk: Desk,
+) -> None:
+    bind = desk.in_doubt().bind()
+    reading = desk.start(bind)
+    desk.now += HOLD
+    desk.ledger.settle(REF.uid, desk.ledger.token(REF.uid), None, desk.now)
+    assert desk.run(desk.bind("m"), [LOST, UNBOUND]).reason == "in_doubt"
+    answer = desk.reply(bind, reading, UNBOUND)
+    assert isinstance(answer, Answer)
+    assert (answer.reason, desk.standing()) == ("in_flight", "doubt m:0")
+
+
 def test_what_was_read_before_a_list_came_does_not_settle(desk: Desk) -> None:
     bind = desk.bind()
     step = desk.reply(bind, desk.start(bind), LOST)
