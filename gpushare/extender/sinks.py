@@ -85,12 +85,12 @@ class PodSink:
         """Take over all pods."""
         del started
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
-        listed = self._as_known(unread)
+        listed: dict[str, bool] = {}
         for books in self._library:
             odd: set[str] = set(unread)
             pods = _observed((pod for page in pages for pod in page.items), books, odd)
             books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
-            listed = self._as_known(odd) | listed
+            self._keep(odd, listed)
         for uid in self._known.keys() - listed.keys():
             self._tell_gone(uid)
         self._known, self._listed = listed, True
@@ -110,7 +110,7 @@ class PodSink:
                 pods = _observed((event.object,), books, odd)
                 for pod in self._told(pods, books, seen):
                     books.ledger.pod_changed(pod)
-                seen = self._as_known(odd) | seen
+                self._keep(odd, seen)
             self._known |= seen
 
     def _told(
@@ -128,9 +128,10 @@ class PodSink:
                 self._moved(books, 1)
             yield pod
 
-    def _as_known(self, uids: Iterable[str]) -> dict[str, bool]:
-        """These pods, on a node where that was known of them."""
-        return {uid: self._known.get(uid, False) for uid in uids}
+    def _keep(self, odd: Iterable[str], seen: dict[str, bool]) -> None:
+        """Put pods that could not be read into `seen` as they were known."""
+        for uid in odd:
+            seen.setdefault(uid, self._known.get(uid, False))
 
     def _tell_gone(self, uid: str) -> None:
         """Where it was on a node."""

@@ -6,9 +6,9 @@ own moods come over both alike. Run as `python -m tests.bench.learning [POLICY [
 default of shadow-price and for two minutes.
 """
 
+import argparse
 import contextlib
 import json
-import sys
 import tempfile
 import time
 import urllib.request
@@ -24,12 +24,11 @@ _NODES = 5000
 _KINDS = 16
 """Known ones; as many as a ranking learns of before it is used."""
 _NEW_EVERY = 20
-"""Calls from one new kind to the next."""
+"""Turns from one new kind to the next."""
 _REST = 1.5
-"""Seconds from one making to the next; one takes about as long."""
+"""Seconds from one making to the next; one takes twice as long."""
 _SECONDS = 120.0
 """At most 140: the API server of this bench never says a word, and is given up then."""
-_UNTOLD = ""
 
 _SERVE = """
 import sys, time
@@ -97,20 +96,20 @@ def ask_all(port: int, seconds: float) -> Taken:
     names = [node_name(number) for number in range(_NODES)]
     client, taken = Blocking(port, 30), Taken()
 
-    def ask(name: str, body: dict[str, Any], title: str = _UNTOLD) -> None:
+    def ask(name: str, body: dict[str, Any], title: str = "") -> None:
         message, begin = verb(name, body), time.monotonic()
         took = client.ask(message)
         if took is None:
             raise SystemExit("no answer")
         taken.append((title, begin, took))
 
-    def learn_known() -> None:
-        """None has been pushed out by a new one, and all are among the last asked for."""
+    def ask_known() -> None:
+        """So that none has been pushed out by a new one, and all are among the last asked for."""
         for body in known:
             ask("prioritize", body)
 
     known = [of_kind(number, names) for number in range(_KINDS)]
-    learn_known()
+    ask_known()
     turn, end = 0, time.monotonic() + seconds
     while time.monotonic() < end:
         turn += 1
@@ -118,8 +117,8 @@ def ask_all(port: int, seconds: float) -> Taken:
             ask(name, known[turn % _KINDS], name)
         if turn % _NEW_EVERY == 0:
             ask("prioritize", of_kind(_KINDS + turn, names), "prioritize, new kind")
-            learn_known()
-    return [call for call in taken if call[0] != _UNTOLD]
+            ask_known()
+    return [call for call in taken if call[0]]
 
 
 def of_kind(number: int, names: list[str]) -> dict[str, Any]:
@@ -129,14 +128,14 @@ def of_kind(number: int, names: list[str]) -> dict[str, Any]:
     return {"Pod": asking, "NodeNames": names}
 
 
-def bench(policy: str, seconds: str = str(_SECONDS)) -> None:
+def bench(policy: str, seconds: float) -> None:
     with tempfile.TemporaryDirectory() as name:
         folder, told = Path(name), Path(name) / "told"
         with (
             api_server(folder) as kubeconfig,
             extender(policy, kubeconfig, told) as (port, health),
         ):
-            taken = ask_all(port, float(seconds))
+            taken = ask_all(port, seconds)
             made = made_anew(health)
         spans = [tuple(map(float, line.split())) for line in told.read_text().splitlines()]
     samples: dict[tuple[str, str], list[float]] = {}
@@ -164,4 +163,8 @@ def made_anew(health: int) -> str:
 
 
 if __name__ == "__main__":
-    bench(*(sys.argv[1:] or ("shadow-price",)))
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("policy", nargs="?", default="shadow-price")
+    parser.add_argument("seconds", nargs="?", type=float, default=_SECONDS)
+    given = parser.parse_args()
+    bench(given.policy, given.seconds)

@@ -131,10 +131,11 @@ def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
     run.after = run.first
     with tqdm(total=asked - run.first, unit="story", disable=None, leave=False) as bar:
         try:
-            for (start, run.after), (errors, some) in told:
+            for (start, after), (errors, some) in told:
                 fired += some
                 run.violations |= errors
-                bar.update(run.after - start)
+                run.after = after
+                bar.update(after - start)
         except KeyboardInterrupt:
             pool.shutdown(cancel_futures=True)
             print(f"ended early, at seed {run.after}")
