@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from gpushare.errors import (
@@ -71,26 +72,29 @@ LEASE_FAULTS = (
     "late",
     "again-late",
 )
-_BEFORE = {
-    "reset": ApiUnavailable("connection reset", 0),
-    "unreachable": ApiUnreachable("connection refused", 0),
-    "410": ApiGone("410 the version is gone", 410),
-    "409": ApiConflict("409 the object has been modified", 409),
-    **{code: ApiUnavailable(f"{code} on order", int(code)) for code in ("500", "503")},
+_Errors = Mapping[str, Callable[[], ApiError]]
+"""Each is made anew: one that is raised again keeps the frames of all stories it was raised in."""
+
+_BEFORE: _Errors = {
+    "reset": partial(ApiUnavailable, "connection reset", 0),
+    "unreachable": partial(ApiUnreachable, "connection refused", 0),
+    "410": partial(ApiGone, "410 the version is gone", 410),
+    "409": partial(ApiConflict, "409 the object has been modified", 409),
+    **{code: partial(ApiUnavailable, f"{code} on order", int(code)) for code in ("500", "503")},
     **{
-        code: ApiError(f"{code} on order", int(code))
+        code: partial(ApiError, f"{code} on order", int(code))
         for code in ("401", "403", "404", "422", "429")
     },
 }
-_AFTER = {
-    "reply-reset": ApiUnavailable("connection reset", 0),
-    "504-applied": ApiUnavailable("504 on order", 504),
-    "500-applied": ApiUnavailable("500 on order", 500),
+_AFTER: _Errors = {
+    "reply-reset": partial(ApiUnavailable, "connection reset", 0),
+    "504-applied": partial(ApiUnavailable, "504 on order", 504),
+    "500-applied": partial(ApiUnavailable, "500 on order", 500),
 }
-_LATE = {
-    "late": ApiUnavailable("connection reset", 0),
-    "late-504": ApiUnavailable("504 on order", 504),
-    "very-late": ApiUnavailable("connection reset", 0),
+_LATE: _Errors = {
+    "late": partial(ApiUnavailable, "connection reset", 0),
+    "late-504": partial(ApiUnavailable, "504 on order", 504),
+    "very-late": partial(ApiUnavailable, "connection reset", 0),
 }
 
 
@@ -193,11 +197,11 @@ class Network:
         if fault == "silent":
             return None
         if fault in _BEFORE:
-            return _BEFORE[fault]
+            return _BEFORE[fault]()
         if fault in ("late", "late-silent", "late-504", "very-late"):
             longest = 60.0 if fault == "very-late" else seconds_allowed(request.query)
             self.late.append(Late(request, request.sent + longest))
-            return _LATE.get(fault)
+            return _LATE[fault]() if fault in _LATE else None
         answer = self.serve(request)
         if fault == "twice":
             return self.serve(request)
@@ -207,7 +211,7 @@ class Network:
             return answer[: len(answer) // 2]
         if fault == "reply-lost":
             return None
-        return _AFTER.get(fault, answer)
+        return _AFTER[fault]() if fault in _AFTER else answer
 
     def deliver(self, request: Request) -> None:
         """The answer has come: the client goes on."""
