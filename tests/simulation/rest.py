@@ -150,7 +150,7 @@ def _bind(world: World, pod: PodTruth) -> None:
     for _ in range(_ATTEMPTS):
         replica = _wait(world)
         cards = world.kubelets.cards
-        could = [name for name in sorted(cards) if _fits(world, pod, name, cards[name])]
+        could = [name for name in sorted(cards) if _fits(world, replica, pod, name)]
         record = world.server.registry.get(PODS, NAMESPACE, pod.name)
         names = json.dumps(sorted(cards)).encode()
         body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), names)
@@ -181,15 +181,16 @@ def _call(world: World, replica: Replica, answers: list[bytes], work: Callable[[
     world.judge()
 
 
-def _fits(world: World, pod: PodTruth, node: str, cards: Cards) -> bool:
+def _fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
     """Whether the pod surely fits on a node where nothing odd has happened."""
     pairing = world.setting.shape.pairing
     kubelets = world.kubelets
+    cards = kubelets.cards[node]
     if node in kubelets.muddled or node in kubelets.forged or pod.forged:
         return False
     if pairing is Pairing.ON or (pairing is Pairing.AUTO and cards.plugin != "own"):
         return False
-    closed = world.oracle.known[world.replicas[0].identity].closed.get(node, frozenset())
+    closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
     for other in world.oracle.pods.values():
         if other.node != node or other.ended:
