@@ -17,6 +17,9 @@ from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot
 HOST_BOUND = 2**48
 """CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
 
+_ROWS = 64
+"""Nodes there is room for at first; doubled whenever it is used up."""
+
 
 class Charge(NamedTuple):
     """What one pod takes from a node. placement None: its whole request from every device."""
@@ -63,14 +66,14 @@ class Tally:
         self.row: dict[str, int] = {}
         self._specs: list[NodeSpec | None] = []
         self._empty_rows: list[int] = []
-        self._capacity = np.zeros((0, 1), dtype=np.int64)
-        self._used = np.zeros((0, 1), dtype=np.int64)
-        self._healthy = np.zeros((0, 1), dtype=bool)
+        self._capacity = np.zeros((_ROWS, 1), dtype=np.int64)
+        self._used = np.zeros((_ROWS, 1), dtype=np.int64)
+        self._healthy = np.zeros((_ROWS, 1), dtype=bool)
         # Columns: cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
-        self._host = np.zeros((0, 5), dtype=np.int64)
-        self._kinds = np.zeros((0, KINDS), dtype=np.int16)
-        self._closed = np.zeros(0, dtype=np.int8)
-        self._changed = np.zeros(0, dtype=np.int64)
+        self._host = np.zeros((_ROWS, 5), dtype=np.int64)
+        self._kinds = np.zeros((_ROWS, KINDS), dtype=np.int16)
+        self._closed = np.zeros(_ROWS, dtype=np.int8)
+        self._changed = np.zeros(_ROWS, dtype=np.int64)
         self._layout: _Layout | None = None
         self._last: Snapshot | None = None
 
@@ -265,9 +268,8 @@ class Tally:
         row = len(self._specs)
         self._specs.append(None)
         if row == len(self._used):
-            more = max(64, row)
             self._capacity, self._used, self._healthy, self._host, self._kinds = (
-                np.pad(array, ((0, more), (0, 0)))
+                np.pad(array, ((0, row), (0, 0)))
                 for array in (
                     self._capacity,
                     self._used,
@@ -276,8 +278,8 @@ class Tally:
                     self._kinds,
                 )
             )
-            self._closed = np.pad(self._closed, (0, more))
-            self._changed = np.pad(self._changed, (0, more))
+            self._closed = np.pad(self._closed, (0, row))
+            self._changed = np.pad(self._changed, (0, row))
         return row
 
     def _widen(self, devices: int) -> None:

@@ -3,12 +3,12 @@
 Routes, codes and the life of the server; nothing else. What requests mean is `rest.py`'s.
 """
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
@@ -124,7 +124,7 @@ def _response(answer: Answer) -> Response:
 
 
 def _refusal(error: StatusError) -> Response:
-    body = json.dumps(error.body())
+    body = msgspec.json.encode(error.body())
     response = Response(body, error.code, content_type="application/json")
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)

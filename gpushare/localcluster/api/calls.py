@@ -3,10 +3,11 @@
 Knows the shape of Kubernetes URLs and nothing of sockets or of what the verbs do.
 """
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import Protocol
+
+import msgspec
 
 from gpushare.localcluster.api.objects import Object
 from gpushare.localcluster.api.resources import NAMESPACES, Resource, find
@@ -73,11 +74,7 @@ class Answer:
 
 def json_answer(body: Object, status: int = 200) -> Answer:
     """Return an answer that is one JSON object."""
-    return Answer(status, json.dumps(body, separators=(",", ":")).encode())
-
-
-def _no_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not JSON")
+    return Answer(status, msgspec.json.encode(body))
 
 
 def decode(body: bytes) -> object:
@@ -88,7 +85,7 @@ def decode(body: bytes) -> object:
 
     """
     try:
-        found: object = json.loads(body, parse_constant=_no_constant)
+        found: object = msgspec.json.decode(body)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body of the request is not JSON: {error}") from error
     return found

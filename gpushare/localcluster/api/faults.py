@@ -5,13 +5,14 @@ request and may give a `Fault`; its parts combine, in the order delay, refuse or
 """
 
 import io
-import json
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
+
+import msgspec
 
 from gpushare.localcluster.api.httpserver import ConnectionDropped, Environ, StartResponse, WsgiApp
 from gpushare.localcluster.api.status import StatusError
@@ -200,7 +201,7 @@ def _refuse(refusal: Refusal, start_response: StartResponse) -> Iterable[bytes]:
     error = StatusError(
         refusal.code, refusal.reason, "a fault on order", retry_after=refusal.retry_after
     )
-    body = json.dumps(error.body()).encode()
+    body = msgspec.json.encode(error.body())
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     if refusal.retry_after is not None:
         headers.append(("Retry-After", str(refusal.retry_after)))

@@ -5,8 +5,9 @@ registry.
 """
 
 import base64
-import json
 from bisect import bisect_right
+
+import msgspec
 
 from gpushare.localcluster.api import tables
 from gpushare.localcluster.api.calls import JSON, Answer, Call, Target
@@ -32,7 +33,7 @@ def encoder(resource: Resource) -> Encode:
 
 def encode(body: Object) -> bytes:
     """Return compact JSON."""
-    return json.dumps(body, separators=(",", ":")).encode()
+    return msgspec.json.encode(body)
 
 
 def selection(target: Target, call: Call) -> Test | None:
@@ -126,7 +127,7 @@ def _exact_version(registry: Registry, call: Call) -> int | None:
 
 
 def _token(version: int, key: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(json.dumps([version, *key]).encode()).decode()
+    return base64.urlsafe_b64encode(msgspec.json.encode([version, *key])).decode()
 
 
 def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
@@ -134,7 +135,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
     if not token:
         return None, None
     try:
-        version, namespace, name = json.loads(base64.urlsafe_b64decode(token))
+        version, namespace, name = msgspec.json.decode(base64.urlsafe_b64decode(token))
         return int(version), (str(namespace), str(name))
     except (ValueError, TypeError) as error:
         raise bad_request("continue key is not valid") from error

@@ -3,11 +3,12 @@
 Knows identity, versions and JSON; nothing of where records are kept.
 """
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
+
+import msgspec
 
 from gpushare.localcluster.api.objects import Object, metadata, name_of, namespace_of
 
@@ -40,7 +41,7 @@ class Record:
     def encoded(self) -> bytes:
         """Return the object as compact JSON."""
         if self._encoded is None:
-            self._encoded = json.dumps(self.body, separators=(",", ":")).encode()
+            self._encoded = msgspec.json.encode(self.body)
         return self._encoded
 
 

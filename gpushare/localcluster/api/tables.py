@@ -3,9 +3,10 @@
 Pure. Knows the form of `meta.k8s.io/v1` Table; what stands in the cells is said in `columns.py`.
 """
 
-import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
+
+import msgspec
 
 from gpushare.localcluster.api.columns import Column, columns
 from gpushare.localcluster.api.objects import Object, metadata
@@ -42,7 +43,7 @@ def row_encoder(
 
     def encode(record: Record) -> bytes:
         one = table(resource, [record], record.version, clock(), include=include)
-        return json.dumps(one, separators=(",", ":")).encode()
+        return msgspec.json.encode(one)
 
     return encode
 

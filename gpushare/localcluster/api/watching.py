@@ -4,10 +4,11 @@
 loop around it that waits, sends bookmarks, and ends with its client, its time, or its server.
 """
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+
+import msgspec
 
 from gpushare.localcluster.api.calls import Connection
 from gpushare.localcluster.api.objects import Object, with_metadata
@@ -100,7 +101,7 @@ class Watch:
 
 def event_line(kind: str, body: Object) -> bytes:
     """Return a line of a watch that is about no stored object (BOOKMARK, ERROR)."""
-    return json.dumps({"type": kind, "object": body}, separators=(",", ":")).encode() + b"\n"
+    return msgspec.json.encode({"type": kind, "object": body}) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

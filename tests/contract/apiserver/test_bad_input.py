@@ -15,7 +15,17 @@ def is_refusal(reply: Reply, *codes: int) -> bool:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"{", b"[]", b'"x"', b"{} {}", b"\xff\xfe", b'{"a": NaN}', b"[" * 100_000],
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'"x"',
+        b"{} {}",
+        b"\xff\xfe",
+        b'{"a": NaN}',
+        b'{"a": "\\ud800"}',
+        b"[" * 100_000,
+    ],
 )
 def test_a_body_that_is_no_json_object_is_a_bad_request(
     api: Api, namespace: str, raw: bytes
