@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-import msgspec
 from flask import Flask, Response, request
 from werkzeug.exceptions import HTTPException
 
@@ -22,7 +21,7 @@ from gpushare.localcluster.api.httpserver import (
     HttpServer,
     StartResponse,
 )
-from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.objects import Object, to_json
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.rest import Rest
@@ -124,7 +123,7 @@ def _response(answer: Answer) -> Response:
 
 
 def _refusal(error: StatusError) -> Response:
-    body = msgspec.json.encode(error.body())
+    body = to_json(error.body())
     response = Response(body, error.code, content_type="application/json")
     if error.retry_after is not None:
         response.headers["Retry-After"] = str(error.retry_after)

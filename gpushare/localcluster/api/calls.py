@@ -7,9 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-import msgspec
-
-from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.objects import Object, from_json, to_json
 from gpushare.localcluster.api.resources import NAMESPACES, Resource, find
 from gpushare.localcluster.api.status import bad_request, no_such_path
 
@@ -74,7 +72,7 @@ class Answer:
 
 def json_answer(body: Object, status: int = 200) -> Answer:
     """Return an answer that is one JSON object."""
-    return Answer(status, msgspec.json.encode(body))
+    return Answer(status, to_json(body))
 
 
 def decode(body: bytes) -> object:
@@ -85,10 +83,9 @@ def decode(body: bytes) -> object:
 
     """
     try:
-        found: object = msgspec.json.decode(body)
+        return from_json(body)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body of the request is not JSON: {error}") from error
-    return found
 
 
 def decode_object(body: bytes) -> Object:

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
-import msgspec
-
 from gpushare.localcluster.api.httpserver import ConnectionDropped, Environ, StartResponse, WsgiApp
+from gpushare.localcluster.api.objects import to_json
 from gpushare.localcluster.api.status import StatusError
 
 
@@ -201,7 +200,7 @@ def _refuse(refusal: Refusal, start_response: StartResponse) -> Iterable[bytes]:
     error = StatusError(
         refusal.code, refusal.reason, "a fault on order", retry_after=refusal.retry_after
     )
-    body = msgspec.json.encode(error.body())
+    body = to_json(error.body())
     headers = [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
     if refusal.retry_after is not None:
         headers.append(("Retry-After", str(refusal.retry_after)))

@@ -6,8 +6,21 @@ shares the unchanged parts with the old one, so that a stored version may be han
 
 from typing import Any
 
+import msgspec
+
 Object = dict[str, Any]
 """One JSON object. Immutable by convention."""
+
+
+def to_json(value: object) -> bytes:
+    """Return compact JSON, in UTF-8."""
+    return msgspec.json.encode(value)
+
+
+def from_json(data: bytes) -> object:
+    """Return what JSON says. Raises ValueError or RecursionError where it is none."""
+    found: object = msgspec.json.decode(data)
+    return found
 
 
 def metadata(body: Object) -> Object:

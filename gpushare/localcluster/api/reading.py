@@ -6,13 +6,12 @@ registry.
 
 import base64
 from bisect import bisect_right
-
-import msgspec
+from typing import Any
 
 from gpushare.localcluster.api import tables
 from gpushare.localcluster.api.calls import JSON, Answer, Call, Target
 from gpushare.localcluster.api.events import core_field
-from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.objects import Object, from_json, to_json
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry, outgoing
 from gpushare.localcluster.api.resources import NAME_FIELDS, NEW_EVENTS, Resource
@@ -28,12 +27,7 @@ def encoder(resource: Resource) -> Encode:
     """Return how objects of a resource become JSON."""
     if resource is not NEW_EVENTS:
         return Record.encoded
-    return lambda record: encode(outgoing(resource, record.body))
-
-
-def encode(body: Object) -> bytes:
-    """Return compact JSON."""
-    return msgspec.json.encode(body)
+    return lambda record: to_json(outgoing(resource, record.body))
 
 
 def selection(target: Target, call: Call) -> Test | None:
@@ -84,7 +78,7 @@ def get(registry: Registry, target: Target, call: Call) -> Answer:
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
         one = tables.table(target.resource, [record], record.version, now, include=include)
-        return Answer(200, encode(one))
+        return Answer(200, to_json(one))
     return Answer(200, encoder(target.resource)(record))
 
 
@@ -112,11 +106,11 @@ def listing(registry: Registry, target: Target, call: Call) -> Answer:
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
         table = tables.table(target.resource, page, version, now, include=include)
-        return Answer(200, encode({**table, "metadata": meta}))
+        return Answer(200, to_json({**table, "metadata": meta}))
     resource = target.resource
     head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": meta}
     items = b",".join(map(encoder(resource), page))
-    return Answer(200, encode(head)[:-1] + b',"items":[' + items + b"]}")
+    return Answer(200, to_json(head)[:-1] + b',"items":[' + items + b"]}")
 
 
 def _exact_version(registry: Registry, call: Call) -> int | None:
@@ -127,7 +121,7 @@ def _exact_version(registry: Registry, call: Call) -> int | None:
 
 
 def _token(version: int, key: tuple[str, str]) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode([version, *key])).decode()
+    return base64.urlsafe_b64encode(to_json([version, *key])).decode()
 
 
 def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
@@ -135,7 +129,8 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
     if not token:
         return None, None
     try:
-        version, namespace, name = msgspec.json.decode(base64.urlsafe_b64decode(token))
+        found: Any = from_json(base64.urlsafe_b64decode(token))
+        version, namespace, name = found
         return int(version), (str(namespace), str(name))
     except (ValueError, TypeError) as error:
         raise bad_request("continue key is not valid") from error

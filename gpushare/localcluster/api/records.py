@@ -8,9 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
 
-import msgspec
-
-from gpushare.localcluster.api.objects import Object, metadata, name_of, namespace_of
+from gpushare.localcluster.api.objects import Object, metadata, name_of, namespace_of, to_json
 
 ChangeType: TypeAlias = Literal["ADDED", "MODIFIED", "DELETED"]
 Key: TypeAlias = tuple[str, str]
@@ -41,7 +39,7 @@ class Record:
     def encoded(self) -> bytes:
         """Return the object as compact JSON."""
         if self._encoded is None:
-            self._encoded = msgspec.json.encode(self.body)
+            self._encoded = to_json(self.body)
         return self._encoded
 
 

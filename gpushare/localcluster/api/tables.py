@@ -6,10 +6,8 @@ Pure. Knows the form of `meta.k8s.io/v1` Table; what stands in the cells is said
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-import msgspec
-
 from gpushare.localcluster.api.columns import Column, columns
-from gpushare.localcluster.api.objects import Object, metadata
+from gpushare.localcluster.api.objects import Object, metadata, to_json
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.resources import Resource
 
@@ -43,7 +41,7 @@ def row_encoder(
 
     def encode(record: Record) -> bytes:
         one = table(resource, [record], record.version, clock(), include=include)
-        return msgspec.json.encode(one)
+        return to_json(one)
 
     return encode
 

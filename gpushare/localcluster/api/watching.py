@@ -8,10 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-import msgspec
-
 from gpushare.localcluster.api.calls import Connection
-from gpushare.localcluster.api.objects import Object, with_metadata
+from gpushare.localcluster.api.objects import Object, to_json, with_metadata
 from gpushare.localcluster.api.records import Change, Record
 from gpushare.localcluster.api.resources import Resource
 from gpushare.localcluster.api.selectors import Test
@@ -101,7 +99,7 @@ class Watch:
 
 def event_line(kind: str, body: Object) -> bytes:
     """Return a line of a watch that is about no stored object (BOOKMARK, ERROR)."""
-    return msgspec.json.encode({"type": kind, "object": body}) + b"\n"
+    return to_json({"type": kind, "object": body}) + b"\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,9 @@ from gpushare.localcluster.api.calls import (
     json_answer,
 )
 from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.objects import Object, metadata
+from gpushare.localcluster.api.objects import Object, metadata, to_json
 from gpushare.localcluster.api.patch import json_patch, merge_patch
-from gpushare.localcluster.api.reading import encode, encoder, selection
+from gpushare.localcluster.api.reading import encoder, selection
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.resources import ACCESS_REVIEWS, PODS
@@ -116,7 +116,7 @@ def delete_collection(registry: Registry, target: Target, call: Call) -> Answer:
     records = registry.delete_collection(resource, target.namespace, matches, options)
     version = str(registry.store.version)
     head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
-    body = encode({**head, "metadata": {"resourceVersion": version}})[:-1]
+    body = to_json({**head, "metadata": {"resourceVersion": version}})[:-1]
     items = b",".join(map(encoder(resource), records))
     return Answer(200, body + b',"items":[' + items + b"]}")
 
