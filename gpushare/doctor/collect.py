@@ -18,6 +18,7 @@ from gpushare.doctor.checks.versions import minor_of
 from gpushare.doctor.facts import (
     LEASE,
     ApiServer,
+    ClosedSeen,
     ExtenderSeen,
     LeaseSeen,
     NodeSeen,
@@ -25,7 +26,7 @@ from gpushare.doctor.facts import (
     Right,
     Unread,
 )
-from gpushare.doctor.objects import Fields, read_lease, read_node, read_pods
+from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.kube.dated import DatedClient
 from gpushare.wire.annotations import Names
@@ -98,6 +99,17 @@ class Collector:
                 return ()
 
         return _tried(read, "Leases", f"let this account get Leases in {self._namespace}", "warn")
+
+    def closed(self) -> tuple[ClosedSeen, ...] | Unread:
+        """The ConfigMaps by which operators close devices."""
+
+        def read() -> tuple[ClosedSeen, ...]:
+            items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
+            found = (read_closed(item, self._names) for item in items)
+            return tuple(one for one in found if one is not None)
+
+        todo = f"let this account list configmaps in {self._namespace}"
+        return _tried(read, "ConfigMaps", todo, "warn")
 
     def rights(self) -> Mapping[Right, bool] | Unread:
         """Which of the rights that are asked about this account has."""

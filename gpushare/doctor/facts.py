@@ -114,6 +114,15 @@ class LeaseSeen:
     acquired: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class ClosedSeen:
+    """A ConfigMap that closes devices of a node: their indices, or why they cannot be read."""
+
+    node: str
+    devices: frozenset[int] = frozenset()
+    broken: str = ""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
     """One right; namespace "" means all, name "" any object."""
@@ -169,6 +178,7 @@ class Facts:
     pods: PodsSeen | Unread
     leases: tuple[LeaseSeen, ...] | Unread
     rights: Mapping[Right, bool] | Unread
+    closed: tuple[ClosedSeen, ...] | Unread
     scheduler: SchedulerFile | Unread | None = None
     extender: ExtenderSeen | Unread | None = None
     route: int | Unread | None = None

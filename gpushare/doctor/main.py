@@ -80,7 +80,7 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
     except SettingsError as error:
         off = Unread("not read: there is no API server to ask", "", "skip")
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
-        facts = Facts(now, api, off, off, off, off)
+        facts = Facts(now, api, off, off, off, off, off)
         scheduler = _scheduler(given.scheduler_config, None)
     else:
         try:
@@ -112,7 +112,7 @@ def _collected(collector: Collector) -> Facts:
     now = time.time()
     if isinstance(api, Unread):
         off = Unread("not read: the API server does not answer", "", "skip")
-        return Facts(now, api, off, off, off, off)
+        return Facts(now, api, off, off, off, off, off)
     return Facts(
         now,
         api,
@@ -120,6 +120,7 @@ def _collected(collector: Collector) -> Facts:
         collector.pods(now),
         collector.leases(),
         collector.rights(),
+        collector.closed(),
     )
 
 

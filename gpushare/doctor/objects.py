@@ -10,10 +10,10 @@ from datetime import datetime
 from typing import Any
 
 from gpushare.core.model import NodeSpec, Reason
-from gpushare.doctor.facts import LeaseSeen, NodeSeen, PodSeen, PodsSeen
+from gpushare.doctor.facts import ClosedSeen, LeaseSeen, NodeSeen, PodSeen, PodsSeen
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import Inventory, decode_inventory
+from gpushare.wire.inventory import UNHEALTHY_KEY, Inventory, decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.pods import observe_pod
@@ -157,6 +157,20 @@ def read_lease(lease: Fields) -> LeaseSeen:
         renewed=seconds(spec.get("renewTime")),
         acquired=seconds(spec.get("acquireTime")),
     )
+
+
+def read_closed(config_map: Fields, names: Names) -> ClosedSeen | None:
+    """What it closes; None if it is about something else."""
+    name, data = str(_map(config_map.get("metadata")).get("name")), _map(config_map.get("data"))
+    if not name.startswith(names.unhealthy):
+        return None
+    node = name.removeprefix(names.unhealthy)
+    if not isinstance(data.get(UNHEALTHY_KEY), str):
+        return ClosedSeen(node, broken=f"no text under the key {UNHEALTHY_KEY}")
+    try:
+        return ClosedSeen(node, decode_unhealthy(data))
+    except AnnotationError as error:
+        return ClosedSeen(node, broken=str(error))
 
 
 def seconds(stamp: object) -> float:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpushare.doctor.checks.address import check_address
 from gpushare.doctor.checks.binders import check_binders
+from gpushare.doctor.checks.closed import check_closed
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.checks.nodes import check_nodes
 from gpushare.doctor.checks.pods import check_pods
@@ -29,6 +30,7 @@ CHECKS: tuple[Check, ...] = (
     check_extender,
     check_rights,
     check_nodes,
+    check_closed,
     check_pods,
     check_binders,
 )

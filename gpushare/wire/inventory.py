@@ -31,6 +31,9 @@ VERSION = 1
 MAX_DEVICES = 64
 """Most devices of one node; the arrays of the books are as wide as the widest node."""
 
+UNHEALTHY_KEY = "gpus"
+"""Under which the ConfigMap of unhealthy devices holds their indices."""
+
 _LONGEST_TEXT = 128
 _LONGEST_DOCUMENT = 64 * 1024
 _SHOWN: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
@@ -104,7 +107,7 @@ def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int]:
     Blanks around a number are allowed, since people write this by hand. Raises AnnotationError on
     any other token: the caller keeps the last good answer (the original takes it for device 0).
     """
-    text = data.get("gpus", "").strip()
+    text = data.get(UNHEALTHY_KEY, "").strip()
     if not text:
         return frozenset()
     if len(text) > _LONGEST_DOCUMENT:

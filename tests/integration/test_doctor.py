@@ -130,6 +130,10 @@ def broken_inventory(doctor: Doctor) -> None:
     doctor.cluster.node(annotations={"gpushare.io/devices": '{"v":1'})
 
 
+def unreadable_list(doctor: Doctor) -> None:
+    doctor.cluster.unhealthy(doctor.cluster.node(), "0;2")
+
+
 def other_unit(doctor: Doctor) -> None:
     doctor.cluster.node(annotations=inventory(16384, 16384, unit="MiB"))
 
@@ -195,6 +199,7 @@ ILL: list[tuple[Callable[[Doctor], Any], str, str]] = [
     (no_gpus, "gpu-nodes", "no node offers aliyun.com/gpu-mem"),
     (uneven, "node-capacity", "no multiple"),
     (broken_inventory, "node-inventory", "not JSON"),
+    (unreadable_list, "closed-devices", "'0;2' is not a device index"),
     (other_unit, "node-unit", "counted in MiB"),
     (wrong_path, "extender-address", "not to that path"),
     (wrong_resource, "managed-resources", "never come"),

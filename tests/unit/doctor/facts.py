@@ -7,6 +7,7 @@ from gpushare import __version__
 from gpushare.doctor.checks.rights import needed, useful
 from gpushare.doctor.facts import (
     ApiServer,
+    ClosedSeen,
     ExtenderSeen,
     Facts,
     LeaseSeen,
@@ -16,7 +17,7 @@ from gpushare.doctor.facts import (
     SchedulerFile,
 )
 from gpushare.doctor.finding import Finding
-from gpushare.doctor.objects import Fields, read_node
+from gpushare.doctor.objects import Fields, read_closed, read_node
 from gpushare.doctor.report import judge
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler_config import decode_scheduler_config
@@ -86,6 +87,14 @@ def node(unit: str = "GiB", **parts: Any) -> NodeSeen:
     return read_node(node_json(**parts), ALIYUN, unit)
 
 
+def closing(node: str = "n1", **data: str) -> ClosedSeen:
+    """A ConfigMap that closes devices of a node, as it is read."""
+    body = {"metadata": {"name": f"{ALIYUN.unhealthy}{node}"}, "data": data}
+    closed = read_closed(body, ALIYUN)
+    assert closed is not None
+    return closed
+
+
 def extender(**changes: Any) -> ExtenderSeen:
     """An extender that is called."""
     samples = {
@@ -124,6 +133,7 @@ def healthy(**changes: Any) -> Facts:
         pods=PodsSeen((bound(), waiting())),
         leases=(lease(),),
         rights=RIGHTS,
+        closed=(closing(gpus="1"),),
         scheduler=config(),
         extender=extender(),
         route=405,

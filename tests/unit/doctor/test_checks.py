@@ -1,5 +1,6 @@
 """Each finding of doctor, provoked by one change of a healthy cluster's facts."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from tests.unit.doctor.facts import (
     NOW,
     RIGHTS,
     bound,
+    closing,
     config,
     extender,
     found,
@@ -207,6 +209,24 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     ("node-inventory", "warn", "not what the node", {"nodes": (node(inventory=OTHER),)}),
     ("node-inventory", "ok", "whole", {"nodes": (node(inventory=GIB),)}),
+    ("closed-devices", "ok", "1 device closed by ConfigMaps on 1 node", {}),
+    ("closed-devices", "ok", "0 devices closed by ConfigMaps", {"closed": (closing(gpus=""),)}),
+    (
+        "closed-devices",
+        "fail",
+        "unhealthy-gpu-n1: cannot be read (gpus: 'x'",
+        {"closed": (closing(gpus="0,x"),)},
+    ),
+    ("closed-devices", "fail", "no text under the key gpus", {"closed": (closing(gpu="0"),)}),
+    (
+        "closed-devices",
+        "warn",
+        "unhealthy-gpu-n2: there is no node n2",
+        {"closed": (closing("n2", gpus="0"),)},
+    ),
+    ("closed-devices", "warn", "n1 has no device 2", {"closed": (closing(gpus="0,2,5"),)}),
+    ("closed-devices", "ok", "2 devices", {"closed": (closing(gpus="0,1"),), "nodes": FORBIDDEN}),
+    ("closed-devices", "warn", "403 forbidden", {"closed": replace(FORBIDDEN, level="warn")}),
     ("node-unit", "fail", "counted in MiB", {"nodes": (node(inventory=MIB),)}),
     ("node-unit", "warn", "counted in MiB?", {"nodes": (node(total="32768"),)}),
     (

@@ -1,0 +1,53 @@
+"""The ConfigMaps by which operators close devices: does each close what it means to.
+
+Pure judgement over facts. What one says is read by the codec that the extender uses.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from gpushare.doctor.facts import ClosedSeen, Facts, NodeSeen, Unread
+from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
+
+_NAME = "closed-devices"
+
+
+def check_closed(facts: Facts) -> Iterator[Finding]:
+    """The finding about them."""
+    closed, prefix = facts.closed, facts.names.unhealthy
+    if isinstance(closed, Unread):
+        yield Finding(_NAME, closed.level, closed.why, closed.todo)
+        return
+    broken = {prefix + one.node: one.broken for one in closed if one.broken}
+    if broken:
+        yield fail(
+            _NAME,
+            f"ConfigMap {some(broken)}: cannot be read ({broken[min(broken)]}), so devices it means"
+            " may be open",
+            'write indices and commas under the key gpus, as in gpus: "0,2"; "" opens all',
+        )
+        return
+    astray = {} if isinstance(facts.nodes, Unread) else _astray(closed, facts.nodes)
+    if astray:
+        yield warn(
+            _NAME,
+            f"ConfigMap {some(prefix + node for node in astray)}: {astray[min(astray)]}",
+            f"correct it, or delete it; its name is {prefix}NODE",
+        )
+        return
+    devices = sum(len(one.devices) for one in closed)
+    nodes = sum(bool(one.devices) for one in closed)
+    where = f" on {count(nodes, 'node')}" if devices else ""
+    yield ok(_NAME, f"{count(devices, 'device')} closed by ConfigMaps{where}")
+
+
+def _astray(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
+    """By node, what its ConfigMap names that is not there."""
+    sizes = {node.name: len(node.spec.capacity) for node in nodes}
+    found = {}
+    for one in closed:
+        if one.node not in sizes:
+            found[one.node] = f"there is no node {one.node}"
+        # A node that is closed as a whole has no devices that could be told.
+        elif sizes[one.node] and (beyond := {i for i in one.devices if i >= sizes[one.node]}):
+            found[one.node] = f"{one.node} has no device {min(beyond)}"
+    return found
