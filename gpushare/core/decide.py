@@ -37,7 +37,8 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     rows = _rows(snapshot, names)
     every = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
-    fits_by_row = np.append(_enough(feasible(snapshot, every, request), request), [False])
+    fits_by_row = np.zeros(len(every) + 1, dtype=bool)
+    fits_by_row[:-1] = _enough(feasible(snapshot, every, request), request)
     fits = fits_by_row[rows]
     if fits.all():
         return Verdict(tuple(names), {}, ())
@@ -184,23 +185,14 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)
     now_fits = (usable & (free >= units)).sum(axis=1)
     busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
-    return np.select(
-        [
-            snapshot.closed[rows] != 0,
-            ~usable.any(axis=1),
-            empty_fits == 0,
-            empty_fits < devices,
-            now_fits >= devices,
-        ],
-        [
-            snapshot.closed[rows],
-            _code(Reason.NO_DEVICE),
-            _code(Reason.TOO_LARGE),
-            _code(Reason.TOO_MANY_DEVICES),
-            _code(Reason.WAITS_FOR_PLUGIN),
-        ],
-        _code(busy),
-    )
+    # From the least telling to the most; np.select takes five times as long for a few nodes.
+    codes = np.full(len(rows), _code(busy))
+    codes[now_fits >= devices] = _code(Reason.WAITS_FOR_PLUGIN)
+    codes[empty_fits < devices] = _code(Reason.TOO_MANY_DEVICES)
+    codes[empty_fits == 0] = _code(Reason.TOO_LARGE)
+    codes[~usable.any(axis=1)] = _code(Reason.NO_DEVICE)
+    closed = snapshot.closed[rows]
+    return np.where(closed, closed, codes)
 
 
 def _code(reason: Reason) -> int:
