@@ -4,17 +4,18 @@ Knows what client-go's leader election writes; which of the hosts' extenders fol
 here.
 """
 
-import json
 import math
 from dataclasses import dataclass
+from datetime import timedelta
 
-from gpushare.errors import ApiConflict
+from gpushare.localcluster.api.resources import LEASES
+from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.replica import NAMESPACE
 from tests.simulation.server import EPOCH, Server
 from tests.simulation.tasks import Tasks
+from tests.simulation.truth import Json
 
-_PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
 _NAME = "kube-scheduler"
 _DURATION = 15.0
 _RENEW = 2.0
@@ -74,36 +75,27 @@ class SchedulerLease:
 
     def _put(self, holder: str, duration: float, *, acquired: bool) -> None:
         self.renewed = self.tasks.now
-        now = EPOCH.timestamp() + self.tasks.now
-        stamp = _micro(now)
-        try:
-            body = json.loads(self.server.answer("GET", f"{_PATH}/{_NAME}", {}, None))
-        except Exception:
-            body = {
-                "metadata": {"name": _NAME, "namespace": NAMESPACE},
-                "spec": {"leaseTransitions": -1},
+        stamp = self._stamp()
+        registry = self.server.registry
+
+        def renewed(held: Json) -> Json:
+            spec = {
+                **held["spec"],
+                "holderIdentity": holder,
+                "leaseDurationSeconds": math.ceil(duration),
+                "renewTime": stamp,
             }
-        spec = {
-            **body["spec"],
-            "holderIdentity": holder,
-            "leaseDurationSeconds": math.ceil(duration),
-            "renewTime": stamp,
-        }
-        if acquired:
-            spec["acquireTime"] = stamp
-            spec["leaseTransitions"] = spec["leaseTransitions"] + 1
-        known = "resourceVersion" in body["metadata"]
-        text = json.dumps({**body, "spec": spec}).encode()
+            if acquired:
+                spec["acquireTime"] = stamp
+                spec["leaseTransitions"] = spec.get("leaseTransitions", -1) + 1
+            return {**held, "spec": spec}
+
         try:
-            if known:
-                self.server.answer("PUT", f"{_PATH}/{_NAME}", {}, text)
-            else:
-                self.server.answer("POST", _PATH, {}, text)
-        except ApiConflict:
-            return
+            registry.revise(LEASES, NAMESPACE, _NAME, renewed)
+        except StatusError:
+            fresh: Json = {"metadata": {"name": _NAME, "namespace": NAMESPACE}, "spec": {}}
+            registry.create(LEASES, NAMESPACE, renewed(fresh))
 
-
-def _micro(seconds: float) -> str:
-    from datetime import UTC, datetime
-
-    return datetime.fromtimestamp(seconds, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    def _stamp(self) -> str:
+        now = EPOCH + timedelta(seconds=self.tasks.now)
+        return now.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
