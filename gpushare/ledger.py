@@ -246,10 +246,14 @@ class Ledger:
                 assumption.token = next(self._tokens)
                 self._entries[uid] = replace(self._entries[uid], in_doubt=True)
 
-    def resume(self, uid: str, node: str, now: float, stamp: str = "") -> Shares | None:
-        """The devices of the binding that the caller may now send again, None where it may not.
+    def resume(
+        self, uid: str, node: str, now: float, stamp: str = ""
+    ) -> tuple[Allocation, int] | None:
+        """The binding that the caller may now send again, and the capacity of its first device.
 
-        It must be in doubt, sent to this node, and nobody else sending it.
+        None where it may not: it must be in doubt, sent to this node, and nobody else sending it.
+        Raises UnknownNode, or InsufficientMemory where its devices are not to be had any more: one
+        that led meanwhile may have given them away, and they may have been closed.
         """
         with self._lock:
             assumption, entry = self._assumptions.get(uid), self._entries.get(uid)
@@ -257,10 +261,12 @@ class Ledger:
                 return None
             if entry.node != node or entry.placement is None:
                 return None
+            capacity = self._must_still_fit(node, entry.placement)
             assumption.in_flight, assumption.since = True, now
             assumption.token = next(self._tokens)
             assumption.stamps.add(stamp)
-            return entry.placement
+            devices, units = zip(*entry.placement, strict=True)
+            return Allocation(node, devices, units), capacity
 
     def token(self, uid: str) -> int:
         """The token to read the pod under, see settle; -1 where nothing is assumed for it."""
@@ -582,6 +588,18 @@ class Ledger:
                 )
         if self._pins.devices(node, request) not in (None, allocation.devices):
             raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
+
+    def _must_still_fit(self, node: str, charged: Shares) -> int:
+        """The capacity of the first of the charged devices, if they all can still be used."""
+        if node not in self._specs:
+            raise UnknownNode(f"node {node!r} is not known any more")
+        spec, used = self._shape(node), self._tally.used(node)
+        for device, _ in charged:
+            there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
+            if not there or used[device] > spec.capacity[device]:
+                why = "was given to others" if there else "was closed"
+                raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
+        return spec.capacity[charged[0][0]]
 
     def _unplaced(self, entry: Entry) -> bool:
         spec = self._specs.get(entry.node)

@@ -286,16 +286,14 @@ class Bind:
         if leads_until < now + BUDGET:
             return Answer("this gpushare extender does not lead (any more)", "not_leading")
         # While we read, the doubt may have been settled, and another bind begun to another node.
-        placement = ledger.resume(self.ref.uid, self.node, now, str(self.stamp))
-        if placement is None:
+        try:
+            resumed = ledger.resume(self.ref.uid, self.node, now, str(self.stamp))
+        except RequestRefused as error:
+            return Answer(f"pod {self.ref}: {error}", type(error).__name__)
+        if resumed is None:
             return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
         self.again = True
-        snapshot = ledger.snapshot()
-        row, first = snapshot.row.get(self.node), placement[0][0]
-        known = row is not None and first < snapshot.capacity.shape[1]
-        capacity = int(snapshot.capacity[row, first]) if known else 0
-        devices, units = zip(*placement, strict=True)
-        allocation = Allocation(self.node, devices, units)
+        allocation, capacity = resumed
         self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
         return WriteBinding(self.ref, self.node, self.annotations)
 

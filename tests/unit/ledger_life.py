@@ -6,6 +6,7 @@ holds once everything has been told. `n` picks one of what there is.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import TypeVar
 
@@ -142,8 +143,9 @@ class Life:
         charge = self.books.standing(post.uid) if post else None
         if post is None or charge is None or charge.placement != post.allocation.shares:
             return
-        if self.books.resume(post.uid, post.allocation.node, self.world.now):
-            self.world.posts.append(Post(post.uid, post.allocation, self.world.now))
+        with suppress(RequestRefused):
+            if self.books.resume(post.uid, post.allocation.node, self.world.now):
+                self.world.posts.append(Post(post.uid, post.allocation, self.world.now))
 
     def read_the_overdue(self) -> None:
         now = self.world.now

@@ -9,7 +9,7 @@ import pytest
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.tally import Charge
-from gpushare.errors import InvariantError
+from gpushare.errors import InsufficientMemory, InvariantError, UnknownNode
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 from tests.unit.ledger_script import run
@@ -120,13 +120,45 @@ def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_a
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0, stamp="7")
     ledger.doubt("p", 1)
     assert ledger.resume("p", "gpu-b", 2, "8") is None
-    assert ledger.resume("p", "gpu-a", 2, "8") == ((0, 4),)
+    assert ledger.resume("p", "gpu-a", 2, "8") == (Allocation("gpu-a", (0,), (4,)), 16)
     ledger.doubt("p", 3)
     edited = replace(_pod("p", Request(4, 1), place="gpu-a"), placement=None, stamp=stamp)
     ledger.settle("p", ledger.token("p"), edited, 4)
     assert ledger.snapshot().used.tolist() == [charged]
     ledger.pod_changed(edited)
     assert ledger.snapshot().used.tolist() == [charged]
+
+
+def test_a_binding_in_doubt_is_not_sent_again_to_devices_that_another_leader_gave_away(
+    ledger: Ledger,
+) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    ledger.assume(PodRef("default", "p", "p"), Request(9, 1), Allocation("gpu-a", (0,), (9,)), 0)
+    ledger.doubt("p", 1)
+    ledger.pod_changed(_pod("q", Request(8, 1)))
+    with pytest.raises(InsufficientMemory, match="given to others"):
+        ledger.resume("p", "gpu-a", 2)
+    assert ledger.snapshot().used.tolist() == [[17]]
+    ledger.pod_gone("q")
+    assert ledger.resume("p", "gpu-a", 2) == (Allocation("gpu-a", (0,), (9,)), 16)
+
+
+@pytest.mark.parametrize("changed", [node("gpu-a"), node("gpu-a", 8), None])
+def test_a_binding_in_doubt_is_not_sent_again_where_its_device_cannot_be_used_any_more(
+    ledger: Ledger, changed: NodeSpec | None
+) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    ledger.assume(PodRef("default", "p", "p"), Request(9, 1), Allocation("gpu-a", (0,), (9,)), 0)
+    ledger.doubt("p", 1)
+    if changed is None:
+        ledger.set_unhealthy("gpu-a", frozenset({0}))
+    else:
+        ledger.node_changed(changed)
+    with pytest.raises(InsufficientMemory):
+        ledger.resume("p", "gpu-a", 2)
+    ledger.node_gone("gpu-a")
+    with pytest.raises(UnknownNode):
+        ledger.resume("p", "gpu-a", 2)
 
 
 def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edited_before(

@@ -34,6 +34,9 @@ LOST = ApiUnavailable("no answer", 0)
 BAD_GATEWAY = ApiUnavailable("bad gateway", 502)
 
 OURS = encode(Allocation("n", (0,), (4,)), ASKS, 8, 1, ALIYUN)
+RIVALS = encode(
+    Allocation("n", (0,), (8,)), replace(ASKS, units=8, containers=((0, 8),)), 8, 1, ALIYUN
+)
 THEIRS = encode(Allocation("m", (1,), (4,)), ASKS, 8, 1, ALIYUN)
 
 
@@ -229,14 +232,22 @@ def test_the_second_binding_carries_the_devices_of_the_first(desk: Desk) -> None
     assert step == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "9"})
 
 
-def test_a_second_binding_to_a_node_that_is_gone_meanwhile_still_names_the_devices(
+def test_no_second_binding_is_sent_to_a_node_that_is_gone_meanwhile(desk: Desk) -> None:
+    desk.in_doubt().ledger.node_gone("n")
+    assert desk.run(desk.bind(), [UNBOUND]).reason == "UnknownNode"
+    assert desk.standing() == "doubt n:0"
+
+
+def test_no_second_binding_is_sent_to_devices_that_another_leader_gave_away_meanwhile(
     desk: Desk,
 ) -> None:
-    desk.in_doubt().ledger.node_gone("n")
-    bind = desk.bind()
-    step = desk.reply(bind, desk.start(bind), UNBOUND)
-    assert isinstance(step, WriteBinding)
-    assert (step.annotations[ALIYUN.idx], step.annotations[ALIYUN.dev]) == ("0", "0")
+    desk.in_doubt()
+    rival = pod_json("rival", 8, node="n", annotations=RIVALS)
+    desk.ledger.pod_changed(observe_pod(read_pod(rival), ALIYUN))
+    answer = desk.run(desk.bind(), [UNBOUND])
+    assert answer.reason == "InsufficientMemory"
+    assert "device 0 was given to others meanwhile" in answer.error
+    assert (desk.standing(), desk.overdue()) == ("doubt n:0", True)
 
 
 def test_while_one_bind_is_in_flight_another_of_the_pod_writes_nothing(desk: Desk) -> None:
