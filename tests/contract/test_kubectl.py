@@ -271,6 +271,29 @@ def test_cordon_and_uncordon(kubectl: Kubectl) -> None:
     assert "NoSchedule" in kubectl("describe", "node", "gpu-1")
 
 
+def test_drain_evicts_pods_and_cordons(kubectl: Kubectl, server: Server) -> None:
+    add_node(kubectl)
+    kubectl("create", "-f", "-", stdin=MANIFEST)
+    server.run_pod()
+    said = kubectl("drain", "gpu-1", "--force", "--grace-period=0", "--timeout=20s")
+    assert "node/gpu-1 drained" in said
+    assert "NotFound" in kubectl("get", "pod", "trainer", code=1)
+    assert "SchedulingDisabled" in kubectl("get", "node", "gpu-1")
+
+
+def test_generators_create_what_they_name(kubectl: Kubectl) -> None:
+    """The kubectl of today sends these as protobuf."""
+    kubectl("create", "configmap", "closed", "--from-literal=gpus=0,2")
+    assert kubectl("get", "configmap", "closed", "-o", "jsonpath={.data}") == '{"gpus":"0,2"}'
+    kubectl("create", "pdb", "budget", "--selector=a=b", "--min-available=50%")
+    assert kubectl("get", "pdb", "budget", "-o", "jsonpath={.spec.minAvailable}") == "50%"
+    kubectl("create", "secret", "generic", "hidden", "--from-literal=a=b")
+    assert kubectl("get", "secret", "hidden", "-o", "jsonpath={.data}") == '{"a":"Yg=="}'
+    kubectl("create", "serviceaccount", "robot")
+    assert kubectl("get", "sa", "robot", "-o", "name") == "serviceaccount/robot\n"
+    assert kubectl("auth", "can-i", "list", "pods") == "yes\n"
+
+
 def test_wait_sees_a_condition_come(kubectl: Kubectl, server: Server) -> None:
     kubectl("create", "-f", "-", stdin=MANIFEST)
     process = kubectl.start("wait", "pod/trainer", "--for=condition=Ready", "--timeout=20s")

@@ -25,8 +25,6 @@ from tests.integration.process import free_port
 
 HOME = "/etc/kubernetes/scheduler.conf"
 """What the printed files name; the one thing in them that an operator has to look at."""
-JSON_ONLY = {"clientConnection:": "clientConnection:\n  contentType: application/json"}
-"""A change for `printed`: our own API server does not read protobuf."""
 _URL = re.compile(r"https?://127\.0\.0\.1:(\d+)/gpushare-scheduler")
 _FIRST_WITHOUT_POLICY = 23
 

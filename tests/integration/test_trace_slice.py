@@ -29,7 +29,7 @@ from gpushare.sim.engine import ranking, request_of
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
 from gpushare.wire.gpu_models import LABELS
 from tests.e2e.binaries import RELEASE, needed
-from tests.e2e.pair import HOME, JSON_ONLY, port_of, printed
+from tests.e2e.pair import HOME, port_of, printed
 from tests.e2e.processes import Process
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
@@ -108,7 +108,7 @@ def small(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
 def real(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
     """kube-scheduler, with the file that we print for it."""
     program = needed("kube-scheduler")
-    text = printed(RELEASE, change=JSON_ONLY)
+    text = printed(RELEASE)
     text = text.replace(HOME, cluster.kubeconfig(folder)).replace(str(port_of(text)), str(port))
     file = folder / "scheduler-file"
     file.write_text(text)

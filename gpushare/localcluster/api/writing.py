@@ -5,7 +5,7 @@ Knows media types, query parameters and status codes of writing; the rules are t
 
 from collections.abc import Callable
 
-from gpushare.localcluster.api import deletion
+from gpushare.localcluster.api import deletion, protobuf
 from gpushare.localcluster.api.calls import (
     JSON,
     Answer,
@@ -23,6 +23,7 @@ from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.resources import ACCESS_REVIEWS, PODS
 from gpushare.localcluster.api.status import (
+    StatusError,
     bad_request,
     method_not_allowed,
     success,
@@ -40,13 +41,20 @@ def media_type(call: Call) -> str:
     return call.content_type.partition(";")[0].strip().lower()
 
 
-def json_body(call: Call) -> Object:
-    """Return the JSON object in the body.
+def object_of(call: Call) -> Object:
+    """Return the object in the body, from JSON or protobuf.
 
     Raises:
-        StatusError: 400, or 415 for protobuf, YAML and the like.
+        StatusError: 400, or 415 for YAML and the like, and for what protobuf is not read of.
 
     """
+    if media_type(call) == protobuf.MEDIA_TYPE:
+        try:
+            return protobuf.decode(call.body)
+        except protobuf.UnknownKindError as error:
+            raise StatusError(415, "UnsupportedMediaType", f"{error}; use {JSON}") from error
+        except ValueError as error:
+            raise bad_request(f"the body of the request is not protobuf: {error}") from error
     if media_type(call) not in {JSON, ""}:
         raise unsupported_media_type(call.content_type, JSON)
     return decode_object(call.body)
@@ -54,7 +62,7 @@ def json_body(call: Call) -> Object:
 
 def create(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the new object (201)."""
-    body = json_body(call)
+    body = object_of(call)
     if target.resource is ACCESS_REVIEWS:
         # Nobody is anybody here: there are no users, so everything is allowed.
         return json_answer({**body, "status": {"allowed": True}}, 201)
@@ -69,7 +77,7 @@ def create(registry: Registry, target: Target, call: Call) -> Answer:
 
 def replace(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the object after a PUT."""
-    body = json_body(call)
+    body = object_of(call)
     if str(metadata(body).get("name") or target.name) != target.name:
         raise bad_request("the name of the object does not match the name on the URL")
     return _revise(registry, target, call, lambda _: body)
@@ -123,13 +131,13 @@ def delete_collection(registry: Registry, target: Target, call: Call) -> Answer:
 
 def bind(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the Status of a Binding (201)."""
-    registry.bind(target.home, target.name, json_body(call), dry_run=call.dry_run)
+    registry.bind(target.home, target.name, object_of(call), dry_run=call.dry_run)
     return json_answer(success(201), 201)
 
 
 def evict(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the Status of an eviction (201): a deletion, since no budget is enforced here."""
-    body = json_body(call)
+    body = object_of(call)
     options = body.get("deleteOptions") or {}
     if not isinstance(options, dict):
         raise bad_request("deleteOptions must be an object")
@@ -157,7 +165,7 @@ def _revise(
 
 
 def _options(call: Call) -> DeleteOptions:
-    body = json_body(call) if call.body else {}
+    body = object_of(call) if call.body else {}
     return _with_query(deletion.decode_options(body), call)
 
 

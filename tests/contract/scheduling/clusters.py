@@ -26,7 +26,7 @@ from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.scheduler_config import decode_scheduler_config
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import Extender
-from tests.e2e.pair import JSON_ONLY, Access, Pair, port_of, printed
+from tests.e2e.pair import Access, Pair, port_of, printed
 from tests.e2e.plane import ADMIN, Plane
 from tests.e2e.versions import LOCAL
 from tests.e2e.world import World
@@ -103,7 +103,7 @@ def mixed(folder: Path) -> Iterator[Cluster]:
         ends.callback(server.stop)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig())
-        text = printed(RELEASE, change=JSON_ONLY)
+        text = printed(RELEASE)
         access = Access(LOCAL, kubeconfig, kubeconfig)
         pair = Pair(folder / "pair", text, access, flags=_ALONE)
         ends.callback(pair.stop)

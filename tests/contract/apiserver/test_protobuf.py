@@ -1,0 +1,237 @@
+"""What kubectl and kube-scheduler send as protobuf makes the object that JSON makes."""
+
+import base64
+from typing import Any
+
+import pytest
+
+from tests.contract.apiserver.client import Api, Json
+from tests.contract.apiserver.conftest import pod
+
+PROTOBUF = "application/vnd.kubernetes.protobuf"
+LEASES = "/apis/coordination.k8s.io/v1"
+EVENTS = "/apis/events.k8s.io/v1"
+BUDGETS = "/apis/policy/v1"
+CLASSES = "/apis/scheduling.k8s.io/v1"
+AT = 1_700_000_000
+MICRO = {1: AT, 2: 123_456_000}
+
+
+def message(fields: dict[int, Any]) -> bytes:
+    """A message: numbers, texts, bytes, messages (dicts), and lists of these, by field number."""
+    return b"".join(
+        field(number, value)
+        for number, values in fields.items()
+        for value in (values if isinstance(values, list) else [values])
+    )
+
+
+def field(number: int, value: Any) -> bytes:
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value % 2**64)
+    data = message(value) if isinstance(value, dict) else value
+    data = data.encode() if isinstance(data, str) else data
+    return varint(number << 3 | 2) + varint(len(data)) + data
+
+
+def varint(number: int) -> bytes:
+    low, rest = number & 0x7F, number >> 7
+    return bytes([low | 0x80]) + varint(rest) if rest else bytes([low])
+
+
+def meta(name: str, **more: Any) -> dict[int, Any]:
+    """Metadata as client-go writes them: what is empty, too."""
+    notes = [{1: key, 2: value} for key, value in more.items()]
+    return {1: name, 2: "", 3: "", 4: "", 5: "", 6: "", 7: 0, 8: "", 11: notes, 12: notes}
+
+
+def body(api_version: str, kind: str, fields: dict[int, Any]) -> bytes:
+    return b"k8s\x00" + message({1: {1: api_version, 2: kind}, 2: message(fields), 3: "", 4: ""})
+
+
+def send(api: Api, path: str, data: bytes, method: str = "POST") -> Any:
+    accept = f"{PROTOBUF},application/json" if not api.tls else "application/json"
+    return api.call(method, path, raw=data, content_type=PROTOBUF, accept=accept)
+
+
+def told(found: Json) -> Json:
+    """An object without what differs from one to the next."""
+    own = ("name", "uid", "resourceVersion", "creationTimestamp", "managedFields")
+    kept = {key: value for key, value in found["metadata"].items() if key not in own}
+    labels = {k: v for k, v in kept.get("labels", {}).items() if k != "kubernetes.io/metadata.name"}
+    return {**found, "metadata": {**kept, "labels": labels}}
+
+
+NOTES: Json = {"labels": {"a": "b"}, "annotations": {"a": "b"}}
+BYTES = bytes(range(200, 256))
+REFERENCE = {1: "Pod", 2: "default", 3: "p", 4: "u-1", 5: "v1", 6: "7", 7: ""}
+REFERRED = {
+    "kind": "Pod",
+    "namespace": "default",
+    "name": "p",
+    "uid": "u-1",
+    "apiVersion": "v1",
+    "resourceVersion": "7",
+}
+SELECTOR = {1: {1: "a", 2: "b"}, 2: {1: "c", 2: "NotIn", 3: ["d", "e"]}}
+SELECTED = {
+    "matchLabels": {"a": "b"},
+    "matchExpressions": [{"key": "c", "operator": "NotIn", "values": ["d", "e"]}],
+}
+Kind = tuple[str, str, str]
+# ((API, plural, kind), fields besides the metadata, the same in JSON)
+KINDS: list[tuple[Kind, dict[int, Any], Json]] = [
+    (
+        ("/api/v1", "configmaps", "ConfigMap"),
+        {2: [{1: "gpus", 2: "0,2"}, {1: "none", 2: ""}], 3: {1: "raw", 2: BYTES}, 4: 1},
+        {
+            "data": {"gpus": "0,2", "none": ""},
+            "binaryData": {"raw": base64.b64encode(BYTES).decode()},
+            "immutable": True,
+        },
+    ),
+    (
+        ("/api/v1", "secrets", "Secret"),
+        {2: {1: "raw", 2: BYTES}, 3: "Opaque"},
+        {"data": {"raw": base64.b64encode(BYTES).decode()}, "type": "Opaque"},
+    ),
+    (
+        ("/api/v1", "serviceaccounts", "ServiceAccount"),
+        {3: [{1: "x"}, {1: "y"}], 4: 0},
+        {"imagePullSecrets": [{"name": "x"}, {"name": "y"}], "automountServiceAccountToken": False},
+    ),
+    (
+        (BUDGETS, "poddisruptionbudgets", "PodDisruptionBudget"),
+        {2: {1: {1: 0, 2: 2, 3: ""}, 2: SELECTOR}, 3: {1: 0, 3: 0, 4: 0, 5: 0, 6: 0}},
+        {"spec": {"minAvailable": 2, "selector": SELECTED}},
+    ),
+    (
+        (BUDGETS, "poddisruptionbudgets", "PodDisruptionBudget"),
+        {2: {2: SELECTOR, 3: {1: 1, 2: 0, 3: "50%"}}},
+        {"spec": {"maxUnavailable": "50%", "selector": SELECTED}},
+    ),
+    (
+        (LEASES, "leases", "Lease"),
+        {2: {1: "me", 2: 15, 3: MICRO, 4: MICRO, 5: 3}},
+        {
+            "spec": {
+                "holderIdentity": "me",
+                "leaseDurationSeconds": 15,
+                "acquireTime": "2023-11-14T22:13:20.123456Z",
+                "renewTime": "2023-11-14T22:13:20.123456Z",
+                "leaseTransitions": 3,
+            }
+        },
+    ),
+    (
+        (EVENTS, "events", "Event"),
+        {
+            2: MICRO,
+            4: "example.com/tests",
+            5: "tests-1",
+            6: "Testing",
+            7: "Tested",
+            8: {**REFERENCE},
+            10: "text",
+            11: "Normal",
+        },
+        {
+            "eventTime": "2023-11-14T22:13:20.123456Z",
+            "reportingController": "example.com/tests",
+            "reportingInstance": "tests-1",
+            "action": "Testing",
+            "reason": "Tested",
+            "regarding": REFERRED,
+            "note": "text",
+            "type": "Normal",
+        },
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("what", "fields", "same"), KINDS, ids=[f"{row[0][1]}-{i}" for i, row in enumerate(KINDS)]
+)
+def test_an_object_in_a_namespace(
+    api: Api, namespace: str, what: Kind, fields: dict[int, Any], same: Json
+) -> None:
+    root, plural, kind = what
+    path = f"{root}/namespaces/{namespace.rpartition('/')[2]}/{plural}"
+    version = root.removeprefix("/apis/").removeprefix("/api/")
+    reply = send(api, path, body(version, kind, {1: meta("x", a="b"), **fields}))
+    assert reply.status == 201, reply.body
+    api.create(path, {"metadata": {"name": "y", **NOTES}, **same})
+    assert told(api.get(f"{path}/x").body) == told(api.get(f"{path}/y").body)
+
+
+def test_a_namespace_and_a_priority_class(api: Api) -> None:
+    namespaces, classes = "/api/v1/namespaces", f"{CLASSES}/priorityclasses"
+    sent = body("v1", "Namespace", {1: meta("proto-ns"), 2: {1: []}, 3: {1: ""}})
+    assert send(api, namespaces, sent).status == 201
+    api.create(namespaces, {"metadata": {"name": "proto-ns-json"}})
+    assert told(api.get(f"{namespaces}/proto-ns").body) == told(
+        api.get(f"{namespaces}/proto-ns-json").body
+    )
+    fields = {1: meta("proto-high"), 2: -5, 3: 0, 4: "first", 5: "Never"}
+    sent = body("scheduling.k8s.io/v1", "PriorityClass", fields)
+    assert send(api, classes, sent).status == 201
+    same = {"value": -5, "description": "first", "preemptionPolicy": "Never"}
+    api.create(classes, {"metadata": {"name": "proto-high-json"}, **same})
+    made, other = (told(api.get(f"{classes}/proto-high{end}").body) for end in ("", "-json"))
+    assert {"globalDefault": False, **made} == {"globalDefault": False, **other}
+    for end in ("", "-json"):
+        api.delete(f"{classes}/proto-high{end}")
+
+
+def test_a_binding_carries_its_annotations(api: Api, namespace: str, node_name: str) -> None:
+    api.create(f"{namespace}/pods", pod())
+    sent = body("v1", "Binding", {1: meta("p", a="b"), 2: {1: "Node", 3: node_name}})
+    assert send(api, f"{namespace}/pods/p/binding", sent).status == 201
+    found = api.get(f"{namespace}/pods/p").body
+    assert (found["spec"]["nodeName"], found["metadata"]["annotations"]["a"]) == (node_name, "b")
+
+
+def test_what_may_be_done_is_asked(api: Api) -> None:
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    spec = {1: {1: "default", 2: "list", 3: "", 4: "*", 5: "pods", 6: "", 7: ""}}
+    fields = {1: meta(""), 2: spec, 3: {1: 0, 2: "", 3: "", 4: 0}}
+    reply = send(api, path, body("authorization.k8s.io/v1", "SelfSubjectAccessReview", fields))
+    assert (reply.status, reply.body["status"]["allowed"]) == (201, True)
+    asked = reply.body["spec"]["resourceAttributes"]
+    assert (asked["verb"], asked["resource"]) == ("list", "pods")
+
+
+def test_deletions_and_evictions_heed_their_options(api: Api, namespace: str) -> None:
+    api.create(f"{namespace}/pods", pod())
+    path = f"{namespace}/pods/p"
+    other = {2: {1: "00000000-0000-0000-0000-000000000000"}}
+    reply = send(api, path, body("v1", "DeleteOptions", other), "DELETE")
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    evicting = {1: meta("p"), 2: {1: 0, **other}}
+    reply = send(api, f"{path}/eviction", body("policy/v1", "Eviction", evicting))
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert (
+        send(
+            api, f"{path}/eviction", body("policy/v1", "Eviction", {1: meta("p"), 2: {1: 0}})
+        ).status
+        == 201
+    )
+    assert api.get(path).status == 404
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"k8s\x00",
+        b"k8s\x00\x0a\xff",
+        b"k8s\x00" + b"\xff" * 20,
+        body("v1", "ConfigMap", {1: 7}),
+        body("v1", "ConfigMap", {1: {1: b"\xff\xfe"}, 2: 3}),
+        body("v1", "Nothing", {}),
+    ],
+)
+def test_what_cannot_be_read_is_refused(api: Api, namespace: str, raw: bytes) -> None:
+    reply = send(api, f"{namespace}/configmaps", raw)
+    assert reply.status in (400, 415), reply.body
+    assert reply.body["kind"] == "Status"
