@@ -1,5 +1,8 @@
 """The simulation runs, keeps its promises, replays, and finds what it must find."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from tests.simulation.chance import Chance, Weighted
@@ -7,6 +10,8 @@ from tests.simulation.hunt import all_mutants, hunt
 from tests.simulation.story import of_seed, replay, shrink, tell
 
 STEPS = 200
+RUNS = json.loads(Path(__file__).with_name("runs.json").read_text(encoding="utf-8"))
+ONCE_BROKEN = {int(seed): run["steps"] for run in RUNS for seed in run["violations"]}
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -14,6 +19,11 @@ def test_a_story_keeps_every_promise(seed: int) -> None:
     told = tell(of_seed(seed, STEPS))
     assert not told.error
     assert told.fired
+
+
+@pytest.mark.parametrize(("seed", "steps"), sorted(ONCE_BROKEN.items()))
+def test_a_story_that_once_broke_a_promise_keeps_it(seed: int, steps: int) -> None:
+    assert not tell(of_seed(seed, steps)).error
 
 
 def test_a_seed_tells_the_same_story_each_time() -> None:
