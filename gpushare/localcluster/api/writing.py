@@ -5,7 +5,7 @@ Knows media types, query parameters and status codes of writing; the rules are t
 
 from collections.abc import Callable
 
-from gpushare.localcluster.api import deletion, protobuf
+from gpushare.localcluster.api import deletion, protobuf_kinds
 from gpushare.localcluster.api.calls import (
     JSON,
     Answer,
@@ -18,6 +18,7 @@ from gpushare.localcluster.api.calls import (
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import Object, metadata, to_json
 from gpushare.localcluster.api.patch import json_patch, merge_patch
+from gpushare.localcluster.api.protobuf import UnknownKindError
 from gpushare.localcluster.api.reading import encoder, selection
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry
@@ -48,10 +49,10 @@ def object_of(call: Call) -> Object:
         StatusError: 400, or 415 for YAML and the like, and for what protobuf is not read of.
 
     """
-    if media_type(call) == protobuf.MEDIA_TYPE:
+    if media_type(call) == protobuf_kinds.MEDIA_TYPE:
         try:
-            return protobuf.decode(call.body)
-        except protobuf.UnknownKindError as error:
+            return protobuf_kinds.decode(call.body)
+        except UnknownKindError as error:
             raise StatusError(415, "UnsupportedMediaType", f"{error}; use {JSON}") from error
         except ValueError as error:
             raise bad_request(f"the body of the request is not protobuf: {error}") from error

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.localcluster.api.protobuf import ProtobufError, UnknownKindError, decode
+from gpushare.localcluster.api.protobuf import ProtobufError, UnknownKindError
+from gpushare.localcluster.api.protobuf_kinds import decode
 
 CLASS = (
     b"k8s\x00\n%\n\x14scheduling.k8s.io/v1\x12\rPriorityClass"
