@@ -221,7 +221,7 @@ class Ledger:
             if ref.uid in self._plain:
                 node = self._plain[ref.uid][0]
                 raise PodMismatch(f"pod {ref} is bound to node {node!r}, and asks for no GPU there")
-            self._must_fit(request, allocation)
+            self._must_fit(ref.uid, request, allocation)
             if seen is not None and self._tally.changed(allocation.node) > seen:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
             self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
@@ -261,12 +261,13 @@ class Ledger:
                 return None
             if entry.node != node or entry.placement is None:
                 return None
-            capacity = self._must_still_fit(node, entry.placement)
+            devices, units = zip(*entry.placement, strict=True)
+            allocation = Allocation(node, devices, units)
+            capacity = self._must_still_fit(entry, allocation)
             assumption.in_flight, assumption.since = True, now
             assumption.token = next(self._tokens)
             assumption.stamps.add(stamp)
-            devices, units = zip(*entry.placement, strict=True)
-            return Allocation(node, devices, units), capacity
+            return allocation, capacity
 
     def token(self, uid: str) -> int:
         """The token to read the pod under, see settle; -1 where nothing is assumed for it."""
@@ -577,7 +578,7 @@ class Ledger:
         if uid in self._plain:
             self._take_plain(uid)
 
-    def _must_fit(self, request: Request, allocation: Allocation) -> None:
+    def _must_fit(self, uid: str, request: Request, allocation: Allocation) -> None:
         node = allocation.node
         if node not in self._specs:
             raise UnknownNode(f"node {node!r} is not known")
@@ -586,20 +587,26 @@ class Ledger:
                 raise InsufficientMemory(
                     f"node {node!r}: device {device} has no room for {units} units any more"
                 )
-        if self._pins.devices(node, request) not in (None, allocation.devices):
+        self._must_pair(uid, request, allocation)
+
+    def _must_pair(self, uid: str, request: Request, allocation: Allocation) -> None:
+        node = allocation.node
+        if self._pins.devices(node, request, uid) not in (None, allocation.devices):
             raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
 
-    def _must_still_fit(self, node: str, charged: Shares) -> int:
+    def _must_still_fit(self, entry: Entry, allocation: Allocation) -> int:
         """The capacity of the first of the charged devices, if they all can still be used."""
+        node = entry.node
         if node not in self._specs:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self._shape(node), self._tally.used(node)
-        for device, _ in charged:
+        for device in allocation.devices:
             there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
             if not there or used[device] > spec.capacity[device]:
                 why = "was given to others" if there else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
-        return spec.capacity[charged[0][0]]
+        self._must_pair(entry.ref.uid, entry.request, allocation)
+        return spec.capacity[allocation.devices[0]]
 
     def _unplaced(self, entry: Entry) -> bool:
         spec = self._specs.get(entry.node)

@@ -70,11 +70,12 @@ class Pins:
         if pins is not None and pins.pop(entry.ref.uid, None) is not None and not pins:
             del self._pins[entry.node]
 
-    def devices(self, node: str, request: Request) -> tuple[int, ...] | None:
-        """The devices left to the request: None for all, () for none."""
+    def devices(self, node: str, request: Request, of: str) -> tuple[int, ...] | None:
+        """The devices left to the request of a pod (its uid): None for all, () for none."""
         if not self.active(node):
             return None
-        return paired_devices(self._pins.get(node, {}).values(), request)
+        pins = self._pins.get(node, {}).items()
+        return paired_devices((pin for uid, pin in pins if uid != of), request)
 
     def by_row(self, rows: Mapping[str, int]) -> dict[int, tuple[Pinned, ...]]:
         """The pins that count, by the row of their node."""
