@@ -18,8 +18,8 @@ from tests.simulation.mutants.museum import mutant
 
 @mutant("A1", "the original records a pod after its binding succeeded", Ledger, "assume")
 def charges_after_success(original: Any) -> Any:
-    def assume(self: Any, ref: Any, request: Any, allocation: Any, now: float) -> None:
-        self._must_fit(request, allocation)
+    def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> None:
+        self._must_fit(ref.uid, request, allocation)
 
     del original
     return assume
