@@ -15,7 +15,7 @@ refused the binding, or a read made after every late write could have landed sho
 import threading
 from collections import Counter, deque
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from gpushare.core.drift import drift
@@ -65,10 +65,11 @@ class _Assumption:
     token: int  # a new one with every doubt, so that what was read before does not settle it
     node: str  # where it was sent
     since: float
+    sent: Shares | None  # the devices in the Bindings that were sent
+    stamps: set[str]  # their assume times
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
-    stamps: set[str] = field(default_factory=set)  # of the Bindings that were sent
-    sent: Shares | None = None  # the devices in them
+    sure: bool = False  # one has landed: the API server said so, or the pod had its assume time
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,11 +207,11 @@ class Ledger:
     ) -> None:
         """Charge an allocation before it is written, if it still fits.
 
-        stamp: the assume time of the Binding, by which it is known again where its other
-        annotations were edited at once, or "". seen: the generation of the snapshot that the
-        devices were chosen by; the node must not have changed since. None: if they fit, they do.
-        Raises PodInFlight, PodMismatch (bound already), UnknownNode or InsufficientMemory; then
-        nothing has changed.
+        stamp: the assume time of the Binding, by which what its bind reports is told from what
+        another reports, and by which it is known again where its other annotations were edited at
+        once. seen: the generation of the snapshot that the devices were chosen by; the node must
+        not have changed since. None: if they fit, they do. Raises PodInFlight, PodMismatch (bound
+        already), UnknownNode or InsufficientMemory; then nothing has changed.
         """
         with self._lock:
             if ref.uid in self._assumptions:
@@ -226,21 +227,24 @@ class Ledger:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
             self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
             self._assumptions[ref.uid] = _Assumption(
-                next(self._tokens), allocation.node, now, stamps={stamp}, sent=allocation.shares
+                next(self._tokens), allocation.node, now, allocation.shares, {stamp}
             )
 
-    def landed(self, uid: str, now: float) -> None:
+    # Of a Binding that is charged no more nothing is taken: its pod may have been seen bound, and
+    # gone, before its answer came, and another bind of the same uid be under way.
+
+    def landed(self, uid: str, now: float, stamp: str = "") -> None:
         """The API server has confirmed the binding; it is a fact once the watch shows it."""
         with self._lock:
-            assumption = self._assumptions.get(uid)
+            assumption = self._sent(uid, stamp)
             if assumption is not None:
-                assumption.in_flight, assumption.since = False, now
+                assumption.in_flight, assumption.since, assumption.sure = False, now, True
                 self._entries[uid] = replace(self._entries[uid], landed=True, in_doubt=False)
 
-    def doubt(self, uid: str, now: float) -> None:
+    def doubt(self, uid: str, now: float, stamp: str = "") -> None:
         """The binding was sent and its outcome is unknown: keep the charge, have the pod read."""
         with self._lock:
-            assumption = self._assumptions.get(uid)
+            assumption = self._sent(uid, stamp)
             if assumption is not None:
                 assumption.suspect, assumption.in_flight, assumption.since = True, False, now
                 assumption.token = next(self._tokens)
@@ -275,10 +279,10 @@ class Ledger:
             assumption = self._assumptions.get(uid)
             return -1 if assumption is None else assumption.token
 
-    def forget(self, uid: str) -> None:
+    def forget(self, uid: str, stamp: str = "") -> None:
         """Give back an assumed charge whose binding was never sent, or was definitely refused."""
         with self._lock:
-            if uid in self._assumptions and not self._entries[uid].landed:
+            if self._sent(uid, stamp) is not None and not self._entries[uid].landed:
                 self._give_back(uid)
 
     def overdue(self, now: float) -> tuple[Overdue, ...]:
@@ -428,7 +432,13 @@ class Ledger:
                 self._assumptions.pop(uid, None)
             elif uid not in self._assumptions:
                 self._assumptions[uid] = _Assumption(
-                    next(self._tokens), entry.node, now, in_flight=False, suspect=True
+                    next(self._tokens),
+                    entry.node,
+                    now,
+                    entry.placement,
+                    set(),
+                    in_flight=False,
+                    suspect=True,
                 )
 
     def correct(self, pod: ObservedPod) -> None:
@@ -527,16 +537,13 @@ class Ledger:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
         entry = self._entries[pod.ref.uid]
         self._take(entry.ref.uid)
-        sent = assumption.sent or entry.placement
-        known = pod.placement == sent or (pod.stamp and pod.stamp in assumption.stamps)
-        confirmed = entry.landed and entry.placement == sent
-        if pod.node == assumption.node and (known or confirmed):
-            placement = sent
-        else:
-            # The watch has the last word: a read may have shown it edited since it was bound.
-            placement = pod.placement
-            if (pod.node, placement) != (entry.node, entry.placement):
-                self._alarm("bound_by_another", pod)
+        placement = pod.placement
+        if pod.node == assumption.node:
+            assumption.sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
+            # Else the watch has the last word: a read may have shown it edited since it was bound.
+            placement = assumption.sent if assumption.sure else placement
+        if (pod.node, placement) != (entry.node, entry.placement):
+            self._alarm("bound_by_another", pod)
         self._put(_entry(pod, placement, state))
 
     def _alarm(self, kind: str, pod: ObservedPod) -> None:
@@ -564,6 +571,11 @@ class Ledger:
         uids.remove(uid)
         if not uids:
             del self._on_node[node]
+
+    def _sent(self, uid: str, stamp: str) -> _Assumption | None:
+        """The assumption that a Binding with this assume time belongs to."""
+        assumption = self._assumptions.get(uid)
+        return assumption if assumption is not None and stamp in assumption.stamps else None
 
     def _give_back(self, uid: str) -> None:
         """The pod was not bound: it waits as before, for as long as the watch shows it."""

@@ -152,19 +152,19 @@ class Bind:
         ledger = self.asked[0].ledger if self.asked else None
         if error is None:
             if ledger:
-                ledger.landed(self.ref.uid, now)
+                ledger.landed(self.ref.uid, now, str(self.stamp))
             return Answer("", "bound")
         unknown = isinstance(error, ApiUnavailable)
         if unknown or isinstance(error, ApiConflict):
             self.phase = Phase.READ_BACK if unknown else Phase.CONFLICT
             self.refusal = str(error)
             if ledger and (unknown or self.again):
-                ledger.doubt(self.ref.uid, now)
+                ledger.doubt(self.ref.uid, now, str(self.stamp))
             return self._read_pod()
         if ledger and self.again and not isinstance(error, ApiNotFound):
-            ledger.doubt(self.ref.uid, now)
+            ledger.doubt(self.ref.uid, now, str(self.stamp))
         elif ledger:
-            ledger.forget(self.ref.uid)
+            ledger.forget(self.ref.uid, str(self.stamp))
         return Answer(f"pod {self.ref}: {error}", "refused")
 
     def _standing(self, entry: Entry) -> Step:
@@ -235,7 +235,7 @@ class Bind:
         """Tell the ledger what was read of the pod."""
         if self._refused:
             if pod is None or pod.ended or not pod.node:
-                ledger.forget(self.ref.uid)
+                ledger.forget(self.ref.uid, str(self.stamp))
                 return
             self._still_unknown(now)
         ledger.settle(self.ref.uid, self.token, pod, sent)
@@ -252,7 +252,7 @@ class Bind:
         """
         if self._refused and self.asked:
             ledger = self.asked[0].ledger
-            ledger.doubt(self.ref.uid, now - HOLD)
+            ledger.doubt(self.ref.uid, now - HOLD, str(self.stamp))
             self.token = ledger.token(self.ref.uid)
 
     def _unread(self, error: ApiError, now: float) -> Answer:

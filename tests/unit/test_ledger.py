@@ -119,10 +119,10 @@ def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_a
     ledger.node_changed(node("gpu-a", 16, 16))
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0, stamp="7")
-    ledger.doubt("p", 1)
+    ledger.doubt("p", 1, "7")
     assert ledger.resume("p", "gpu-b", 2, "8") is None
     assert ledger.resume("p", "gpu-a", 2, "8") == (Allocation("gpu-a", (0,), (4,)), 16)
-    ledger.doubt("p", 3)
+    ledger.doubt("p", 3, "8")
     edited = replace(_pod("p", Request(4, 1), place="gpu-a"), placement=None, stamp=stamp)
     ledger.settle("p", ledger.token("p"), edited, 4)
     assert ledger.snapshot().used.tolist() == [charged]
@@ -183,7 +183,7 @@ def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edit
     ledger.node_changed(node("gpu-a", 16, 16))
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
-    ledger.doubt("p", 1)
+    ledger.doubt("p", 1, "7")
     bound = replace(_pod("p", Request(4, 1), device=1), stamp="7")
     ledger.settle("p", ledger.token("p"), replace(bound, placement=None, stamp="soon"), 4)
     assert ledger.snapshot().used.tolist() == [[4, 4]]
@@ -198,7 +198,7 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     ledger.node_changed(node("gpu-b", 16, 16))
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
-    ledger.doubt("p", 1)
+    ledger.doubt("p", 1, "7")
     bound = replace(_pod("p", Request(4, 1), place="gpu-b"), placement=None, stamp="other")
     ledger.settle("p", ledger.token("p"), replace(bound, placement=((1, 4),)), 4)
     assert ledger.snapshot().used.tolist() == [[0, 0], [0, 4]]

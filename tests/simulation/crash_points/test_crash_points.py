@@ -26,9 +26,9 @@ def test_nothing_is_lost_and_nothing_given_out_twice(case: Case) -> None:
             raise AssertionError(f"{case} {turn}: {error}") from error
 
 
-def _forget(self: Ledger, uid: str, now: float) -> None:
+def _forget(self: Ledger, uid: str, now: float, stamp: str) -> None:
     del now
-    self.forget(uid)
+    self.forget(uid, stamp)
 
 
 def _send_whenever(write: Callable[..., Any]) -> Callable[..., Any]:

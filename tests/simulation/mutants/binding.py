@@ -60,8 +60,8 @@ def places_anew_on_retry(original: Any) -> Any:
 def frees_on_no_answer(original: Any) -> Any:
     del original
 
-    def doubt(self: Any, uid: str, now: float) -> None:
-        self.forget(uid)
+    def doubt(self: Any, uid: str, now: float, stamp: str) -> None:
+        self.forget(uid, stamp)
 
     return doubt
 
@@ -76,7 +76,7 @@ def does_not_hold(original: Any) -> Any:
 def keeps_what_was_refused(original: Any) -> Any:
     del original
 
-    def forget(self: Any, uid: str) -> None:
+    def forget(self: Any, uid: str, _: str) -> None:
         if self._assumptions.pop(uid, None) is not None:
             self._entries[uid] = replace(self._entries[uid], state=State.BOUND)
 
@@ -137,7 +137,7 @@ def expires_by_the_clock(original: Any) -> Any:
 def frees_what_has_landed(original: Any) -> Any:
     del original
 
-    def landed(self: Any, uid: str, now: float) -> None:
+    def landed(self: Any, uid: str, *_: Any) -> None:
         if uid in self._assumptions:
             self._give_back(uid)
 

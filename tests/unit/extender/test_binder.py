@@ -331,6 +331,19 @@ def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_a
     assert (answer.reason, desk.standing()) == ("in_flight", "doubt m:0")
 
 
+@pytest.mark.parametrize("outcome", [OK, NOT_FOUND, LOST])
+def test_what_one_bind_reports_says_nothing_of_another_that_began_when_the_pod_was_gone(
+    desk: Desk, outcome: ApiError | None
+) -> None:
+    first = desk.bind(stamp=1)
+    sent = desk.start(first)
+    desk.ledger.pod_changed(observe_pod(BOUND, ALIYUN))
+    desk.ledger.pod_gone(REF.uid)
+    assert isinstance(desk.start(desk.bind("m", stamp=2)), WriteBinding)
+    desk.reply(first, sent, outcome)
+    assert desk.standing() == "assumed m:0"
+
+
 def test_what_was_read_before_a_list_came_does_not_settle(desk: Desk) -> None:
     bind = desk.bind()
     step = desk.reply(bind, desk.start(bind), LOST)
