@@ -133,6 +133,8 @@ def _stories(pool: ProcessPoolExecutor, run: Run, jobs: int) -> bool:
         try:
             for (start, after), (errors, some) in told:
                 fired += some
+                for seed, error in errors.items():
+                    tqdm.write(f"seed {seed} breaks a promise: {error.partition(' ')[0]}")
                 run.violations |= errors
                 run.after = after
                 bar.update(after - start)
