@@ -84,7 +84,7 @@ def decode(body: bytes) -> object:
     """
     try:
         return from_json(body)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise bad_request(f"the body of the request is not JSON: {error}") from error
 
 

@@ -18,8 +18,11 @@ def to_json(value: object) -> bytes:
 
 
 def from_json(data: bytes) -> object:
-    """Return what JSON says. Raises ValueError or RecursionError where it is none."""
-    found: object = msgspec.json.decode(data)
+    """Return what JSON says. Raises ValueError where it is none, or is nested too deeply."""
+    try:
+        found: object = msgspec.json.decode(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
     return found
 
 
