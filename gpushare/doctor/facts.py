@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.core.model import NodeSpec, Shares
-from gpushare.doctor.finding import Level
+from gpushare.doctor.finding import Finding, Level
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Inventory
 from gpushare.wire.scheduler_config import SchedulerConfig
@@ -24,6 +24,10 @@ class Unread:
     why: str
     todo: str = ""
     level: Level = "fail"
+
+    def finding(self, check: str) -> Finding:
+        """What a check finds that has nothing else to judge."""
+        return Finding(check, self.level, self.why, self.todo)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,9 +78,8 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
     try:
         client = DatedClient(kubeconfig, given.context or None, 1, "gpushare-doctor")
     except SettingsError as error:
-        off = Unread("not read: there is no API server to ask", "", "skip")
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
-        facts = Facts(now, api, off, off, off, off, off)
+        facts = _without(api, now, "not read: there is no API server to ask")
         scheduler = _scheduler(given.scheduler_config, None)
     else:
         try:
@@ -111,8 +110,7 @@ def _collected(collector: Collector) -> Facts:
     api = collector.server()
     now = time.time()
     if isinstance(api, Unread):
-        off = Unread("not read: the API server does not answer", "", "skip")
-        return Facts(now, api, off, off, off, off, off)
+        return _without(api, now, "not read: the API server does not answer")
     return Facts(
         now,
         api,
@@ -122,6 +120,12 @@ def _collected(collector: Collector) -> Facts:
         collector.rights(),
         collector.closed(),
     )
+
+
+def _without(api: Unread, now: float, why: str) -> Facts:
+    """What is known where the API server tells nothing."""
+    off = Unread(why, "", "skip")
+    return Facts(now, api, off, off, off, off, off)
 
 
 def _usual_kubeconfig() -> str:

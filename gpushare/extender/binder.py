@@ -114,6 +114,11 @@ class Bind:
     token: int = -1
     refusal: str = ""
 
+    @property
+    def assume_time(self) -> str:
+        """The stamp as the annotation has it, by which the ledger knows what this bind sent."""
+        return str(self.stamp)
+
     def start(self, now: float, leads_until: float) -> Step:
         """The first step. leads_until: until when, by the same clock, this process surely leads."""
         for books in self.library:
@@ -152,19 +157,19 @@ class Bind:
         ledger = self.asked[0].ledger if self.asked else None
         if error is None:
             if ledger:
-                ledger.landed(self.ref.uid, now, str(self.stamp))
+                ledger.landed(self.ref.uid, now, self.assume_time)
             return Answer("", "bound")
         unknown = isinstance(error, ApiUnavailable)
         if unknown or isinstance(error, ApiConflict):
             self.phase = Phase.READ_BACK if unknown else Phase.CONFLICT
             self.refusal = str(error)
             if ledger and (unknown or self.again):
-                ledger.doubt(self.ref.uid, now, str(self.stamp))
+                ledger.doubt(self.ref.uid, now, self.assume_time)
             return self._read_pod()
         if ledger and self.again and not isinstance(error, ApiNotFound):
-            ledger.doubt(self.ref.uid, now, str(self.stamp))
+            ledger.doubt(self.ref.uid, now, self.assume_time)
         elif ledger:
-            ledger.forget(self.ref.uid, str(self.stamp))
+            ledger.forget(self.ref.uid, self.assume_time)
         return Answer(f"pod {self.ref}: {error}", "refused")
 
     def _standing(self, entry: Entry) -> Step:
@@ -215,7 +220,7 @@ class Bind:
             seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
             try:
                 books.ledger.assume(
-                    self.ref, request, allocation, now, stamp=str(self.stamp), seen=seen
+                    self.ref, request, allocation, now, stamp=self.assume_time, seen=seen
                 )
             except InsufficientMemory:
                 # Another bind took something of the node between our look and the lock. Look again:
@@ -235,7 +240,7 @@ class Bind:
         """Tell the ledger what was read of the pod."""
         if self._refused:
             if pod is None or pod.ended or not pod.node:
-                ledger.forget(self.ref.uid, str(self.stamp))
+                ledger.forget(self.ref.uid, self.assume_time)
                 return
             self._still_unknown(now)
         ledger.settle(self.ref.uid, self.token, pod, sent)
@@ -252,7 +257,7 @@ class Bind:
         """
         if self._refused and self.asked:
             ledger = self.asked[0].ledger
-            ledger.doubt(self.ref.uid, now - HOLD, str(self.stamp))
+            ledger.doubt(self.ref.uid, now - HOLD, self.assume_time)
             self.token = ledger.token(self.ref.uid)
 
     def _unread(self, error: ApiError, now: float) -> Answer:
@@ -287,7 +292,7 @@ class Bind:
             return Answer("this gpushare extender does not lead (any more)", "not_leading")
         # While we read, the doubt may have been settled, and another bind begun to another node.
         try:
-            resumed = ledger.resume(self.ref.uid, self.node, now, str(self.stamp))
+            resumed = ledger.resume(self.ref.uid, self.node, now, self.assume_time)
         except RequestRefused as error:
             return Answer(f"pod {self.ref}: {error}", type(error).__name__)
         if resumed is None:

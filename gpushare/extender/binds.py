@@ -79,7 +79,7 @@ class Binder:
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
             if bind.asked:
-                bind.asked[0].ledger.doubt(ref.uid, self._clock(), str(bind.stamp))
+                bind.asked[0].ledger.doubt(ref.uid, self._clock(), bind.assume_time)
             raise
         finally:
             with self._stamping:

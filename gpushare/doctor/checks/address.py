@@ -31,7 +31,7 @@ def check_address(facts: Facts) -> Iterator[Finding]:
 def _address(entry: ExtenderConfig, route: int | Unread | None) -> Finding:
     name, place = "extender-address", endpoint(entry)
     if isinstance(route, Unread):
-        return Finding(name, route.level, route.why, route.todo)
+        return route.finding(name)
     if route == _NO_PATH:
         return fail(
             name,

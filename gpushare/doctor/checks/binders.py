@@ -96,7 +96,7 @@ def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
 def _leadership(facts: Facts) -> Finding:
     name = "leadership"
     if isinstance(facts.leases, Unread):
-        return Finding(name, facts.leases.level, facts.leases.why, facts.leases.todo)
+        return facts.leases.finding(name)
     ours = [lease for lease in facts.leases if lease.namespace == facts.namespace]
     if not ours:
         return skip(

@@ -15,7 +15,7 @@ def check_closed(facts: Facts) -> Iterator[Finding]:
     """The finding about them."""
     closed, prefix = facts.closed, facts.names.unhealthy
     if isinstance(closed, Unread):
-        yield Finding(_NAME, closed.level, closed.why, closed.todo)
+        yield closed.finding(_NAME)
         return
     broken = {prefix + one.node: one.broken for one in closed if one.broken}
     if broken:

@@ -39,7 +39,7 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
         )
         return
     if isinstance(seen, Unread):
-        yield Finding("extender", seen.level, seen.why, seen.todo)
+        yield seen.finding("extender")
         return
     yield _alive(seen)
     yield _version(seen)

@@ -21,7 +21,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     """Findings about the nodes."""
     nodes = facts.nodes
     if isinstance(nodes, Unread):
-        yield Finding("gpu-nodes", nodes.level, nodes.why, nodes.todo)
+        yield nodes.finding("gpu-nodes")
         return
     sharing = [node for node in nodes if node.shares]
     if not sharing:

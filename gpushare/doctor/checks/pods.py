@@ -19,7 +19,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     """Findings about pods that ask for the resource."""
     pods = facts.pods
     if isinstance(pods, Unread):
-        yield Finding("pods", pods.level, pods.why, pods.todo)
+        yield pods.finding("pods")
         return
     yield _amounts(pods)
     yield _pending([pod for pod in pods.gpu if not pod.node and not pod.gated])

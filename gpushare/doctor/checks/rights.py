@@ -52,7 +52,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
     """Findings about the account that was used."""
     rights = facts.rights
     if isinstance(rights, Unread):
-        yield Finding("rights", rights.level, rights.why, rights.todo)
+        yield rights.finding("rights")
         return
     lacking = [right for right in needed(facts.namespace) if not rights.get(right)]
     if lacking and facts.own_account:

@@ -41,7 +41,7 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
         )
         return
     if isinstance(found, Unread):
-        yield Finding("scheduler-file", found.level, found.why, found.todo)
+        yield found.finding("scheduler-file")
         return
     yield _file(found)
     try:

@@ -19,7 +19,7 @@ def check_server(facts: Facts) -> Iterator[Finding]:
     """Findings about the API server and the clocks."""
     api = facts.api
     if isinstance(api, Unread):
-        yield Finding("api-server", api.level, api.why, api.todo)
+        yield api.finding("api-server")
     else:
         yield ok("api-server", f"answers, {api.git_version}")
         yield _version(api)

@@ -30,7 +30,6 @@ MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 
 _MAGIC = b"k8s\x00"
 
-
 _UNKNOWN = Message(
     {
         1: Field("typeMeta", Message({1: "apiVersion", 2: "kind"})),
@@ -177,12 +176,7 @@ _KINDS: Mapping[str, Message] = {
         {
             1: _META,
             2: Field("eventTime", as_micro_time),
-            3: Field(
-                "series",
-                Message(
-                    {1: Field("count", as_number), 2: Field("lastObservedTime", as_micro_time)}
-                ),
-            ),
+            3: Field("series", _SERIES),
             4: "reportingController",
             5: "reportingInstance",
             6: "action",

@@ -131,7 +131,7 @@ KINDS: list[tuple[Kind, dict[int, Any], Json]] = [
             5: "tests-1",
             6: "Testing",
             7: "Tested",
-            8: {**REFERENCE},
+            8: REFERENCE,
             10: "text",
             11: "Normal",
         },
