@@ -150,10 +150,10 @@ class Timing:
 class ListWatch(Generic[PageT, EventT]):
     """The state of following one collection.
 
-    `synced`: a whole list was delivered and no delivery failed since. `last_contact`: when the
-    server last told us something (list, event, bookmark). `listed_at`: when the last delivered list
-    was begun. The counts only grow: `relists` (whole lists), `restarts` (by reason),
-    `decode_errors` (lines, pages and single objects that could not be read).
+    `synced`: a whole list was taken over and no delivery failed since. `last_contact`: when the
+    server last told us something (list, event, bookmark). `listed_at`: when the last list that was
+    taken over was begun. The counts only grow: `relists` (lists taken over), `restarts` (by
+    reason), `decode_errors` (lines, pages and single objects that could not be read).
     """
 
     path: str
@@ -226,7 +226,7 @@ class ListWatch(Generic[PageT, EventT]):
         return self._watch(now, jitter) if self._version else self._list(now)
 
     def on_page(self, body: bytes, now: float) -> Replace[PageT] | None:
-        """Return the whole list when this was its last page."""
+        """Return the whole list when this was its last page; to be answered with `on_taken`."""
         try:
             page = self.decoder.decode_list(body)
         except Exception:  # a page that a decoder trips over must not end the loop
@@ -244,6 +244,12 @@ class ListWatch(Generic[PageT, EventT]):
         self._pages += (page,)
         self._token = token
         return None if token else self._complete()
+
+    def on_taken(self, whole: Replace[PageT]) -> None:
+        """The receiver holds the whole list now: long after its last page, if it is long."""
+        self.relists += 1
+        self.listed_at = whole.started
+        self.synced = True
 
     def on_open(self, now: float) -> None:
         """The watch was accepted."""
@@ -329,9 +335,6 @@ class ListWatch(Generic[PageT, EventT]):
         self._version = self._pages[0].resource_version
         self._pages = ()
         self._bad_lines = 0
-        self.relists += 1
-        self.listed_at = self._list_started
-        self.synced = True
         return whole
 
     def _touch(self, now: float) -> None:

@@ -147,7 +147,8 @@ class Reflector(Generic[PageT, EventT]):
             return
         whole = self._machine.on_page(body, self._clock())
         if whole is not None:
-            self._deliver(partial(self._sink.replace, whole.pages, whole.started))
+            if self._deliver(partial(self._sink.replace, whole.pages, whole.started)):
+                self._machine.on_taken(whole)
             self._shown = self._machine.version
 
     def _watch(self, action: Watch) -> None:
@@ -189,15 +190,18 @@ class Reflector(Generic[PageT, EventT]):
             restarts = dict(self._machine.restarts)
             log.warning("watch broken off resource=%s so far=%s", self._machine.path, restarts)
 
-    def _deliver(self, delivery: Callable[[], None]) -> None:
+    def _deliver(self, delivery: Callable[[], None]) -> bool:
+        """Return whether the sink has taken it."""
         if self._stopped:
-            return
+            return False
         self._expect(0.0)
         try:
             delivery()
         except Exception:
             log.exception("delivery failed, listing anew resource=%s", self._machine.path)
             self._machine.on_sink_error(self._clock())
+            return False
+        return True
 
     def _failed(self, call: str, error: ApiError) -> None:
         log.warning("%s failed resource=%s error=%s", call, self._machine.path, error)

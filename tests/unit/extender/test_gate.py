@@ -94,7 +94,9 @@ class World:
             machine.request_relist()
             self.now += machine.timing.relist_spacing
             assert isinstance(machine.next(self.now, 0.0), List)
-            assert machine.on_page(LIST, self.now) is not None
+            whole = machine.on_page(LIST, self.now)
+            assert whole is not None
+            machine.on_taken(whole)
 
 
 def _leading(api: SilentApi, elector: Elector) -> Leading:

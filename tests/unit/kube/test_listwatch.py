@@ -35,11 +35,19 @@ def watching(machine: Machine, now: float = 0.0, version: str = "7") -> Watch:
         now += action.seconds
         action = machine.next(now, 0.5)
     if isinstance(action, List):
-        machine.on_page(page(version, "a"), now)
+        taken(machine, page(version, "a"), now)
         action = machine.next(now, 0.5)
     assert isinstance(action, Watch)
     machine.on_open(now)
     return action
+
+
+def taken(machine: Machine, body: bytes, now: float) -> Replace[JsonPage]:
+    """Bring the last page of a list, and have its receiver take it over."""
+    whole = machine.on_page(body, now)
+    assert whole is not None
+    machine.on_taken(whole)
+    return whole
 
 
 def pause_of(machine: Machine, now: float, jitter: float = 0.0) -> float:
@@ -71,6 +79,8 @@ def test_a_list_in_pages_is_delivered_once_when_it_is_whole(machine: Machine) ->
     assert isinstance(whole, Replace)
     assert [item for each in whole.pages for item in each.items] == ["a", "b"]
     assert whole.started == 10.0
+    assert not machine.synced, "its receiver is still to take it over"
+    machine.on_taken(whole)
     assert (machine.synced, machine.listed_at, machine.last_contact) == (True, 10.0, 12.0)
     watch = machine.next(12.0, 0.5)
     assert isinstance(watch, Watch)
@@ -203,7 +213,7 @@ def test_410_lists_again_at_once_and_when_it_repeats_after_a_pause(
     again = machine.next(1.0, 0.5)
     assert isinstance(again, List)
     assert asked(again.query, "resourceVersion") is None
-    machine.on_page(page("70"), 1.0)
+    taken(machine, page("70"), 1.0)
     machine.next(1.0, 0.5)
     gone(1.0)
     assert pause_of(machine, 1.0) > 0
@@ -261,7 +271,7 @@ def test_a_failed_delivery_puts_the_books_in_doubt_until_they_are_listed_anew(
     assert not machine.synced
     assert not machine.watching
     assert isinstance(machine.next(2.0, 0.5), List)
-    machine.on_page(page("9"), 2.0)
+    taken(machine, page("9"), 2.0)
     assert machine.synced
 
 
@@ -319,9 +329,9 @@ def test_a_relist_asked_for_is_begun_after_the_asking(machine: Machine) -> None:
 def test_a_list_under_way_does_not_count_as_the_one_asked_for(machine: Machine) -> None:
     machine.next(0.0, 0.5)
     machine.request_relist()
-    machine.on_page(page("7", "a"), 4.0)
+    taken(machine, page("7", "a"), 4.0)
     assert isinstance(machine.next(4.0, 0.5), List)
-    machine.on_page(page("8", "a"), 5.0)
+    taken(machine, page("8", "a"), 5.0)
     assert machine.listed_at == 4.0
     assert isinstance(machine.next(5.0, 0.5), Watch)
 
@@ -336,7 +346,7 @@ def test_relists_asked_for_without_end_are_spaced(machine: Machine) -> None:
             continue
         if isinstance(action, List):
             lists += 1
-            machine.on_page(page("7"), now)
+            taken(machine, page("7"), now)
         machine.request_relist()
         if isinstance(action, Watch):
             machine.on_end(now)
@@ -384,6 +394,8 @@ class Story:
                 self.delivered.append("replace")
                 if choice == 1:
                     self.machine.on_sink_error(self.now)
+                else:
+                    self.machine.on_taken(whole)
         else:
             self.machine.on_error([GONE, NO_ANSWER, ApiError("", 403)][choice % 3], self.now)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.client import KubeClient, connect
-from gpushare.kube.listwatch import ListWatch, Timing
+from gpushare.kube.listwatch import NEVER, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from tests.unit.kube.json_codec import JsonCodec, JsonEvent, JsonPage, event, page
 from tests.unit.kube.scripted_server import (
@@ -31,10 +31,12 @@ class Books:
         self.told: list[str] = []
         self.names: set[str] = set()
         self.fail_on: str = ""
+        self.while_taken: Callable[[], None] = lambda: None
 
     def replace(self, pages: Sequence[JsonPage], started: float) -> None:
         self.told.append("replace")
         assert started <= time.monotonic()
+        self.while_taken()
         self.names = {str(item) for each in pages for item in each.items}
 
     def apply(self, event: JsonEvent) -> None:
@@ -139,6 +141,21 @@ def test_the_books_follow_lists_and_events(
     assert reflector.status.last_contact <= time.monotonic()
     assert reflector.alive(time.monotonic())
     assert not reflector.alive(time.monotonic() + 3600)
+
+
+def test_a_list_counts_when_the_books_hold_it_and_no_sooner(
+    reflector: Reflector[JsonPage, JsonEvent], books: Books
+) -> None:
+    seen: list[tuple[bool, float, int]] = []
+
+    def look() -> None:
+        status = reflector.status
+        seen.append((status.synced, status.listed_at, status.relists))
+
+    books.while_taken = look
+    reflector.start()
+    soon(lambda: reflector.status.synced)
+    assert seen == [(False, NEVER, 0)], "a long list takes seconds to be taken over"
 
 
 def test_a_blocked_watch_does_not_delay_the_end(
