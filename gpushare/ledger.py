@@ -54,9 +54,6 @@ LANDED_GRACE = 10.0
 _ALARMS_KEPT = 256
 """Alarms kept for `take_alarms`; the oldest go first, and are counted all the same."""
 
-_CHUNK = 1000
-"""Pods taken over under one hold of the lock while a list is read in (about 5 ms)."""
-
 
 @dataclass(slots=True)
 class _Assumption:
@@ -105,6 +102,9 @@ class Waiting:
 
 class Ledger:
     """The books of one managed resource. Every method may be called from any thread."""
+
+    CHUNK = 1000
+    """Pods taken over under one hold of the lock while a list is read in (about 5 ms)."""
 
     def __init__(self, pairing: Pairing = Pairing.AUTO) -> None:
         self._lock = threading.Lock()
@@ -167,7 +167,7 @@ class Ledger:
         """
         listed: set[str] = set()
         chunks = iter(pods)
-        while chunk := list(islice(chunks, _CHUNK)):
+        while chunk := list(islice(chunks, self.CHUNK)):
             listed.update(pod.ref.uid for pod in chunk)
             with self._lock:
                 for pod in chunk:

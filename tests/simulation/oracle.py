@@ -9,6 +9,7 @@ the process has been shown: nobody can know what he has not been told yet.
 
 import json
 from dataclasses import dataclass, field
+from functools import partial
 
 from gpushare.core.model import Entry, NodeBooks
 from gpushare.errors import ApiError
@@ -206,7 +207,12 @@ class Oracle:
         known.heard[name] = self.tasks.now
         known.pages[name] += page["items"]
         if not page["metadata"].get("continue") and not _refuses(replica, name):
-            self._replace(known, name, known.pages[name])
+            take = partial(self._replace, known, name, known.pages[name])
+            sink = replica.sinks[name]
+            if sink.pause is None or sink.failures:
+                take()
+            else:
+                sink.taken = take
 
     def _replace(self, known: Known, name: str, items: list[Json]) -> None:
         before = dict(known.pods)

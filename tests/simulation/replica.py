@@ -5,8 +5,9 @@ else is the production code itself.
 """
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from gpushare.core.pairing import Pairing
@@ -48,7 +49,10 @@ class SinkFault(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the processes of a story are set up."""
+    """How the processes of a story are set up.
+
+    slow: seconds it takes them to take over one object of a list.
+    """
 
     pairing: Pairing
     leadership: str
@@ -56,20 +60,49 @@ class Shape:
     best_only: bool
     patient: bool
     page_limit: int
+    slow: float = 0.0
+
+
+class _Books(Ledger):
+    """Lists are short in a story, and are to be taken over in parts all the same."""
+
+    CHUNK = 2
+
+
+class _Slowly(list[Any]):
+    """Objects before each of which a while passes."""
+
+    def __init__(self, objects: Sequence[Any], pause: Callable[[], None]) -> None:
+        super().__init__(objects)
+        self._pause = pause
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self._pause()
+            yield item
 
 
 class Faulty:
-    """A sink that fails when the story says so."""
+    """A sink that fails when the story says so, and takes its time over lists.
 
-    def __init__(self, sink: Any) -> None:
+    pause: called before each object of a list; None: lists are taken over in no time. taken: called
+    when the books hold a list.
+    """
+
+    def __init__(self, sink: Any, pause: Callable[[], None] | None) -> None:
         self._sink = sink
+        self.pause = pause
+        self.taken: Callable[[], None] = lambda: None
         self.failures = 0
         self.failed = False
 
     def replace(self, pages: Sequence[Any], started: float) -> None:
         """Hand on, or fail."""
         self._fail()
+        if self.pause is not None:
+            pages = [replace(page, items=_Slowly(page.items, self.pause)) for page in pages]
         self._sink.replace(pages, started)
+        self.taken()
 
     def apply(self, event: Any) -> None:
         """Hand on, or fail."""
@@ -95,13 +128,14 @@ class Replica:
         self._jitter = 0
         self._skew = skew
         api = SimApi(network, self)
-        self.ledger = Ledger(shape.pairing)
+        self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
         self.library = Library((Books(ALIYUN, self.ledger, rankings, shape.policy),))
+        pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
-            "nodes": Faulty(NodeSink(self.library, "GiB")),
-            "pods": Faulty(PodSink(self.library)),
-            "configmaps": Faulty(UnhealthySink(self.library)),
+            "nodes": Faulty(NodeSink(self.library, "GiB"), pause),
+            "pods": Faulty(PodSink(self.library), pause),
+            "configmaps": Faulty(UnhealthySink(self.library), pause),
         }
         timing = Timing(page_limit=shape.page_limit)
         machines: dict[str, Any] = {

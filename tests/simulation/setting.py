@@ -4,7 +4,7 @@ Which of all the things that may happen are likely differs from story to story, 
 stories are all crashes and others have none.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 from gpushare.core.pairing import Pairing
@@ -54,4 +54,6 @@ class Setting:
         replicas = 1 if leadership == "off" else source.choice((1, 2, 2))
         factors = {name: source.choice((0, 0, 0, 1, 1, 3)) for name in sorted(FAULTS)}
         weights = {name: weight * factors.get(name, 1) for name, weight in WEIGHTS.items()}
-        return Setting(shape, replicas, source.choice((True, True, False)), Weighted(weights))
+        small = source.choice((True, True, False))
+        shape = replace(shape, slow=source.choice((0.0, 0.0, 0.0, 0.02, 0.3)))
+        return Setting(shape, replicas, small, Weighted(weights))

@@ -126,6 +126,16 @@ def wraps_around(original: Any) -> Any:
     return property(free)
 
 
+@mutant("B11", "a list counts before the books hold it", ListWatch, "_complete")
+def answers_while_it_takes_over(original: Any) -> Any:
+    def complete(self: Any) -> Any:
+        whole = original(self)
+        self.on_taken(whole)
+        return whole
+
+    return complete
+
+
 @mutant("B17", "the Python client's watch has no read timeout", gate, "STALE")
 def never_goes_stale(original: Any) -> Any:
     del original
