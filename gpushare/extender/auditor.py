@@ -39,7 +39,7 @@ from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
 from gpushare.kube.api import Api
 from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Pod
-from gpushare.wire.pods import observe_pod
+from gpushare.wire.pods import has_ended, observe_pod
 
 log = logging.getLogger("gpushare.audit")
 
@@ -243,8 +243,7 @@ class Auditor:
         except ApiNotFound:
             return None
         same = pod.metadata is not None and pod.metadata.uid == ref.uid
-        ended = pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
-        return pod if same and not ended else None
+        return pod if same and not has_ended(pod) else None
 
 
 def _values(finding: Finding) -> dict[str, object]:

@@ -33,9 +33,9 @@ from gpushare.errors import (
 )
 from gpushare.extender.books import Books, Library
 from gpushare.ledger import HOLD, Ledger
-from gpushare.wire.annotations import encode
+from gpushare.wire.annotations import Names, encode
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import observe_pod, pod_ref
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref
 
 BUDGET = 4.0
 """Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
@@ -46,13 +46,22 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Looks in all; in the later ones what was chosen only has to fit."""
 
 
-def still(seen: Pod | None, ref: PodRef) -> Pod | None:
-    """What was read under the pod's name, where that is still the pod.
+def observed(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
+    """What was read under the pod's name, for the ledger to settle by; None: the pod is gone.
 
-    A successor is none, however little sense it makes: that it is there says that ours is gone.
+    A successor is none, however little sense it makes: that it is there says that ours is gone. And
+    a pod without a node settles, whatever its user has made of its annotations meanwhile. Raises
+    WireError where it is on a node and cannot be read.
     """
-    uid = seen.metadata.uid if seen and seen.metadata else None
-    return None if uid and uid != ref.uid else seen
+    metadata = seen.metadata if seen else None
+    if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):
+        return None
+    try:
+        return observe_pod(seen, names)
+    except WireError:
+        if not metadata or not metadata.uid or (seen.spec and seen.spec.node_name):
+            raise
+        return ObservedPod(ref, Request(), ended=has_ended(seen))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +149,7 @@ class Bind:
             return self._judge_plain(seen)
         books, _ = self.asked
         try:
-            named = still(seen, self.ref)
-            pod = observe_pod(named, books.names) if named else None
+            pod = observed(seen, self.ref, books.names)
         except WireError as error:
             self._still_unknown(now)
             return Answer(f"pod {self.ref}: {error}", "malformed")

@@ -18,13 +18,12 @@ from gpushare.extender.binder import (
     ReadPod,
     Step,
     WriteBinding,
-    still,
+    observed,
 )
 from gpushare.extender.books import Books, Library
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
 from gpushare.wire.objects import PODS, Pod, binding
-from gpushare.wire.pods import observe_pod
 
 _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""
@@ -160,8 +159,7 @@ class Binder:
         if isinstance(seen, ApiError):
             return
         try:
-            named = still(seen, overdue.ref)
-            pod = observe_pod(named, books.names) if named else None
+            pod = observed(seen, overdue.ref, books.names)
         except WireError:
             return
         books.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)

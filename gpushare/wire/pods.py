@@ -84,7 +84,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         intern(node),
         placement(annotations, request, names) if request.devices and node else None,
         annotations.get(names.assigned) == "true",
-        status.phase in _ENDED,
+        has_ended(pod),
         _seconds(metadata.creation_timestamp),
         _seconds(status.start_time),
         priority_of(pod),
@@ -93,6 +93,11 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         bool(pod.spec and pod.spec.scheduling_gates),
         annotations.get(names.assume_time, "") if request.devices and node else "",
     )
+
+
+def has_ended(pod: Pod) -> bool:
+    """Whether its containers have ended for good, and hold nothing."""
+    return pod.status is not None and pod.status.phase in _ENDED
 
 
 def units_of(pod: Pod, resource: str) -> int:

@@ -110,6 +110,9 @@ class Users:
             return ""
         pod = chance.pick(pods)
         forged = self._forgery(chance, pod.asked)
+        if not pod.node and chance.once_in(3):
+            # The pod makes no sense from now on, though a bind of it may be under way.
+            forged = {COUNT: "x"}
 
         def change(body: Json) -> Json:
             kept = body["metadata"].get("annotations", {})

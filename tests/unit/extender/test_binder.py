@@ -51,6 +51,7 @@ RECREATED = seen(uid="uid-other")
 SENSELESS_HEIR = seen(uid="uid-other", limits={"cpu": "much"})
 ENDED = seen(node="n", phase="Failed")
 MALFORMED = seen(limits={"cpu": "much"})
+MALFORMED_BOUND = seen(node="n", limits={"cpu": "much"})
 NOBODY = None
 READINGS = {
     "unbound": UNBOUND,
@@ -60,6 +61,7 @@ READINGS = {
     "senseless-heir": SENSELESS_HEIR,
     "ended": ENDED,
     "malformed": MALFORMED,
+    "malformed-bound": MALFORMED_BOUND,
     "nobody": NOBODY,
     "unreadable": LOST,
 }
@@ -155,7 +157,8 @@ AFTER_A_WRITE = [
     ([CONFLICT, BOUND], "bound", "landed n:0"),
     ([CONFLICT, ELSEWHERE], "bound_elsewhere", "landed m:1"),
     ([CONFLICT, LOST], "refused", "doubt n:0"),
-    ([CONFLICT, MALFORMED], "malformed", "doubt n:0"),
+    ([CONFLICT, MALFORMED], "refused", "free"),
+    ([CONFLICT, MALFORMED_BOUND], "malformed", "doubt n:0"),
     ([LOST, UNBOUND], "in_doubt", "doubt n:0"),
     ([BAD_GATEWAY, UNBOUND], "in_doubt", "doubt n:0"),
     ([LOST, NOBODY], "gone", "free"),
@@ -166,7 +169,8 @@ AFTER_A_WRITE = [
     ([LOST, ELSEWHERE], "bound_elsewhere", "landed m:1"),
     ([LOST, LOST], "in_doubt", "doubt n:0"),
     ([LOST, FORBIDDEN], "in_doubt", "doubt n:0"),
-    ([LOST, MALFORMED], "malformed", "doubt n:0"),
+    ([LOST, MALFORMED], "in_doubt", "doubt n:0"),
+    ([LOST, MALFORMED_BOUND], "malformed", "doubt n:0"),
 ]
 
 
@@ -209,7 +213,8 @@ AFTER_DOUBT = [
     ([RECREATED], "gone", "free"),
     ([SENSELESS_HEIR], "gone", "free"),
     ([LOST], "in_doubt", "doubt n:0"),
-    ([MALFORMED], "malformed", "doubt n:0"),
+    ([MALFORMED, OK], "bound", "landed n:0"),
+    ([MALFORMED_BOUND], "malformed", "doubt n:0"),
 ]
 
 

@@ -253,7 +253,11 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
         (HOLD, LOST, "doubt"),
         (HOLD, ApiError("forbidden", 403), "doubt"),
         (HOLD, b"<html>", "doubt"),
-        (HOLD, body(limits={"cpu": "much"}), "doubt"),
+        (1.0, body(limits={"cpu": "much"}), "doubt"),
+        (HOLD, body(limits={"cpu": "much"}), None),
+        (HOLD, body(annotations={ALIYUN.count: "x"}), None),
+        (1.0, body(annotations={ALIYUN.count: "x"}, phase="Failed"), None),
+        (HOLD, body(node="n", limits={"cpu": "much"}), "doubt"),
     ],
 )
 def test_what_is_in_doubt_is_settled_by_a_read_alone(
