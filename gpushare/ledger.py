@@ -445,12 +445,15 @@ class Ledger:
         """Charge a bound pod that is not charged where and as much as the API server shows.
 
         Only an audit calls this. A pod never changes its node, so what is charged elsewhere is
-        nobody's. On its own node it is charged to every device: where it runs is in doubt.
+        nobody's. On its own node it is charged to every device: where it runs is in doubt. A charge
+        with which nothing is wrong stays: the watch may have put it right since the audit looked.
         """
         with self._lock:
             entry = self._entries.get(pod.ref.uid)
             if entry is None or pod.ref.uid in self._assumptions:
                 self._observe(pod)
+                return
+            if entry.node == pod.node and entry.charged[0] >= pod.request.total:
                 return
             self._take(pod.ref.uid)
             placement = None if entry.node == pod.node else pod.placement

@@ -194,6 +194,15 @@ class Entry:
     terminating: bool = False
     labels: Labels = ()
 
+    @property
+    def charged(self) -> tuple[int, int]:
+        """(least, most) units it can be said to charge; they differ only by a mistake."""
+        asked = self.request.total
+        if self.placement is None:
+            return asked, asked
+        held = sum([units for _, units in self.placement])
+        return (held, asked) if held < asked else (asked, held)
+
 
 @dataclass(frozen=True, slots=True)
 class NodeBooks:

@@ -135,7 +135,7 @@ def compare_pods(
         if entry is None:
             yield Finding(resource, MISSING, node, PodRef(namespace, name, uid))
             continue
-        least, most = _charged(entry)
+        least, most = entry.charged
         if entry.node != node or least < asked:
             told = f"{least} units, on node {node} it asks for {asked}"
             yield Finding(resource, MISPLACED, entry.node, entry.ref, told)
@@ -174,15 +174,6 @@ def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
         healthy=tuple(all(pair) for pair in healthy),
         closed=known.closed or seen.closed,
     )
-
-
-def _charged(entry: Entry) -> tuple[int, int]:
-    """(least, most) units the entry can be said to charge; they differ only by a mistake."""
-    asked, placement = entry.request.total, entry.placement
-    if placement is None:
-        return asked, asked
-    held = sum([units for _, units in placement])
-    return (held, asked) if held < asked else (asked, held)
 
 
 def _devices(spec: NodeSpec) -> tuple[object, ...]:

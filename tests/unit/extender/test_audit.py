@@ -225,6 +225,23 @@ def test_a_pod_charged_on_another_node_is_charged_where_it_is(office: Office) ->
     assert office.free() == right
 
 
+def test_a_charge_that_the_watch_puts_right_meanwhile_keeps_its_device(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, request = office.free(), office.api.request
+    office.ledger.pod_gone("uid-p0")
+    office.audit()
+
+    def late(method: str, path: str, **more: Any) -> bytes:
+        if path.endswith("/p0"):
+            office.watch()
+        return request(method, path, **more)
+
+    monkeypatch.setattr(office.api, "request", late)
+    office.audit()
+    assert office.free() == right
+
+
 def test_a_pod_charged_more_than_it_asks_keeps_it_and_is_told(office: Office) -> None:
     charge_wrongly(office.ledger, "p0", 9)
     less = office.free()
