@@ -14,7 +14,7 @@ refused the binding, or a read made after every late write could have landed sho
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -331,13 +331,14 @@ class Ledger:
     def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
         """The nodes that share devices, by name, with what is charged on them (or the one node).
 
-        Raises UnknownNode for a node that is not in the books.
+        Each as it is at one moment, one after the other: binds do not wait for all of them. Raises
+        UnknownNode for a node that is not in the books.
         """
         with self._lock:
             if node is not None and node not in self._specs:
                 raise UnknownNode(f"node {node!r} is not known")
             names = sorted(self._specs) if node is None else [node]
-            return tuple(self._books(name) for name in names if self._specs[name].capacity)
+        return tuple(books for books in map(self._books, names) if books is not None)
 
     def counts(self) -> dict[str, int]:
         """How many nodes, pods by state, and alarms (by kind) there are.
@@ -345,17 +346,19 @@ class Ledger:
         unplaced: charges on every device of their node, because their own are not known.
         """
         with self._lock:
-            assumed = len(self._assumptions)
-            return {
-                "nodes": len(self._specs),
-                "assumed": assumed,
-                "in_doubt": sum(entry.in_doubt for entry in self._entries.values()),
-                "bound": len(self._entries) - assumed,
-                "unplaced": sum(map(self._unplaced, self._entries.values())),
-                "plain": len(self._plain),
-                "waiting": len(self._waiting.keys() - self._entries.keys()),
-                **self._alarms,
-            }
+            entries, specs, alarms = dict(self._entries), dict(self._specs), dict(self._alarms)
+            assumed, plain = set(self._assumptions), len(self._plain)
+            waiting = len(self._waiting.keys() - entries.keys())
+        return {
+            "nodes": len(specs),
+            "assumed": len(assumed),
+            "in_doubt": sum(entries[uid].in_doubt for uid in assumed & entries.keys()),
+            "bound": len(entries) - len(assumed),
+            "unplaced": sum(_unplaced(entry, specs) for entry in entries.values()),
+            "plain": plain,
+            "waiting": waiting,
+            **alarms,
+        }
 
     def take_alarms(self) -> tuple[Alarm, ...]:
         """The alarms since the last call, oldest first."""
@@ -623,24 +626,23 @@ class Ledger:
         self._must_pair(entry.ref.uid, entry.request, allocation)
         return spec.capacity[allocation.devices[0]]
 
-    def _unplaced(self, entry: Entry) -> bool:
-        spec = self._specs.get(entry.node)
-        return entry.placement is None or (
-            spec is not None and any(device >= len(spec.capacity) for device, _ in entry.placement)
-        )
-
-    def _books(self, node: str) -> NodeBooks:
-        held = (self._entries.get(uid) for uid in self._on_node.get(node, ()))
+    def _books(self, node: str) -> NodeBooks | None:
+        with self._lock:
+            if node not in self._specs or not self._specs[node].capacity:
+                return None
+            held = [self._entries.get(uid) for uid in self._on_node.get(node, ())]
+            spec, used, pairs = self._shape(node), self._tally.used(node), self._pins.active(node)
+            cpu, memory = self._tally.host_free(node)
         entries = sorted((entry for entry in held if entry is not None), key=_by_name)
-        cpu, memory = self._tally.host_free(node)
-        return NodeBooks(
-            self._shape(node),
-            self._tally.used(node),
-            tuple(entries),
-            self._pins.active(node),
-            cpu,
-            memory,
-        )
+        return NodeBooks(spec, used, tuple(entries), pairs, cpu, memory)
+
+
+def _unplaced(entry: Entry, specs: Mapping[str, NodeSpec]) -> bool:
+    """Whether it is charged on every device of its node, because its own are not known there."""
+    spec = specs.get(entry.node)
+    return entry.placement is None or (
+        spec is not None and any(device >= len(spec.capacity) for device, _ in entry.placement)
+    )
 
 
 def _entry(pod: ObservedPod, placement: Shares | None, state: State) -> Entry:
