@@ -87,7 +87,7 @@ class FollowScheduler:
             if lease is None or lease.holder:
                 self._ours_last = None
             return
-        self._see_ours(lease, others_expired, now)
+        self._see_ours(lease, others_expired, looked_before, now)
         renewed = before is not None and lease.renewed != before.renewed
         if renewed and not self._stopping:
             self.term = Term(self._fence, looked_before + lease.duration)
@@ -99,10 +99,13 @@ class FollowScheduler:
         """The Lease could not be read: the term runs on to its end."""
         self._next_at = max(self._next_at, now + self.poll / 2)
 
-    def _see_ours(self, lease: Lease, others_expired: bool, now: float) -> None:
+    def _see_ours(
+        self, lease: Lease, others_expired: bool, looked_before: float, now: float
+    ) -> None:
         """Set the fence when the Lease may have come to our host from elsewhere."""
         if not self._continues(lease):
-            left = 0.0 if others_expired else max(0.0, lease.duration - self._held_for(lease))
+            held = min(self._held_for(lease), now - looked_before)
+            left = 0.0 if others_expired else max(0.0, lease.duration - held)
             self._fence = now + left + self.bind_budget
         self._ours_last = lease
 
@@ -127,8 +130,8 @@ class FollowScheduler:
         return lease.transitions == last.transitions + 1
 
     def _held_for(self, lease: Lease) -> float:
-        """Return for how long, at least, our scheduler holds it; by the clock of this host, which
-        is the clock that wrote it. An earlier holder elsewhere may have given it away.
+        """Return for how long our scheduler holds it, by the clock of this host, which is the clock
+        that wrote it, and may have been set since. An earlier holder may have given it away.
         """
         held = self._asked_wall - seconds_of(lease.acquired)
         return 0.0 if math.isnan(held) else max(0.0, held)

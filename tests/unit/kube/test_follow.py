@@ -87,6 +87,17 @@ def test_a_scheduler_that_has_led_for_long_needs_only_the_budget(cluster: Cluste
     assert cluster.leads
 
 
+def test_a_clock_that_is_set_forward_makes_no_scheduler_lead_for_longer(cluster: Cluster) -> None:
+    """It saw that nobody held the Lease a second ago; the host before may lead for some seconds."""
+    cluster.renew(OTHERS)
+    cluster.wait(3, renewing=OTHERS)
+    cluster.renew(OURS, acquireTime=stamp(cluster.now - 3600), leaseTransitions=1)
+    cluster.wait(18, renewing=OURS)
+    assert not cluster.leads
+    cluster.wait(2, renewing=OURS)
+    assert cluster.leads
+
+
 @pytest.mark.parametrize("acquired", ["", "yesterday", "2999-01-01T00:00:00Z", "2020-01-01"])
 def test_an_acquire_time_that_says_nothing_is_taken_for_now(
     cluster: Cluster, acquired: str
