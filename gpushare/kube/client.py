@@ -1,16 +1,14 @@
 """HTTP with the API server: bytes in, bytes out, failures as `gpushare.errors.Api*`.
 
-Knows the official client, which reads kubeconfigs, credentials and certificates and configures the
-connection pool, and nothing of what the bytes mean. It must not know nodes, pods or the ledger.
+Knows nothing of what the bytes mean. It must not know nodes, pods or the ledger.
 
-The calls go to that client's urllib3 pool directly. Its own call path validates typed models (a
-successful Binding raises there, since the server answers with a Status), retries behind our back
-(connect errors three times, 429 after Retry-After), and costs more. CPU time of this thread for a
-Binding POST over an open connection (busy 2 cores, Python 3.11): 0.42 ms here, of which urllib3
-0.34; 0.61 through `CoreV1Api`, 0.50 through `ApiClient.call_api`.
+The calls go to the official client's urllib3 pool directly. Its own call path validates typed
+models (a successful Binding raises there, since the server answers with a Status), retries behind
+our back (connect errors three times, 429 after Retry-After), and costs more. CPU time of this
+thread for a Binding POST over an open connection (busy 2 cores, Python 3.11): 0.42 ms here, of
+which urllib3 0.34; 0.61 through `CoreV1Api`, 0.50 through `ApiClient.call_api`.
 """
 
-import ipaddress
 import logging
 import os
 import socket
@@ -19,62 +17,19 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
-from urllib.request import getproxies
+from urllib.parse import quote, urlencode
 
 import urllib3
-from kubernetes import config as kube_config
-from kubernetes.client import Configuration
-from kubernetes.client.rest import RESTClientObject
-from urllib3.connection import HTTPConnection, HTTPSConnection
 from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
 
 from gpushare.errors import ApiError, ApiUnreachable, SettingsError
 from gpushare.kube.lines import LineSplitter
 from gpushare.kube.refusal import BODY_LIMIT, one_line, refusal, unanswered
+from gpushare.kube.session import Session, read_settings
 
 log = logging.getLogger(__name__)
 
-_SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 _CHUNK = 256 << 10
-# How long a token is used before the official client is asked again whether it has expired.
-_TOKEN_CHECK_SECONDS = 5.0
-
-
-class _PlainConnection(HTTPConnection):
-    """Keeps hold of its socket: http.client lets go of it when the answer says `close`.
-
-    Sends head and body at once. http.client sends them apart, and at each system call another
-    thread may take the interpreter lock (and over TLS, each would be a record of its own).
-    """
-
-    live: socket.socket | None = None
-    _parts: list[bytes] | None = None
-
-    def connect(self) -> None:
-        super().connect()
-        self.live = self.sock
-
-    def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- as the base class
-        self._parts = []
-        try:
-            super().request(*args, **options)
-            whole = b"".join(self._parts)
-        finally:
-            self._parts = None
-        self.send(whole)
-
-    def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class
-        if self._parts is None:
-            super().send(data)
-        else:
-            self._parts.append(data)
-
-
-class _TlsConnection(_PlainConnection, HTTPSConnection):
-    """The same over TLS."""
 
 
 class LineStream:
@@ -139,51 +94,6 @@ class _Call:
     def where(self) -> str:
         """How messages name it; without the query, which may hold a long continue token."""
         return f"{self.method} {self.path}"
-
-
-class _Session:
-    """One reading of the credentials, and the connections that were opened with them."""
-
-    def __init__(self, settings: Configuration, user_agent: str) -> None:
-        self._settings: Any = settings
-        self._lock = threading.Lock()
-        self._authorization = ""
-        self._checked = float("-inf")
-        self.loaded = time.monotonic()
-        host = urlsplit(settings.host)
-        manager = RESTClientObject(settings).pool_manager
-        proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
-        # A plain-http proxy wants the absolute URL; a server may live below a path (Rancher).
-        self.prefix = settings.host.rstrip("/") if proxied else host.path.rstrip("/")
-        self.pool = manager.connection_from_url(settings.host)
-        tls = host.scheme == "https"
-        self.pool.ConnectionCls = _TlsConnection if tls else _PlainConnection
-        self._fixed = {"User-Agent": user_agent, "Accept": "application/json"}
-        if proxied:
-            self._fixed["Host"] = host.netloc
-
-    def headers(self, content_type: str | None) -> dict[str, str]:
-        """Return the headers of a call; asks the official client for a new token when one is due.
-
-        In a cluster it reads the token file again each minute; an exec plug-in runs when its token
-        has expired. Should that fail, the old token is used, and the server's 401 tells.
-        """
-        with self._lock:
-            now = time.monotonic()
-            if now - self._checked > _TOKEN_CHECK_SECONDS:
-                self._checked = now
-                try:
-                    token = self._settings.get_api_key_with_prefix("BearerToken")
-                    self._authorization = (token or "").strip()
-                except Exception as error:  # a plug-in may raise anything
-                    log.warning("credentials not refreshed error=%s", one_line(error))
-            authorization = self._authorization
-        headers = dict(self._fixed)
-        if authorization:
-            headers["Authorization"] = authorization
-        if content_type is not None:
-            headers["Content-Type"] = content_type
-        return headers
 
 
 class KubeClient:
@@ -302,7 +212,7 @@ class KubeClient:
         response.release_conn()
         return self._send_once(self._reload(started), call)
 
-    def _send_once(self, session: _Session, call: _Call) -> urllib3.BaseHTTPResponse:
+    def _send_once(self, session: Session, call: _Call) -> urllib3.BaseHTTPResponse:
         try:
             return session.pool.urlopen(
                 call.method,
@@ -323,7 +233,7 @@ class KubeClient:
                 raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
             raise unanswered(call.where, error) from error
 
-    def _reload(self, since: float) -> _Session:
+    def _reload(self, since: float) -> Session:
         """Return a session whose credentials were read after `since`, reading them if need be.
 
         Old connections die with the old session: a client certificate belongs to its connection.
@@ -336,9 +246,9 @@ class KubeClient:
                     log.warning("credentials not read again error=%s", error)
             return self._session
 
-    def _load(self) -> _Session:
+    def _load(self) -> Session:
         kubeconfig, context, pool_size = self._source
-        return _Session(_read_settings(kubeconfig, context, pool_size), self._user_agent)
+        return Session(read_settings(kubeconfig, context, pool_size), self._user_agent)
 
 
 def connect(
@@ -350,50 +260,6 @@ def connect(
     `pool_size` is how many connections are kept open. Raises SettingsError with one line.
     """
     return KubeClient(kubeconfig, context, pool_size, user_agent)
-
-
-def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:
-    """Return the official client's settings for one cluster. Raises SettingsError."""
-    settings = Configuration(host="")
-    if kubeconfig:
-        where = _kubeconfig_name(kubeconfig, context)
-    elif os.environ.get("KUBERNETES_SERVICE_HOST") and _SERVICE_ACCOUNT_TOKEN.exists():
-        where = "the service account of this pod"
-    else:
-        raise SettingsError("no kubeconfig given, and no service account of a pod found here")
-    try:
-        if kubeconfig:
-            kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no annotations
-                kubeconfig, context, client_configuration=settings, persist_config=False
-            )
-        else:
-            kube_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # neither
-    except Exception as error:  # the loader raises KeyError, TypeError, YAML errors and more
-        raise SettingsError(f"{where} cannot be used: {one_line(error)}") from error
-    if not urlsplit(settings.host).hostname:
-        raise SettingsError(f"{where} cannot be used: its cluster names no server")
-    settings.keep_alive = True
-    settings.connection_pool_maxsize = pool_size
-    if settings.proxy in getproxies().values() and _is_loopback(settings.host):
-        # Go never sends calls to this machine to a proxy of the environment; nor do we.
-        settings.proxy = None
-    return settings
-
-
-def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
-    """Return how to name the kubeconfig in a message. Raises SettingsError if none exists."""
-    files = [Path(name).expanduser() for name in kubeconfig.split(os.pathsep) if name]
-    if not any(file.exists() for file in files):
-        raise SettingsError(f"kubeconfig {kubeconfig} does not exist")
-    return f"kubeconfig {kubeconfig}" + (f" with context {context!r}" if context else "")
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _target(path: str, query: Mapping[str, str] | None) -> str:

@@ -103,7 +103,7 @@ def test_in_a_pod_the_service_account_is_used_and_a_rotated_token_is_found(
     official = "kubernetes.config.incluster_config"
     monkeypatch.setattr(f"{official}.SERVICE_TOKEN_FILENAME", str(token))
     monkeypatch.setattr(f"{official}.SERVICE_CERT_FILENAME", str(tmp_path / "good" / "ca.crt"))
-    monkeypatch.setattr("gpushare.kube.client._SERVICE_ACCOUNT_TOKEN", token)
+    monkeypatch.setattr("gpushare.kube.session._SERVICE_ACCOUNT_TOKEN", token)
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", server.url.rpartition(":")[2])
     client = connect(None, pool_size=2, user_agent="t")
