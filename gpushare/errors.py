@@ -18,7 +18,7 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  ├─ ApiNotFound         404
     │  ├─ ApiConflict         409
     │  ├─ ApiGone             410: the resourceVersion is too old, list again
-    │  ├─ ApiUnreachable      no connection: nothing was sent, so nothing can have happened
+    │  ├─ ApiUnreachable      nothing was sent (no connection, no time): nothing has happened
     │  └─ ApiUnavailable      no answer or 5xx: the outcome is UNKNOWN, never a refusal
     └─ InvariantError         our bug: the books contradict themselves; stop and rebuild
 
@@ -101,7 +101,7 @@ class ApiGone(ApiError):
 
 
 class ApiUnreachable(ApiError):
-    """No connection to the API server: nothing was sent."""
+    """No connection to the API server, or no time left for the call: nothing was sent."""
 
 
 class ApiUnavailable(ApiError):

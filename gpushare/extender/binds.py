@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnreachable, WireError
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
 from gpushare.extender.binder import (
     BUDGET,
     Answer,
@@ -127,14 +127,18 @@ class Binder:
         # kube-apiserver ends its work after so long, too (the query `timeout` of any request): who
         # leads after us need not wait for a write that it would otherwise go on with for a minute.
         query = {"timeout": f"{timeout:.3f}s"}
-        # Leadership was seen to last for BUDGET. A process that was stopped since (SIGSTOP, a
-        # stalled machine) may wake while another leads, or when that one's term is over again.
-        if self._clock() > deadline:
-            return ApiUnreachable("not sent: the time for this bind is over", 0)
         try:
+            # Leadership was seen to last for BUDGET. A process that was stopped since (SIGSTOP, a
+            # stalled machine), or waited for a name server or a credential, may get to it while
+            # another leads, or when that one's term is over again.
             # Judged by its status alone: the server answers a Status, not a Binding.
             self._api.request(
-                "POST", f"{_path(ref)}/binding", query=query, body=body, timeout=timeout
+                "POST",
+                f"{_path(ref)}/binding",
+                query=query,
+                body=body,
+                timeout=timeout,
+                not_after=deadline,
             )
         except ApiError as error:
             if isinstance(error, ApiConflict):

@@ -3,6 +3,7 @@
 Knows shapes only. The true one is `gpushare.kube.client.KubeClient`; a simulation brings another.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Protocol
@@ -32,8 +33,13 @@ class Api(Protocol):
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
-        """Return the body of a 2xx answer; `timeout` is seconds for the whole call."""
+        """Return the body of a 2xx answer; `timeout` is seconds for the whole call.
+
+        ApiUnreachable says that nothing was sent; what would leave later than `not_after`, by the
+        clock that the caller has too (time.monotonic, but in a simulation), is not.
+        """
         ...
 
     def stream(

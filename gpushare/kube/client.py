@@ -10,6 +10,7 @@ which urllib3 0.34; 0.61 through `CoreV1Api`, 0.50 through `ApiClient.call_api`.
 """
 
 import logging
+import math
 import os
 import socket
 import threading
@@ -20,9 +21,10 @@ from dataclasses import dataclass
 from urllib.parse import quote, urlencode
 
 import urllib3
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, SSLError
+from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiUnreachable, SettingsError
+from gpushare.kube.connection import TooLateError, departure
 from gpushare.kube.lines import LineSplitter
 from gpushare.kube.refusal import BODY_LIMIT, one_line, refusal, unanswered
 from gpushare.kube.session import Session, read_settings
@@ -81,12 +83,18 @@ class LineStream:
 
 @dataclass(frozen=True, slots=True)
 class _Call:
-    """One call as it goes out; `content_type` None: it has no body."""
+    """One call as it goes out; `content_type` None: it has no body.
+
+    `patience`: seconds for the connection, and then for the answer's head. Monotonic times:
+    `deadline`, by which all of it ends; `not_after`, from which on it is not sent.
+    """
 
     method: str
     path: str
     target: str
-    limits: urllib3.Timeout
+    patience: float
+    deadline: float
+    not_after: float
     body: bytes | None = None
     content_type: str | None = None
 
@@ -116,19 +124,22 @@ class KubeClient:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         """Return the body of a 2xx answer; `timeout` is seconds for connection, answer and body.
 
-        Sent once: nothing is repeated but a call refused with 401, once, with credentials read
-        again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable where there was no
-        connection; ApiUnavailable for 5xx, no answer, a body cut short, time over (the outcome is
-        unknown); ApiError for any other refusal, 429 too.
+        Sent once, and neither when the time is over nor later than `not_after` (monotonic): nothing
+        is repeated but a call refused with 401, once, with credentials read again. Raises
+        ApiNotFound, ApiConflict, ApiGone; ApiUnreachable where nothing was sent; ApiUnavailable for
+        5xx, no answer, a body cut short, time over (the outcome is unknown); ApiError for any other
+        refusal, 429 too. An answer whose head drips may take longer than `timeout`.
         Names in `path` must have been checked: a `..` would reach another object.
         """
         deadline = time.monotonic() + timeout
-        limits = urllib3.Timeout(connect=timeout, total=timeout)
         sent_type = content_type if body is not None else None
-        call = _Call(method, path, _target(path, query), limits, body, sent_type)
+        latest = min(deadline, not_after)
+        target = _target(path, query)
+        call = _Call(method, path, target, timeout, deadline, latest, body, sent_type)
         response = self._send(call)
         try:
             data = _read_all(response, deadline)
@@ -154,8 +165,8 @@ class KubeClient:
         `connect_timeout` bounds the connection, and then the wait for the answer's head (the API
         server sends it before the first event); `read_timeout` is the silence allowed after that.
         """
-        limits = urllib3.Timeout(connect=connect_timeout, read=connect_timeout)
-        call = _Call("GET", path, _target(path, query), limits)
+        deadline = time.monotonic() + 2 * connect_timeout
+        call = _Call("GET", path, _target(path, query), connect_timeout, deadline, deadline)
         response = self._send(call)
         try:
             if response.status != 200:
@@ -183,10 +194,10 @@ class KubeClient:
         the first cannot be opened.
         """
         held: list[urllib3.BaseHTTPResponse] = []
-        limits = urllib3.Timeout(connect=timeout, total=timeout)
-        call = _Call("GET", "/version", _target("/version", None), limits)
         try:
             while len(held) < count:
+                deadline = time.monotonic() + timeout
+                call = _Call("GET", "/version", "/version", timeout, deadline, deadline)
                 # Holding each answer makes the pool open another connection for the next. Any
                 # status will do: what counts is the connection.
                 held.append(self._send(call))
@@ -199,7 +210,7 @@ class KubeClient:
         return warmed
 
     def close(self) -> None:
-        """Close the idle connections; calls after this raise ApiUnavailable."""
+        """Close the idle connections; calls after this raise ApiUnreachable."""
         self._session.pool.close()
 
     def _send(self, call: _Call) -> urllib3.BaseHTTPResponse:
@@ -208,28 +219,32 @@ class KubeClient:
         response = self._send_once(self._session, call)
         if response.status != 401:
             return response
-        response.drain_conn()
-        response.release_conn()
+        _give_back(response, call.deadline)
         return self._send_once(self._reload(started), call)
 
     def _send_once(self, session: Session, call: _Call) -> urllib3.BaseHTTPResponse:
+        departure.not_after, departure.sent = call.not_after, False
         try:
+            headers = session.headers(call.content_type)
+            left = call.deadline - time.monotonic()
+            if left <= 0:
+                raise TooLateError
             return session.pool.urlopen(
                 call.method,
                 session.prefix + call.target,
                 body=call.body,
-                headers=session.headers(call.content_type),
+                headers=headers,
                 retries=False,
                 redirect=False,  # a redirect would carry our token elsewhere
                 assert_same_host=False,
-                timeout=call.limits,
+                timeout=urllib3.Timeout(connect=call.patience, read=call.patience, total=left),
                 preload_content=False,
             )
         except (HTTPError, OSError) as error:
             if isinstance(error, SSLError):
                 # The CA or our certificate may have been rotated; the next call finds the new one.
                 self._reload(time.monotonic())
-            if isinstance(error, (NewConnectionError, ConnectTimeoutError)):
+            if not departure.sent:
                 raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
             raise unanswered(call.where, error) from error
 
@@ -284,17 +299,22 @@ def _read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
         raise OSError("the answer does not say where it ends")
     parts = []
     plain = "Content-Encoding" not in response.headers
-    while part := response.read1(_CHUNK, decode_content=True):
+    while part := _read_piece(response, deadline):
         parts.append(part)
         if plain and response.length_remaining == 0:
             break
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("the answer's body did not end in time")
-        live = getattr(response.connection, "live", None)
-        if isinstance(live, socket.socket):
-            live.settimeout(left)
     return b"".join(parts)
+
+
+def _read_piece(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+    """Return what has come of the body, at its end nothing. Raises TimeoutError."""
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the answer's body did not end in time")
+    live = getattr(response.connection, "live", None)
+    if isinstance(live, socket.socket):
+        live.settimeout(left)
+    return response.read1(_CHUNK, decode_content=True)
 
 
 def _read_some(response: urllib3.BaseHTTPResponse) -> bytes:

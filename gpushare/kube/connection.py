@@ -1,16 +1,49 @@
-"""The connections that urllib3 opens for us: they send a call at once, and keep their socket.
+"""The connections that urllib3 opens for us: they send a call at once, and in time or not at all.
 
 Knows urllib3 and http.client; no credentials, and nothing of what is sent.
 """
 
+import math
 import socket
+import threading
+import time
 from typing import Any
 
 from urllib3.connection import HTTPConnection, HTTPSConnection
+from urllib3.exceptions import HTTPError
+
+
+class TooLateError(HTTPError):
+    """A call was not sent: the time in which it may leave is over."""
+
+    def __init__(self) -> None:
+        super().__init__("not sent: its time was over before it could be")
+
+
+class Departure(threading.local):
+    """The call this thread makes: until when it may leave (monotonic), and whether any byte has.
+
+    Of the thread, since urllib3 hands its connections nothing that it does not know.
+    """
+
+    not_after: float = math.inf
+    sent: bool = False
+
+    def leave(self) -> None:
+        """Note that the call leaves now. Raises TooLateError where it must not any more."""
+        if time.monotonic() > self.not_after:
+            raise TooLateError
+        self.sent = True
+
+
+departure = Departure()
 
 
 class PlainConnection(HTTPConnection):
     """Keeps hold of its socket: http.client lets go of it when the answer says `close`.
+
+    Looks at the clock last of all, when it is connected: a name server that does not answer, say,
+    holds `connect` for 5 s, whatever its time-out.
 
     Sends head and body at once. http.client sends them apart, and at each system call another
     thread may take the interpreter lock (and over TLS, each would be a record of its own).
@@ -25,13 +58,16 @@ class PlainConnection(HTTPConnection):
         self.live = self.sock
 
     def request(self, *args: Any, **options: Any) -> None:  # noqa: ANN401 -- as the base class
-        """Send a call."""
+        """Send a call. Raises TooLateError."""
         self._parts = []
         try:
             super().request(*args, **options)
             whole = b"".join(self._parts)
         finally:
             self._parts = None
+        if self.sock is None:
+            self.connect()
+        departure.leave()
         self.send(whole)
 
     def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class

@@ -109,6 +109,7 @@ class NoApi:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         raise AssertionError(f"{method} {path} was called")
 

@@ -6,6 +6,7 @@ except that a read may be garbled and a write may be applied late or twice.
 """
 
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -276,10 +277,13 @@ class SimApi:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         """The body of a 2xx answer; see gpushare.kube.api.Api."""
         del content_type
         network = self._network
+        if network.tasks.now > not_after:
+            raise ApiUnreachable("not sent: its time was over", 0)
         request = Request(self._client, method, path, query or {}, body, network.tasks.now)
         if path.startswith(LEASES):
             # Leases are kept in the background: a story that told of every renewal would tell

@@ -4,6 +4,7 @@ It is what production code takes for its API server (gpushare.kube.api.Api), wit
 that all the time goes into the threads. Knows requests, answers, faults; not what they mean.
 """
 
+import math
 import re
 import threading
 import time
@@ -56,9 +57,10 @@ class ThreadsApi:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         """The body of a 2xx answer; see gpushare.kube.api.Api."""
-        del content_type, timeout
+        del content_type, timeout, not_after
         fault = self._fault() if method == "POST" else ""
         if fault == "before":
             raise ApiUnavailable("on order", 0)

@@ -1,11 +1,12 @@
 """An API server that answers as it is told, and remembers what it was asked and how long it had."""
 
+import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpushare.errors import ApiError
+from gpushare.errors import ApiError, ApiUnreachable
 from gpushare.kube.api import Lines
 
 
@@ -42,8 +43,11 @@ class ScriptedApi:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         assert content_type == "application/json"
+        if self.now > not_after:
+            raise ApiUnreachable("not sent: its time was over", 0)
         self.calls.append(Call(method, path, body, timeout, query))
         self.now += self.takes(timeout)
         answer = self.answers.pop(0) if self.answers else self.forever

@@ -1,6 +1,7 @@
 """The audit finds every way in which books can be wrong, and heals towards less free memory."""
 
 import json
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -47,6 +48,7 @@ class Lists(ScriptedApi):
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         if self.broken:
             raise ZeroDivisionError("a bug")

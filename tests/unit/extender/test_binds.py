@@ -1,9 +1,12 @@
 """The I/O around binds: time limits, stamps, surprises, and the settling of doubtful ones."""
 
 import json
+import socket
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +16,13 @@ from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.binder import BUDGET, Asked
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Library
+from gpushare.kube.client import connect
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library, pod_json
 from tests.unit.extender.scripted_api import ScriptedApi
+from tests.unit.kube.scripted_server import scripted_server, write_kubeconfig
 
 REF = PodRef("team", "web", "uid-web")
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
@@ -139,6 +144,28 @@ def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
     assert binder.bind(REF, "n", False, None).reason == "refused"
     assert [call.method for call in api.calls] == ["GET"]
     assert ledger(library).counts()["assumed"] == 0
+
+
+def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
+    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a name server that does not answer, say: the leadership was seen to last for BUDGET."""
+    monkeypatch.setattr("gpushare.extender.binds.BUDGET", 0.5)
+    found: Callable[..., Any] = socket.getaddrinfo
+
+    def slow(*args: Any, **options: Any) -> Any:
+        time.sleep(0.6)
+        return found(*args, **options)
+
+    with scripted_server() as server:
+        path = write_kubeconfig(tmp_path / "config", server.url, {"token": "secret"})
+        client = connect(path, pool_size=1, user_agent="t")
+        monkeypatch.setattr(socket, "getaddrinfo", slow)
+        binder = Binder(client, library, lambda: float("inf"))
+        assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+        client.close()
+        assert server.seen == []
+    assert ledger(library).standing(REF.uid) is None
 
 
 def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment(

@@ -1,6 +1,7 @@
 """The recorder: what it writes, and that nobody ever waits for it."""
 
 import json
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -36,6 +37,7 @@ class EventApi:
         body: bytes | None = None,
         content_type: str = "application/json",
         timeout: float,
+        not_after: float = math.inf,
     ) -> bytes:
         assert query is None
         assert content_type.endswith("json")

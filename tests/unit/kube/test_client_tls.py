@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.errors import ApiUnavailable
+from gpushare.errors import ApiUnavailable, ApiUnreachable
 from gpushare.kube.client import KubeClient, connect
 from tests.unit.kube.scripted_server import (
     ScriptedServer,
@@ -87,7 +87,7 @@ def test_a_server_that_cannot_prove_itself_is_not_spoken_to_until_its_ca_is_ther
     ca = tmp_path / "ca.crt"
     shutil.copy(tmp_path / "other" / "ca.crt", ca)
     client = client_for(server, tmp_path, ca)
-    with pytest.raises(ApiUnavailable, match="certificate"):
+    with pytest.raises(ApiUnreachable, match="certificate"):
         client.request("GET", "/x", timeout=5)
     assert server.seen == []
     shutil.copy(tmp_path / "good" / "ca.crt", ca)
