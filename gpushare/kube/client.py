@@ -32,6 +32,8 @@ from gpushare.kube.session import Session, read_settings
 log = logging.getLogger(__name__)
 
 _CHUNK = 256 << 10
+# For the rest of all answers' bodies, when connections are warmed.
+_BODIES_SECONDS = 1.0
 
 
 class LineStream:
@@ -187,17 +189,18 @@ class KubeClient:
 
     def warm(self, count: int, *, timeout: float = 5.0) -> int:
         """Return how many connections are open after a call on each of `count`, so that a burst of
-        binds pays no handshakes.
+        binds pays no handshakes. `timeout` is seconds for all calls together, which come one after
+        another; what they leave is for the next time.
 
         To be repeated within the server's idle timeout (90 s in kube-apiserver): the call keeps the
         idle ones open. `count` beyond the pool's size is of no use. Raises as `request` does when
         the first cannot be opened.
         """
         held: list[urllib3.BaseHTTPResponse] = []
+        deadline = time.monotonic() + timeout
+        call = _Call("GET", "/version", "/version", timeout, deadline, deadline)
         try:
             while len(held) < count:
-                deadline = time.monotonic() + timeout
-                call = _Call("GET", "/version", "/version", timeout, deadline, deadline)
                 # Holding each answer makes the pool open another connection for the next. Any
                 # status will do: what counts is the connection.
                 held.append(self._send(call))
@@ -205,7 +208,8 @@ class KubeClient:
             if not held:
                 raise
         finally:
-            deadline = time.monotonic() + timeout
+            # What is in time has its body here already.
+            deadline = time.monotonic() + _BODIES_SECONDS
             warmed = sum(_give_back(answer, deadline) for answer in held)
         return warmed
 

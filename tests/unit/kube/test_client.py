@@ -229,6 +229,19 @@ def test_warm_opens_as_many_connections_as_asked_and_keeps_them(
     assert {seen.connection for seen in server.seen} == set(range(6))
 
 
+def test_warm_has_one_time_for_all_its_calls(server: ScriptedServer, client: KubeClient) -> None:
+    """A slow API server must not hold the thread that settles doubts for the time of 64 calls."""
+
+    def slow(connection: socket.socket, _: Seen) -> None:
+        server.stopped.wait(0.4)
+        connection.sendall(answer(200))
+
+    server.script = slow
+    assert 0 < client.warm(8, timeout=2.0) < 6
+    server.script = reply()
+    assert client.warm(6) == 6
+
+
 def test_warm_counts_refusals_as_open_connections_and_tells_when_there_is_no_server(
     server: ScriptedServer, client: KubeClient
 ) -> None:
