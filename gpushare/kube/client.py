@@ -32,6 +32,8 @@ from gpushare.kube.session import Session, read_settings
 log = logging.getLogger(__name__)
 
 _CHUNK = 256 << 10
+# How long a client that found no credentials goes without before it looks again.
+_ANONYMOUS_SECONDS = 5.0
 # For the rest of all answers' bodies, when connections are warmed.
 _BODIES_SECONDS = 1.0
 
@@ -116,6 +118,7 @@ class KubeClient:
         self._user_agent = user_agent
         self._reload_lock = threading.Lock()
         self._session = self._load()
+        self._read_at = time.monotonic()
 
     def request(
         self,
@@ -131,10 +134,11 @@ class KubeClient:
         """Return the body of a 2xx answer; `timeout` is seconds for connection, answer and body.
 
         Sent once, and neither when the time is over nor later than `not_after` (monotonic): nothing
-        is repeated but a call refused with 401, once, with credentials read again. Raises
-        ApiNotFound, ApiConflict, ApiGone; ApiUnreachable where nothing was sent; ApiUnavailable for
-        5xx, no answer, a body cut short, time over (the outcome is unknown); ApiError for any other
-        refusal, 429 too. An answer whose head drips may take longer than `timeout`.
+        is repeated but a call refused for want of credentials (401, or 403 where there were none),
+        once, with credentials read again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable
+        where nothing was sent; ApiUnavailable for 5xx, no answer, a body cut short, time over (the
+        outcome is unknown); ApiError for any other refusal, 429 too. An answer whose head drips may
+        take longer than `timeout`.
         Names in `path` must have been checked: a `..` would reach another object.
         """
         deadline = time.monotonic() + timeout
@@ -218,13 +222,22 @@ class KubeClient:
         self._session.pool.close()
 
     def _send(self, call: _Call) -> urllib3.BaseHTTPResponse:
-        """Return the answer with its body unread; after a 401, that of the second try."""
+        """Return the answer with its body unread: where credentials were missing, that of a second
+        try.
+        """
         started = time.monotonic()
-        response = self._send_once(self._session, call)
-        if response.status != 401:
+        session = self._session
+        response = self._send_once(session, call)
+        if response.status == 401:
+            session = self._reload(started)
+        elif response.status == 403 and session.anonymous:
+            session = self._reload(started - _ANONYMOUS_SECONDS)
+            if session.anonymous:
+                return response
+        else:
             return response
         _give_back(response, call.deadline)
-        return self._send_once(self._reload(started), call)
+        return self._send_once(session, call)
 
     def _send_once(self, session: Session, call: _Call) -> urllib3.BaseHTTPResponse:
         departure.not_after, departure.sent = call.not_after, False
@@ -256,13 +269,19 @@ class KubeClient:
         """Return a session whose credentials were read after `since`, reading them if need be.
 
         Old connections die with the old session: a client certificate belongs to its connection.
+        Credentials are not given up for none: the official client says nothing where a plug-in
+        fails or a token file is empty, and who is anonymous gets no 401 that would heal it.
         """
         with self._reload_lock:
-            if self._session.loaded < since:
+            if self._read_at < since:
                 try:
-                    self._session = self._load()
+                    session = self._load()
+                    if session.anonymous and not self._session.anonymous:
+                        raise SettingsError("no token and no certificate could be read")
+                    self._session = session
                 except SettingsError as error:
                     log.warning("credentials not read again error=%s", error)
+                self._read_at = time.monotonic()
             return self._session
 
     def _load(self) -> Session:

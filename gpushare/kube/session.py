@@ -36,9 +36,8 @@ class Session:
     def __init__(self, settings: Configuration, user_agent: str) -> None:
         self._settings: Any = settings
         self._lock = threading.Lock()
-        self._authorization = ""
-        self._checked = float("-inf")
-        self.loaded = time.monotonic()
+        self._authorization = _authorization(settings.api_key.get("BearerToken"))
+        self._checked = time.monotonic()
         host = urlsplit(settings.host)
         manager = RESTClientObject(settings).pool_manager
         proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
@@ -51,6 +50,13 @@ class Session:
         if proxied:
             self._fixed["Host"] = host.netloc
 
+    @property
+    def anonymous(self) -> bool:
+        """Whether its calls name nobody: no token and no certificate could be read, or there is
+        none. kube-apiserver takes them for system:anonymous, so it says 403 and not 401.
+        """
+        return not (self._authorization or self._settings.cert_file)
+
     def headers(self, content_type: str | None) -> dict[str, str]:
         """Return the headers of a call; asks the official client for a new token when one is due.
 
@@ -58,14 +64,13 @@ class Session:
         has expired. Should that fail, the old token is used, and the server's 401 tells.
         """
         with self._lock:
-            now = time.monotonic()
-            if now - self._checked > _TOKEN_CHECK_SECONDS:
-                self._checked = now
+            if time.monotonic() - self._checked > _TOKEN_CHECK_SECONDS:
                 try:
                     token = self._settings.get_api_key_with_prefix("BearerToken")
-                    self._authorization = (token or "").strip()
+                    self._authorization = _authorization(token) or self._authorization
                 except Exception as error:  # a plug-in may raise anything
                     log.warning("credentials not refreshed error=%s", one_line(error))
+                self._checked = time.monotonic()
             authorization = self._authorization
         headers = dict(self._fixed)
         if authorization:
@@ -73,6 +78,11 @@ class Session:
         if content_type is not None:
             headers["Content-Type"] = content_type
         return headers
+
+
+def _authorization(token: str | None) -> str:
+    """Return what the header says, "" where only `Bearer` came of a token that is being written."""
+    return token.strip() if token and len(token.split()) > 1 else ""
 
 
 def read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:

@@ -1,6 +1,5 @@
 """A call leaves in time or not at all, whatever holds it up before."""
 
-import json
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ import pytest
 
 from gpushare.errors import ApiUnreachable
 from gpushare.kube.client import KubeClient, connect
+from tests.unit.kube.exec_plugin import ExecPlugin
 from tests.unit.kube.scripted_server import (
     ScriptedServer,
     Seen,
@@ -80,17 +80,10 @@ def test_a_call_whose_credentials_come_too_late_is_not_sent(
     server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gpushare.kube.session._TOKEN_CHECK_SECONDS", -1.0)
-    slow = tmp_path / "slow"
-    status = {"token": "t", "expirationTimestamp": "2020-01-01T00:00:00Z"}
-    told = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
-    plug_in = tmp_path / "plug-in"
-    plug_in.write_text(
-        f"#!/bin/sh\n[ -e {slow} ] && sleep 1\necho '{json.dumps({**told, 'status': status})}'\n"
-    )
-    plug_in.chmod(0o755)
-    asked = {"apiVersion": told["apiVersion"], "command": str(plug_in), "interactiveMode": "Never"}
-    client = client_of(server, tmp_path, exec=asked)
-    slow.touch()
+    plug_in = ExecPlugin(tmp_path)
+    plug_in.hand_out("secret")
+    client = client_of(server, tmp_path, **plug_in.user)
+    plug_in.be_slow()
     with pytest.raises(ApiUnreachable, match="not sent"):
         post(client, time.monotonic() + 0.5)
     assert server.seen == []

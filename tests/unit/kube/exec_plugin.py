@@ -1,0 +1,48 @@
+"""An exec credential plug-in of a kubeconfig: a shell script that does as a file says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+_VERSION = "client.authentication.k8s.io/v1"
+
+
+class ExecPlugin:
+    """token: what it hands out, None: it fails; each token has run out when it comes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._token = folder / "plug-in.token"
+        self._runs = folder / "plug-in.runs"
+        self._slow = folder / "plug-in.slow"
+        self._runs.touch()
+        self._script = folder / "plug-in"
+        status = {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00Z"}
+        answer = {"apiVersion": _VERSION, "kind": "ExecCredential", "status": status}
+        told = json.dumps(answer).replace("TOKEN", f"'$(cat {self._token})'")
+        self._script.write_text(
+            f"#!/bin/sh\necho >> {self._runs}\n[ -e {self._slow} ] && sleep 1\n"
+            f"[ -e {self._token} ] || exit 1\necho '{told}'\n"
+        )
+        self._script.chmod(0o755)
+
+    @property
+    def user(self) -> dict[str, Any]:
+        """The user of a kubeconfig that names it."""
+        named = {"apiVersion": _VERSION, "command": str(self._script), "interactiveMode": "Never"}
+        return {"exec": named}
+
+    @property
+    def runs(self) -> int:
+        """How often it ran."""
+        return len(self._runs.read_text())
+
+    def hand_out(self, token: str | None) -> None:
+        """What its next runs do."""
+        if token is None:
+            self._token.unlink()
+        else:
+            self._token.write_text(token)
+
+    def be_slow(self) -> None:
+        """Take a second from now on."""
+        self._slow.touch()
