@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from urllib.parse import quote, urlencode
 
 import urllib3
@@ -27,7 +28,7 @@ from gpushare.errors import ApiError, ApiUnreachable, SettingsError
 from gpushare.kube.connection import TooLateError, departure
 from gpushare.kube.lines import LineSplitter
 from gpushare.kube.refusal import BODY_LIMIT, one_line, refusal, unanswered
-from gpushare.kube.session import Session, read_settings
+from gpushare.kube.session import Session, load
 
 log = logging.getLogger(__name__)
 
@@ -114,8 +115,7 @@ class KubeClient:
     def __init__(
         self, kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str
     ) -> None:
-        self._source = (kubeconfig, context, pool_size)
-        self._user_agent = user_agent
+        self._load = partial(load, kubeconfig, context, pool_size, user_agent)
         self._reload_lock = threading.Lock()
         self._session = self._load()
         self._read_at = time.monotonic()
@@ -222,12 +222,21 @@ class KubeClient:
         self._session.pool.close()
 
     def _send(self, call: _Call) -> urllib3.BaseHTTPResponse:
-        """Return the answer with its body unread: where credentials were missing, that of a second
-        try.
+        """Return the answer with its body unread: where credentials or certificates may be out of
+        date, that of a second try, unless the first may have done something.
         """
         started = time.monotonic()
         session = self._session
-        response = self._send_once(session, call)
+        try:
+            response = self._send_once(session, call)
+        except ApiError as error:
+            if not isinstance(error.__cause__, SSLError):
+                raise
+            # The CA or our certificate may have been rotated.
+            session = self._reload(started)
+            if not isinstance(error, ApiUnreachable):
+                raise
+            return self._send_once(session, call)
         if response.status == 401:
             session = self._reload(started)
         elif response.status == 403 and session.anonymous:
@@ -258,9 +267,6 @@ class KubeClient:
                 preload_content=False,
             )
         except (HTTPError, OSError) as error:
-            if isinstance(error, SSLError):
-                # The CA or our certificate may have been rotated; the next call finds the new one.
-                self._reload(time.monotonic())
             if not departure.sent:
                 raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
             raise unanswered(call.where, error) from error
@@ -283,10 +289,6 @@ class KubeClient:
                     log.warning("credentials not read again error=%s", error)
                 self._read_at = time.monotonic()
             return self._session
-
-    def _load(self) -> Session:
-        kubeconfig, context, pool_size = self._source
-        return Session(read_settings(kubeconfig, context, pool_size), self._user_agent)
 
 
 def connect(

@@ -7,6 +7,7 @@ connection pool; makes no calls itself.
 import ipaddress
 import logging
 import os
+import ssl
 import threading
 import time
 from pathlib import Path
@@ -18,6 +19,7 @@ import urllib3
 from kubernetes import config as kube_config
 from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject
+from urllib3.util.ssl_ import create_urllib3_context
 
 from gpushare.errors import SettingsError
 from gpushare.kube.connection import PlainConnection, TlsConnection
@@ -28,6 +30,8 @@ log = logging.getLogger(__name__)
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
 # How long a token is used before the official client is asked again whether it has expired.
 _TOKEN_CHECK_SECONDS = 5.0
+# What urllib3 would read at each connection.
+_FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
 
 
 class Session:
@@ -39,12 +43,14 @@ class Session:
         self._authorization = _authorization(settings.api_key.get("BearerToken"))
         self._checked = time.monotonic()
         host = urlsplit(settings.host)
+        tls = host.scheme == "https"
+        settings.proxy_ssl_context = context = _tls(settings) if tls else None
         manager = RESTClientObject(settings).pool_manager
         proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
         # A plain-http proxy wants the absolute URL; a server may live below a path (Rancher).
         self.prefix = settings.host.rstrip("/") if proxied else host.path.rstrip("/")
-        self.pool = manager.connection_from_url(settings.host)
-        tls = host.scheme == "https"
+        read = {"ssl_context": context, **dict.fromkeys(_FILES)}
+        self.pool = manager.connection_from_url(settings.host, read)
         self.pool.ConnectionCls = TlsConnection if tls else PlainConnection
         self._fixed = {"User-Agent": user_agent, "Accept": "application/json"}
         if proxied:
@@ -80,14 +86,8 @@ class Session:
         return headers
 
 
-def _authorization(token: str | None) -> str:
-    """Return what the header says, "" where only `Bearer` came of a token that is being written."""
-    return token.strip() if token and len(token.split()) > 1 else ""
-
-
-def read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:
-    """Return the official client's settings for one cluster. Raises SettingsError."""
-    settings = Configuration(host="")
+def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent: str) -> Session:
+    """Return a session with one cluster. Raises SettingsError with one line."""
     if kubeconfig:
         where = _kubeconfig_name(kubeconfig, context)
     elif os.environ.get("KUBERNETES_SERVICE_HOST") and _SERVICE_ACCOUNT_TOKEN.exists():
@@ -95,22 +95,56 @@ def read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -
     else:
         raise SettingsError("no kubeconfig given, and no service account of a pod found here")
     try:
-        if kubeconfig:
-            kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no annotations
-                kubeconfig, context, client_configuration=settings, persist_config=False
-            )
-        else:
-            kube_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # neither
+        return Session(_read_settings(kubeconfig, context, pool_size), user_agent)
     except Exception as error:  # the loader raises KeyError, TypeError, YAML errors and more
         raise SettingsError(f"{where} cannot be used: {one_line(error)}") from error
+
+
+def _authorization(token: str | None) -> str:
+    """Return what the header says, "" where only `Bearer` came of a token that is being written."""
+    return token.strip() if token and len(token.split()) > 1 else ""
+
+
+def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:
+    """Return the official client's settings for one cluster."""
+    settings = Configuration(host="")
+    if kubeconfig:
+        kube_config.load_kube_config(  # type: ignore[no-untyped-call]  # it has no annotations
+            kubeconfig, context, client_configuration=settings, persist_config=False
+        )
+    else:
+        kube_config.load_incluster_config(settings)  # type: ignore[no-untyped-call]  # neither
     if not urlsplit(settings.host).hostname:
-        raise SettingsError(f"{where} cannot be used: its cluster names no server")
+        raise ValueError("its cluster names no server")
     settings.keep_alive = True
     settings.connection_pool_maxsize = pool_size
     if settings.proxy in getproxies().values() and _is_loopback(settings.host):
         # Go never sends calls to this machine to a proxy of the environment; nor do we.
         settings.proxy = None
     return settings
+
+
+def _tls(settings: Configuration) -> ssl.SSLContext:
+    """Return what the certificates say, read once: the files may go before the session does.
+
+    The official client puts those that stand in the kubeconfig into temporary files, and the end of
+    any process that was forked later removes them, as does a cleaner of /tmp.
+    """
+    needed = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
+    context = create_urllib3_context(cert_reqs=needed)
+    reading = "its CA"
+    try:
+        if settings.ssl_ca_cert:
+            context.load_verify_locations(settings.ssl_ca_cert)
+        else:
+            context.load_default_certs()
+        reading = "its client certificate or key"
+        if settings.cert_file:
+            # Without a password a key that needs one would have it asked for on the terminal.
+            context.load_cert_chain(settings.cert_file, settings.key_file, password="")
+    except OSError as error:  # what OpenSSL says does not tell which file it is about
+        raise ValueError(f"{reading}: {error}") from error
+    return context
 
 
 def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:

@@ -1,9 +1,11 @@
 """The client over TLS: as API servers are spoken to outside of tests."""
 
+import base64
 import shutil
 import socket
 import ssl
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -11,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.errors import ApiUnavailable, ApiUnreachable
+from gpushare.errors import ApiUnavailable, ApiUnreachable, SettingsError
 from gpushare.kube.client import KubeClient, connect
 from tests.unit.kube.scripted_server import (
     ScriptedServer,
@@ -93,6 +95,88 @@ def test_a_server_that_cannot_prove_itself_is_not_spoken_to_until_its_ca_is_ther
     shutil.copy(tmp_path / "good" / "ca.crt", ca)
     assert client.request("GET", "/x", timeout=5) == b"{}"
     client.close()
+
+
+@pytest.mark.parametrize("inline", ["user", "cluster", "both"])
+def test_certificates_of_the_kubeconfig_outlive_their_temporary_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inline: str
+) -> None:
+    """The end of a forked worker removes those of the process it came from, and so may others."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    tls = make_certificate(tmp_path / "pki")
+    tls.load_verify_locations(tmp_path / "pki" / "ca.crt")
+    tls.verify_mode = ssl.CERT_REQUIRED
+    ca, key = tmp_path / "pki" / "ca.crt", tmp_path / "pki" / "key"
+    cluster = {"certificate-authority": str(ca)}
+    user = {"client-certificate": str(ca), "client-key": str(key)}
+    if inline in ("user", "both"):
+        user = {"client-certificate-data": in_base64(ca), "client-key-data": in_base64(key)}
+    if inline in ("cluster", "both"):
+        cluster = {"certificate-authority-data": in_base64(ca)}
+    with scripted_server(tls) as server:
+        path = write_kubeconfig(tmp_path / "config", server.url, user, **cluster)
+        client = connect(path, pool_size=4, user_agent="t")
+        for file in temporary.iterdir():
+            file.unlink()
+        assert client.request("GET", "/x", timeout=30) == b"{}"
+
+        def script(connection: socket.socket, seen: Seen) -> None:
+            connection.sendall(answer(401 if seen.connection == 0 else 200))
+
+        server.script = script
+        assert client.request("GET", "/x", timeout=30) == b"{}"
+        assert {seen.connection for seen in server.seen} == {0, 1}
+        client.close()
+
+
+def in_base64(file: Path) -> str:
+    return base64.b64encode(file.read_bytes()).decode()
+
+
+def test_a_ca_that_was_replaced_while_nobody_called_costs_no_call(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    make_certificate(tmp_path / "other")
+    ca = tmp_path / "ca.crt"
+    shutil.copy(tmp_path / "other" / "ca.crt", ca)
+    client = client_for(server, tmp_path, ca)
+    shutil.copy(tmp_path / "good" / "ca.crt", ca)
+    assert client.request("GET", "/x", timeout=30) == b"{}"
+    assert len(server.seen) == 1
+    client.close()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("ca", "CA"),
+        ("certificate", "client certificate"),
+        ("key", "client certificate or key"),
+        ("locked key", "client certificate or key"),
+    ],
+)
+def test_certificates_that_are_none_are_one_clear_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], wrong: str, said: str
+) -> None:
+    make_certificate(tmp_path / "pki")
+    ca, key = tmp_path / "pki" / "ca.crt", tmp_path / "pki" / "key"
+    locked = tmp_path / "pki" / "locked"
+    lock = ["openssl", "pkey", "-in", str(key), "-aes256", "-passout", "pass:secret"]
+    subprocess.run([*lock, "-out", str(locked)], check=True, capture_output=True)
+    none = tmp_path / "none"
+    none.write_text("no certificate")
+    user = {
+        "client-certificate": str(none if wrong == "certificate" else ca),
+        "client-key": str({"key": none, "locked key": locked}.get(wrong, key)),
+    }
+    cluster = {"certificate-authority": str(none if wrong == "ca" else ca)}
+    path = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:1", user, **cluster)
+    with pytest.raises(SettingsError, match=f"config cannot be used: its {said}") as caught:
+        connect(path, pool_size=1, user_agent="t")
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_in_a_pod_the_service_account_is_used_and_a_rotated_token_is_found(
