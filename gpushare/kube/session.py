@@ -18,7 +18,7 @@ from urllib.request import getproxies
 import urllib3
 from kubernetes import config as kube_config
 from kubernetes.client import Configuration
-from kubernetes.client.rest import RESTClientObject
+from kubernetes.client.rest import RESTClientObject, should_bypass_proxies
 from urllib3.util.ssl_ import create_urllib3_context
 
 from gpushare.errors import SettingsError
@@ -121,6 +121,9 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
     if settings.proxy in getproxies().values() and _is_loopback(settings.host):
         # Go never sends calls to this machine to a proxy of the environment; nor do we.
         settings.proxy = None
+    used = settings.proxy and not should_bypass_proxies(settings.host, settings.no_proxy or "")
+    if used and urlsplit(settings.proxy).scheme not in ("http", "https"):
+        raise ValueError("its proxy is none for HTTP; SOCKS is not supported")
     return settings
 
 

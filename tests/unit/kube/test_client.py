@@ -397,6 +397,24 @@ def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
     client.close()
 
 
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:9", "ftp://127.0.0.1:9", "127.0.0.1:9"])
+def test_a_proxy_of_another_kind_is_one_clear_line(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], proxy: str
+) -> None:
+    path = write_kubeconfig(tmp_path / "config", "https://192.0.2.1", None, **{"proxy-url": proxy})
+    with pytest.raises(SettingsError, match=r"config cannot be used: .*proxy"):
+        connect(path, pool_size=1, user_agent="t")
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_proxy_of_another_kind_may_be_there_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("all_proxy", "socks5://127.0.0.1:9")
+    monkeypatch.setenv("no_proxy", "192.0.2.0/24")
+    connect(write_kubeconfig(tmp_path / "config", "http://192.0.2.1"), pool_size=1, user_agent="t")
+
+
 @pytest.mark.parametrize(
     ("text", "context", "said"),
     [
