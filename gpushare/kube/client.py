@@ -11,12 +11,10 @@ which urllib3 0.34; 0.61 through `CoreV1Api`, 0.50 through `ApiClient.call_api`.
 
 import logging
 import math
-import os
-import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from urllib.parse import quote, urlencode
@@ -25,65 +23,17 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiUnreachable, SettingsError
+from gpushare.kube.answers import LineStream, give_back, read_all, read_some, socket_of
 from gpushare.kube.connection import TooLateError, departure
-from gpushare.kube.lines import LineSplitter
-from gpushare.kube.refusal import BODY_LIMIT, one_line, refusal, unanswered
+from gpushare.kube.refusal import one_line, refusal, unanswered
 from gpushare.kube.session import Session, load
 
 log = logging.getLogger(__name__)
 
-_CHUNK = 256 << 10
 # How long a client that found no credentials goes without before it looks again.
 _ANONYMOUS_SECONDS = 5.0
 # For the rest of all answers' bodies, when connections are warmed.
 _BODIES_SECONDS = 1.0
-
-
-class LineStream:
-    """The lines of an open watch; `close` may come from another thread."""
-
-    def __init__(self, response: urllib3.BaseHTTPResponse, live: socket.socket, where: str) -> None:
-        self._response = response
-        self._where = where
-        self._closed = False
-        # A duplicate of our own: shutting it down wakes a reader blocked on the other, for TLS too,
-        # and its number cannot be given to another file meanwhile.
-        self._handle = socket.socket(fileno=os.dup(live.fileno()))
-        self._lock = threading.Lock()
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Return the lines; a cut or silent stream raises ApiUnavailable, a clean end just ends."""
-        splitter = LineSplitter()
-        while True:
-            lines = self._read(splitter)
-            if lines is None:
-                return
-            for line in lines:
-                if self._closed:
-                    return
-                yield line
-
-    def _read(self, splitter: LineSplitter) -> list[bytes] | None:
-        """Return the lines that one read completes; None at the end."""
-        try:
-            chunk = self._response.read1(_CHUNK, decode_content=True)
-            return splitter.feed(chunk) if chunk and not self._closed else None
-        except (HTTPError, OSError, ValueError) as error:
-            if self._closed:
-                return None
-            raise unanswered(self._where, error) from error
-
-    def close(self) -> None:
-        """End the iteration at once."""
-        self._closed = True
-        with self._lock, suppress(OSError):
-            self._handle.shutdown(socket.SHUT_RDWR)
-
-    def release(self) -> None:
-        """Close the sockets; only for the thread that reads."""
-        with self._lock:
-            self._handle.close()
-        self._response.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +98,7 @@ class KubeClient:
         call = _Call(method, path, target, timeout, deadline, latest, body, sent_type)
         response = self._send(call)
         try:
-            data = _read_all(response, deadline)
+            data = read_all(response, deadline)
         except (HTTPError, OSError) as error:
             response.close()
             raise unanswered(call.where, error) from error
@@ -176,8 +126,8 @@ class KubeClient:
         response = self._send(call)
         try:
             if response.status != 200:
-                raise refusal(call.where, response.status, _read_some(response))
-            live = _socket_of(response)
+                raise refusal(call.where, response.status, read_some(response))
+            live = socket_of(response)
             live.settimeout(read_timeout)
             lines = LineStream(response, live, call.where)
         except OSError as error:
@@ -214,7 +164,7 @@ class KubeClient:
         finally:
             # What is in time has its body here already.
             deadline = time.monotonic() + _BODIES_SECONDS
-            warmed = sum(_give_back(answer, deadline) for answer in held)
+            warmed = sum(give_back(answer, deadline) for answer in held)
         return warmed
 
     def close(self) -> None:
@@ -245,7 +195,7 @@ class KubeClient:
                 return response
         else:
             return response
-        _give_back(response, call.deadline)
+        give_back(response, call.deadline)
         return self._send_once(session, call)
 
     def _send_once(self, session: Session, call: _Call) -> urllib3.BaseHTTPResponse:
@@ -306,55 +256,3 @@ def _target(path: str, query: Mapping[str, str] | None) -> str:
     """Return what follows the server's own prefix in the request line."""
     target = quote(path, safe="/:@!$&'()*+,;=~%")
     return f"{target}?{urlencode(query)}" if query else target
-
-
-def _socket_of(response: urllib3.BaseHTTPResponse) -> socket.socket:
-    """Return the socket an unread answer comes from."""
-    live = getattr(response.connection, "live", None)
-    if not isinstance(live, socket.socket):
-        raise OSError("the connection has no socket any more")
-    return live
-
-
-def _read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
-    """Return the whole body; read in pieces, so that a server that drips cannot hold us longer."""
-    length = response.headers.get("Content-Length", "")
-    if not (response.chunked or length.isdigit() or response.status == 204):
-        # http.client takes an answer cut within its head for one that ends with the connection.
-        raise OSError("the answer does not say where it ends")
-    parts = []
-    plain = "Content-Encoding" not in response.headers
-    while part := _read_piece(response, deadline):
-        parts.append(part)
-        if plain and response.length_remaining == 0:
-            break
-    return b"".join(parts)
-
-
-def _read_piece(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
-    """Return what has come of the body, at its end nothing. Raises TimeoutError."""
-    left = deadline - time.monotonic()
-    if left <= 0:
-        raise TimeoutError("the answer's body did not end in time")
-    live = getattr(response.connection, "live", None)
-    if isinstance(live, socket.socket):
-        live.settimeout(left)
-    return response.read1(_CHUNK, decode_content=True)
-
-
-def _read_some(response: urllib3.BaseHTTPResponse) -> bytes:
-    """Return the beginning of a refusal's body, as far as it can be had."""
-    with suppress(HTTPError, OSError):
-        return response.read(BODY_LIMIT, decode_content=True)
-    return b""
-
-
-def _give_back(response: urllib3.BaseHTTPResponse, deadline: float) -> bool:
-    """Return whether the answer's connection went back to the pool alive."""
-    try:
-        _read_all(response, deadline)
-    except (HTTPError, OSError):
-        response.close()
-        return False
-    response.release_conn()
-    return True

@@ -53,7 +53,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("extender.metrics",),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.main",),
-    "urllib3": ("kube.client", "kube.connection", "kube.session", "localcluster"),
+    "urllib3": ("kube.answers", "kube.client", "kube.connection", "kube.session", "localcluster"),
     "werkzeug": ("extender.app", "localcluster.api.apiserver"),
     "yaml": (
         "localcluster.demo.scenario",
