@@ -101,8 +101,10 @@ def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent
 
 
 def _authorization(token: str | None) -> str:
-    """Return what the header says, "" where only `Bearer` came of a token that is being written."""
-    return token.strip() if token and len(token.split()) > 1 else ""
+    """Return what the header says, "" where no token stands behind `Bearer`: its file is just being
+    written, or holds something else (which http.client would repeat in its error).
+    """
+    return token.strip() if token and len(token.split()) == 2 else ""
 
 
 def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) -> Configuration:

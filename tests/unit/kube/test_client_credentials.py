@@ -74,8 +74,8 @@ def test_a_plug_in_that_fails_once_costs_that_call_alone(
     client.close()
 
 
-@pytest.mark.parametrize("half", ["", "\n"])
-def test_a_token_file_found_empty_costs_that_call_alone(
+@pytest.mark.parametrize("half", ["", "\n", "sec\nond"])
+def test_a_token_file_without_a_token_costs_that_call_alone(
     guarded: Guarded, tmp_path: Path, half: str
 ) -> None:
     token = tmp_path / "token"
