@@ -80,6 +80,7 @@ class Extender:
         self._learning = Learning(self._library, make_policies)
         told = PodSink(self._library, self._learning.created, self._learning.moved)
         self._gate = _gate(settings, self._client, self._library, followed, told)
+        self.not_ready = self._gate.not_ready
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
@@ -205,6 +206,7 @@ def main(argv: Sequence[str]) -> int:
         drain=int(BUDGET) + 2,
         log_format=settings.log_format,
         tls=tls if settings.tls_cert else None,
+        not_ready=extender.not_ready,
         start=extender.start,
         stop=extender.stop,
     ).run()

@@ -17,8 +17,9 @@ class Server(BaseApplication):
     """One worker process of the application.
 
     listen: HOST:PORT. drain: seconds for requests under way at the end. tls: certificate, key and
-    the CA that callers' certificates must be signed by, or None. start and stop are called in the
-    worker, after the fork and after the last answer.
+    the CA that callers' certificates must be signed by, or None. not_ready: why nothing can be
+    answered now, or "". start and stop are called in the worker, after the fork and after the last
+    answer.
     """
 
     def __init__(
@@ -30,6 +31,7 @@ class Server(BaseApplication):
         drain: int,
         log_format: str,
         tls: tuple[str, str, str] | None,
+        not_ready: Callable[[], str],
         start: Callable[[], None],
         stop: Callable[[], None],
     ) -> None:
@@ -54,6 +56,8 @@ class Server(BaseApplication):
             "max_requests": 0,
             "loglevel": "warning",
             "accesslog": None,
+            # Behind a Service another replica may be ready: only a new connection comes to it.
+            "pre_request": lambda _worker, asked: asked.force_close() if not_ready() else None,
             "on_starting": lambda _server: _format_own_log(log_format),
             "post_worker_init": lambda _worker: start(),
             "worker_exit": lambda _server, _worker: stop(),
