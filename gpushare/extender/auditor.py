@@ -98,6 +98,8 @@ class Auditor:
 
     def start(self) -> None:
         """Audit every minute, in a thread."""
+        # Not only when it was made: that was in gunicorn's master, for a new worker long ago.
+        self._beat = self._last = self._clock()
         self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
         self._thread.start()
 

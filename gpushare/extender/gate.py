@@ -51,6 +51,7 @@ class Gate:
 
     def start(self) -> None:
         """Begin to follow and to lead, in threads."""
+        self._started = self._clock()  # it was made in gunicorn's master, perhaps long ago
         for source in self._sources.values():
             source.reflector.start()
         if self._leading is not None:

@@ -117,6 +117,7 @@ class Extender:
     def start(self) -> None:
         """Start the threads; connections to the API server are open before this is ready."""
         sys.setswitchinterval(_SWITCH_INTERVAL)
+        self._beat = time.monotonic()
         self._garbage.start(time.monotonic())
         if not self._settings.any_cpu:
             _keep_to_one_cpu()

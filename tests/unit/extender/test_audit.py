@@ -393,6 +393,18 @@ def test_the_thread_goes_on_whatever_an_audit_meets(
     assert office.auditor.state()["audit_age_seconds"] >= 300
 
 
+def test_a_thread_started_long_after_it_was_made_is_not_stuck(office: Office) -> None:
+    office.api.now += 300  # gunicorn's master made it, and forks a worker again and again
+    assert office.auditor.stuck()
+    office.api.down = True
+    office.auditor.start()
+    try:
+        assert not office.auditor.stuck()
+        assert office.auditor.state()["audit_age_seconds"] == 0
+    finally:
+        office.auditor.stop()
+
+
 def test_a_bind_of_ours_without_a_charge_is_told_and_forgotten(office: Office) -> None:
     ref = PodRef("team", "new", "uid-new")
     office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)

@@ -247,6 +247,14 @@ def test_threads_are_alive_from_start_to_stop(gate: Gate) -> None:
     assert gate.liveness() == stuck
 
 
+def test_ages_count_from_the_start_and_not_from_the_making() -> None:
+    world = World()
+    world.gate.stop()  # no thread asks anything
+    world.now += 300.0
+    world.gate.start()
+    assert world.gate.state()["nodes_age_seconds"] == 0.0
+
+
 @pytest.mark.parametrize("settled", [True, False])
 def test_the_lease_is_given_away_only_when_nothing_may_land_any_more(
     api: SilentApi, elector: Elector, gate: Gate, settled: bool
