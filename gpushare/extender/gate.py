@@ -18,13 +18,13 @@ STALE = 150.0
 It sends a bookmark about once a minute on a watch where nothing happens.
 """
 
-OPTIONAL_WAIT = 10.0
-"""Seconds to wait at start for what may be forbidden to us (the unhealthy-gpu ConfigMaps)."""
+_REFUSED = ("http-403", "http-404")
+"""How a reflector counts that we have no right to a collection, or that there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A collection the books are filled from; an optional one may never come."""
+    """A collection the books are filled from; an optional one may be forbidden to us."""
 
     reflector: Reflector[Any, Any]
     optional: bool = False
@@ -48,6 +48,8 @@ class Gate:
         self._clock = clock
         self._started = clock()
         self._asked_after = -math.inf
+        # How often each optional source had been refused when all others were first listed.
+        self._refusals: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to follow and to lead, in threads."""
@@ -128,11 +130,23 @@ class Gate:
     def _source(self, name: str, source: Source, now: float) -> str:
         status = source.reflector.status
         if not status.synced:
-            waited = source.optional and now > self._started + OPTIONAL_WAIT
-            return "" if waited else f"{name} are not listed yet"
+            forbidden = source.optional and self._forbidden(name, source)
+            return "" if forbidden else f"{name} are not listed yet"
         if now > status.last_contact + STALE and not source.optional:
             return f"no word from the API server about {name}"
         return ""
+
+    def _forbidden(self, name: str, source: Source) -> bool:
+        """Whether the API server has refused to list it since all that must be listed is.
+
+        No answer is no refusal; and one that has just started refuses everything for a while.
+        """
+        must = (each for each in self._sources.values() if not each.optional)
+        if not all(each.reflector.status.synced for each in must):
+            return False
+        restarts = source.reflector.status.restarts
+        refusals = sum(restarts[reason] for reason in _REFUSED)
+        return refusals > self._refusals.setdefault(name, refusals)
 
     def _leadership(self, now: float) -> str:
         if self._leading is None:

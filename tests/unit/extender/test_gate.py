@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.errors import ApiError
 from gpushare.extender.binder import BUDGET
-from gpushare.extender.gate import OPTIONAL_WAIT, STALE, Gate, Source
+from gpushare.extender.gate import STALE, Gate, Source
 from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.leading import Leading
@@ -98,6 +98,13 @@ class World:
             assert whole is not None
             machine.on_taken(whole)
 
+    def fail(self, name: str, status: int) -> None:
+        """Let a list be answered with this status, or not at all (0)."""
+        machine = self.following[name]
+        self.now += machine.timing.longest_pause
+        assert isinstance(machine.next(self.now, 0.0), List)
+        machine.on_error(ApiError("no list", status), self.now)
+
 
 def _leading(api: SilentApi, elector: Elector) -> Leading:
     return Leading(api, elector, namespace="kube-system", name="gpushare-extender")
@@ -127,12 +134,38 @@ def test_nothing_is_ready_before_nodes_and_pods_are_listed() -> None:
     assert world.gate.checks() == dict.fromkeys((*NAMES, "leadership"), "")
 
 
-def test_what_may_be_forbidden_is_waited_for_only_a_while() -> None:
+@pytest.mark.parametrize("status", [403, 404])
+def test_what_is_forbidden_or_not_there_is_not_waited_for(status: int) -> None:
     world = World()
     world.list("nodes", "pods")
-    world.now = 1000.0 + OPTIONAL_WAIT
     assert world.gate.not_ready() == "configmaps are not listed yet"
-    world.now += 0.1
+    world.fail("configmaps", status)
+    assert world.gate.not_ready() == ""
+    world.list("nodes", "pods")
+    assert world.gate.not_ready() == ""
+
+
+@pytest.mark.parametrize("status", [0, 401, 429, 500, 503])
+def test_what_gets_no_answer_is_waited_for_as_long_as_it_takes(status: int) -> None:
+    world = World()
+    world.list("nodes", "pods")
+    for _ in range(100):
+        world.fail("configmaps", status)
+        assert world.gate.checks()["configmaps"] == "configmaps are not listed yet"
+    world.now += 30.0
+    world.list(*NAMES)
+    assert world.gate.not_ready() == ""
+
+
+def test_what_was_refused_before_the_rest_was_listed_is_asked_for_once_more() -> None:
+    world = World()
+    for name in NAMES:  # as by an API server that has not read its roles yet
+        world.fail(name, 403)
+    world.list("nodes", "pods")
+    assert world.gate.not_ready() == "configmaps are not listed yet"
+    world.fail("configmaps", 0)
+    assert world.gate.not_ready() == "configmaps are not listed yet"
+    world.fail("configmaps", 403)
     assert world.gate.not_ready() == ""
 
 
