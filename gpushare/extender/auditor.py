@@ -1,8 +1,9 @@
 """The thread that audits the books once a minute, and what it does about what it finds.
 
 A list and the watch show different moments, so a difference between books and list counts only when
-the next audit finds it again and the watch had meanwhile come to where the first list stood: the
-books are copied before each list, so what was bound or gone in the first list must be in the copy.
+the next audit finds it again and the watch had meanwhile come to where the first list stood. Before
+each list the books are copied, and before that it is read how far the watch has come: so what was
+bound or gone in the first list must be in the copy.
 Differences within the books count at once.
 
 What is wrong is healed towards less free memory only: a pod that is not charged gets charged, a
@@ -166,8 +167,9 @@ class Auditor:
                 yield Finding(books.names.resource, HALF, entry.node if entry else "", ref)
 
     def _against_the_api_server(self) -> frozenset[Finding]:
-        held = [(books, *books.ledger.held()) for books in self._library]
+        # First: what the watch shows from here on must not count as in the copy.
         shown = {name: self._shown(name) for name in ("nodes", "pods")}
+        held = [(books, *books.ledger.held()) for books in self._library]
         specs = [Listed[NodeSpec]() for _ in held]
         pods = [Listed[Holder]() for _ in held]
         nodes_at = pods_at = ""

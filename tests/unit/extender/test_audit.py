@@ -76,6 +76,8 @@ class Office:
         self.ledger: Ledger = self.library.shelves[0].ledger
         self.api, self.heard, self.told = Lists(), Heard(), list[tuple[str, bool]]()
         self.shown, self.why_not = "10", ""
+        self.catch_up: Callable[[], object] = int
+        """What the watches do in the moment in which they are asked how far they are."""
         notices = Notices(self.heard, self.library, "GiB")
 
         def tell(finding: Finding, healed: bool) -> None:
@@ -87,7 +89,7 @@ class Office:
             self.library,
             "GiB",
             not_ready=lambda: self.why_not,
-            shown=lambda _name: self.shown,
+            shown=self._show,
             tell=tell,
             clock=self.api.clock,
             every=0.01,
@@ -102,6 +104,11 @@ class Office:
     def bind(self, name: str, units: int, device: int, node: str = NODE) -> None:
         marks = {ALIYUN.idx: str(device)}
         self.api.pods[name] = pod_json(name, units, node=node, annotations=marks)
+
+    def _show(self, name: str) -> str:
+        del name
+        self.catch_up()
+        return self.shown
 
     def watch(self) -> None:
         """Have the books show what is there."""
@@ -310,6 +317,17 @@ def test_what_the_watch_shows_late_is_no_finding(office: Office) -> None:
     assert gone["metadata"]["uid"] == "uid-p1"
     office.watch()
     office.audit(2)
+    assert office.told == []
+
+
+def test_what_the_watch_shows_while_an_audit_begins_is_no_finding(
+    office: Office,
+) -> None:
+    office.bind("late", 2, 0)
+    office.api.version = 20
+    office.audit()
+    office.shown, office.catch_up = "20", office.watch
+    office.audit()
     assert office.told == []
 
 
