@@ -2,6 +2,8 @@
 
 import shutil
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -45,7 +47,13 @@ def _ref(name: str) -> PodRef:
 
 @pytest.fixture
 def metrics(library: Library) -> Metrics:
-    return Metrics(library, GIB, lambda: {"ready": True, "pods_age_seconds": 1.5})
+    state = {"ready": True, "pods_age_seconds": 1.5}
+    return Metrics(library, GIB, lambda: state, standing)
+
+
+def standing() -> float:
+    """A clock by which nothing takes time, so that each text is made anew."""
+    return 0.0
 
 
 def samples(metrics: Metrics) -> Samples:
@@ -135,11 +143,56 @@ def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: Library)
 
 def test_the_state_of_the_process_is_read_at_each_scrape(library: Library) -> None:
     state = {"ready": 0.0}
-    metrics = Metrics(library, GIB, lambda: state)
+    metrics = Metrics(library, GIB, lambda: state, standing)
     assert of(samples(metrics), "ready") == 0
     state["ready"] = 1.0
     assert of(samples(metrics), "ready") == 1
     assert of(samples(metrics), "build_info", version=__version__) == 1
+
+
+class Slow:
+    """The state of a process, and its clock; it takes a second to tell the state."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.told = 0
+
+    def clock(self) -> float:
+        return self.now
+
+    def state(self) -> dict[str, float]:
+        time.sleep(0.02)
+        self.now += 1.0
+        self.told += 1
+        return {"told": self.told}
+
+
+def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(library: Library) -> None:
+    slow = Slow()
+    metrics = Metrics(library, GIB, slow.state, slow.clock)
+    assert of(samples(metrics), "told") == 1
+    slow.now += 8.9
+    assert of(samples(metrics), "told") == 1
+    slow.now += 0.2
+    assert of(samples(metrics), "told") == 2
+
+
+def test_who_asks_while_a_text_is_made_gets_that_one(library: Library) -> None:
+    slow = Slow()
+    metrics = Metrics(library, GIB, slow.state, slow.clock)
+    threads = [threading.Thread(target=metrics.text) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert slow.told == 1
+
+
+def test_a_name_cannot_break_out_of_its_label(library: Library) -> None:
+    name = 'a"} 1\\\n'
+    library.shelves[0].ledger.node_changed(make_node(name, 16))
+    found = samples(Metrics(library, GIB, dict))
+    assert of(found, "device_memory_bytes", resource=GPU, node=name, device="0") == 16 * GIB
 
 
 def test_calls_are_counted_by_verb_and_outcome_and_timed(metrics: Metrics) -> None:
