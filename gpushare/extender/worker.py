@@ -119,7 +119,9 @@ class BufferedThreadWorker(ThreadWorker):
     def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
         """Nothing: the thread is done with a connection, which may have begun another request."""
         super().finish_request(conn, fs)
-        if (conn.received or conn.refused) and not conn.closed:
+        # One whose next request is in the parser has gone to a thread again: that is its owner now.
+        kept = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn
+        if kept and (conn.received or conn.refused):
             self.on_client_socket_readable(conn, conn.sock)
 
     def _held(self) -> int:

@@ -1,7 +1,9 @@
 """A real gunicorn process with our worker class and a small app, for the tests of slow clients.
 
 Run as `python stalled_service.py JSON`: `bind` (port), and optionally `worker` ("gthread" for
-gunicorn's own), `threads`, `certfile`, `keyfile`, `connections`. Knows nothing of the extender.
+gunicorn's own; "absent" for one whose loop is away for half a second whenever it has given a thread
+the second of two requests), `threads`, `certfile`, `keyfile`, `connections`. Knows nothing of the
+extender.
 """
 
 import json
@@ -9,9 +11,10 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from gunicorn.app.base import BaseApplication
+from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.extender.connection import Connection
@@ -29,6 +32,19 @@ class QuickWorker(BufferedThreadWorker):
     request_deadline = 1.0
     answer_deadline = 1.0
     max_held = 2 << 20
+
+
+class AbsentWorker(QuickWorker):
+    """Its loop gets no CPU in the moment that matters to a client which sends without waiting."""
+
+    request_deadline = 20.0
+    linger = 0.2
+
+    def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
+        second = bool(cast(RequestParser, conn.parser).unreader.buf.getvalue())
+        super().enqueue_req(conn)
+        if second:
+            time.sleep(0.5)
 
 
 def app(
@@ -52,7 +68,7 @@ class Service(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        workers = {"gthread": ThreadWorker, "buffered": QuickWorker}
+        workers = {"gthread": ThreadWorker, "buffered": QuickWorker, "absent": AbsentWorker}
         options = self.options
         self.cfg.set("bind", options["bind"])
         self.cfg.set("worker_class", workers[options.get("worker", "buffered")])

@@ -215,6 +215,23 @@ def test_a_request_that_comes_while_another_waits_its_turn_is_answered_after_it(
     assert re.findall(b"one__|two__|three", data) == [b"one__", b"two__", b"three"]
 
 
+def test_a_request_begun_while_the_one_before_it_is_with_a_thread_is_answered_too(
+    start: Start,
+) -> None:
+    server = start(worker="absent")
+    with server.connect() as connection:
+        connection.sendall(b"GET /pid HTTP/1.1\r\n\r\n" + _WHOLE)
+        data = connection.recv(1)  # the first answer; the second request is with a thread soon
+        connection.sendall(_WHOLE[:-1])
+        while not data.endswith(b"hello"):
+            data += connection.recv(1 << 16) or pytest.fail("closed before the second answer")
+        time.sleep(0.7)  # the loop is back
+        connection.sendall(_WHOLE[-1:])
+        assert answer(connection).endswith(b"hello")
+    assert worker_pid(server) == int(re.findall(rb"\r\n\r\n(\d+)HTTP", data)[0])
+    assert "Traceback" not in server.log.read_text()
+
+
 @pytest.mark.parametrize(
     ("request_head", "status"),
     [
