@@ -82,8 +82,17 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128  # the default of 5 drops SYNs, and a probe then waits a second
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
+        if ":" in address[0]:
+            self.address_family = socket.AF_INET6
         super().__init__(address, handler)
         self._open: deque[socket.socket] = deque()
+
+    def server_bind(self) -> None:
+        """Bind the socket; [::] takes IPv4 too, where the system does not forbid it."""
+        if self.address_family == socket.AF_INET6:
+            with contextlib.suppress(OSError):
+                self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        super().server_bind()
 
     def process_request(self, request: _Accepted, client_address: object) -> None:
         """Serve the connection in a thread."""

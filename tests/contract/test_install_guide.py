@@ -27,7 +27,7 @@ BLOCKS = [
     "\n".join(line.removeprefix("   ") for line in block.splitlines())
     for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
 ]
-OVERLAY, REPLACED_FILE, POD = (yaml.safe_load(block) for block in BLOCKS)
+OVERLAY, REPLACED_FILE, IPV6, POD = (yaml.safe_load(block) for block in BLOCKS)
 
 
 def rendered(folder: Path, overlay: Json) -> list[Json]:
@@ -60,6 +60,14 @@ def test_the_kustomization_sets_both_images(tmp_path: Path) -> None:
     }
     assert container(pod, "gpushare")["image"] == wanted["gpushare"]
     assert container(pod, "kube-scheduler")["image"] == wanted["registry.k8s.io/kube-scheduler"]
+
+
+def test_where_there_is_only_ipv6_probes_are_answered_at_all_addresses(tmp_path: Path) -> None:
+    pod = of_kind(rendered(tmp_path, {**OVERLAY, **IPV6}), "Deployment")["spec"]["template"]
+    (command, *flags) = container(pod, "gpushare")["args"]
+    assert command == "serve"
+    settings = read_settings(flags, {}, dict, "gpushare serve")
+    assert settings.health_listen == "[::]:32767"
 
 
 def test_an_older_kube_scheduler_gets_a_file_of_its_version(tmp_path: Path) -> None:

@@ -74,6 +74,30 @@ def subject(running: Subject) -> Subject:
     return running
 
 
+def has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
+@pytest.mark.skipif(not has_ipv6(), reason="this system has no IPv6")
+@pytest.mark.parametrize(("host", "answers"), [("::1", ["::1"]), ("::", ["::1", "127.0.0.1"])])
+def test_ipv6_addresses_are_listened_on_and_the_open_one_takes_ipv4_too(
+    host: str, answers: list[str]
+) -> None:
+    server = HealthServer(host, 0, dict, dict, bytes)
+    server.start()
+    try:
+        for address in answers:
+            with closing(http.client.HTTPConnection(address, server.port, 20)) as client:
+                client.request("GET", "/livez")
+                assert client.getresponse().status == 200
+    finally:
+        server.stop()
+
+
 @pytest.mark.parametrize("path", ["/livez", "/readyz", "/healthz"])
 def test_where_all_is_well_every_probe_says_ok(subject: Subject, path: str) -> None:
     assert subject.get(path) == (200, "text/plain", "ok\n")
