@@ -34,10 +34,10 @@ _TIMEOUT = 3.0
 _LONGEST_PAUSE = 30.0
 _FORBIDDEN = 403
 _REFUSALS = 3
-"""403 in a row that mean we have no right: one alone may be a namespace that is being deleted."""
+"""403 in a row that mean we have no right in a namespace, or that it is being deleted."""
 
 _OFF = 600.0
-"""Seconds without events after that; then one is tried, since rights may be given later."""
+"""Seconds without its events after that; then they are tried, since rights may be given later."""
 
 
 class Records(Protocol):
@@ -82,8 +82,10 @@ class Recorder:
         self._flow = Flow()
         self._bucket = Bucket(clock())
         self._sent = self._failed = 0
-        self._refusals = self._failures = 0
-        self._off_until = float("-inf")
+        self._failures = 0
+        # By namespace: how often its events have been refused in a row, and when last.
+        self._refusals: dict[str, tuple[int, float]] = {}
+        self._said_off = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
@@ -132,10 +134,12 @@ class Recorder:
                 log.exception("event failed reason=%s", notice.reason)
 
     def _handle(self, notice: Notice) -> None:
-        if self._clock() < self._off_until:
+        now = self._clock()
+        refused, last = self._refusals.get(notice.about.home, (0, now))
+        if refused >= _REFUSALS and now < last + _OFF:
             self._failed += 1
             return
-        step = self._flow.take(notice, self._clock())
+        step = self._flow.take(notice, now)
         if step is None:
             return
         while (left := self._bucket.wait(self._clock())) > 0:
@@ -148,7 +152,9 @@ class Recorder:
             self._not_taken(notice, error)
         else:
             self._sent += 1
-            self._refusals = self._failures = 0
+            self._refusals.pop(notice.about.home, None)
+            self._failures = 0
+            self._said_off = False
 
     def _write(self, step: Post | Patch) -> None:
         """Send it once. Raises ApiError; an event that is there already was taken before."""
@@ -181,16 +187,18 @@ class Recorder:
         self._failed += 1
         self._flow.lost(notice)
         if error.status == _FORBIDDEN:
-            self._refused(error)
+            self._refused(notice.about.home, error)
         elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
             # An API server that has no time for us must not be asked five times a second.
             self._failures += 1
             log.debug("event not taken reason=%s error=%s", notice.reason, error)
             self._stopping.wait(min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
 
-    def _refused(self, error: ApiError) -> None:
-        self._refusals += 1
-        if self._refusals >= _REFUSALS:
-            self._off_until = self._clock() + _OFF
-        if self._refusals == _REFUSALS:
-            log.warning("events are off, we have no right to create them error=%s", error)
+    def _refused(self, home: str, error: ApiError) -> None:
+        now = self._clock()
+        recent = {name: seen for name, seen in self._refusals.items() if now < seen[1] + _OFF}
+        refused, _ = recent.get(home, (0, now))
+        self._refusals = recent | {home: (refused + 1, now)}
+        if refused + 1 == _REFUSALS and not self._said_off:
+            self._said_off = True
+            log.warning("events are off in namespace %s, we may not create them: %s", home, error)

@@ -131,6 +131,38 @@ def test_one_403_is_a_namespace_that_is_being_deleted(recorder: Recorder, api: E
     until(lambda: recorder.state()["events_written_total"] == 1)
 
 
+def test_a_namespace_that_refuses_events_takes_them_from_no_other(api: EventApi) -> None:
+    now = 0.0
+    recorder = Recorder(api, "host", clock=lambda: now)
+    recorder.start()
+    told = 0
+
+    def all_handled() -> bool:
+        return sum(recorder.state().values()) == told
+
+    def tell_of(namespace: str, answer: ApiError | None, times: int = 1) -> None:
+        nonlocal told, now
+        for _ in range(times):
+            now += 1.0
+            told += 1
+            api.forever = answer
+            about = About("Pod", namespace, f"p{told}", f"uid-{told}")
+            recorder.record(about, "GPUShareBindFailed", "Binding", "why")
+            until(all_handled)
+
+    deleted = ApiError("it is being terminated", 403)
+    tell_of("doomed", deleted, 3)
+    tell_of("team", None)
+    assert (len(api.calls), recorder.state()["events_written_total"]) == (4, 1)
+    tell_of("doomed", deleted, 5)
+    assert len(api.calls) == 4, "it is not asked any more"
+    now += 600.0
+    tell_of("doomed", deleted)
+    tell_of("doomed", None)
+    assert recorder.state()["events_written_total"] == 2, "one refusal is no row of three"
+    recorder.stop()
+
+
 @pytest.mark.parametrize(
     "error", [ApiNotFound("", 404), ApiError("", 422), ApiUnavailable("", 500), ApiError("", 429)]
 )
