@@ -66,7 +66,7 @@ def test_where_there_is_only_ipv6_probes_are_answered_at_all_addresses(tmp_path:
     pod = of_kind(rendered(tmp_path, {**OVERLAY, **IPV6}), "Deployment")["spec"]["template"]
     (command, *flags) = container(pod, "gpushare")["args"]
     assert command == "serve"
-    settings = read_settings(flags, {}, dict, "gpushare serve")
+    settings = read_settings(flags, {}, lambda _policy: None, "gpushare serve")
     assert settings.health_listen == "[::]:32767"
 
 
