@@ -39,7 +39,12 @@ from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
 from gpushare.extender.patience import Patience
 from gpushare.extender.refit import make_policies
-from gpushare.extender.scheduler_file import Reader, read_scheduler_file, routes_of
+from gpushare.extender.scheduler_file import (
+    Reader,
+    SchedulerFile,
+    read_scheduler_file,
+    routes_of,
+)
 from gpushare.extender.server import Server
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
@@ -70,7 +75,8 @@ _WARM_EVERY = 45.0
 class Extender:
     """Everything one process needs, wired up; `start` sets it going."""
 
-    def __init__(self, settings: Settings, entry: ExtenderConfig) -> None:
+    def __init__(self, settings: Settings, found: SchedulerFile) -> None:
+        entry = found.entry
         self._settings = settings
         self._library = _library(settings, entry)
         self._client = _connect(settings, settings.threads - SPARE_THREADS + 8)
@@ -79,7 +85,8 @@ class Extender:
         followed = budgets if entry.preempt_verb else None
         self._learning = Learning(self._library, make_policies)
         told = PodSink(self._library, self._learning.created, self._learning.moved)
-        self._gate = _gate(settings, self._client, self._library, followed, told)
+        sources = _sources(settings, self._client, self._library, followed, told)
+        self._gate = Gate(sources, _leading(settings, self._client, found.lease))
         self.not_ready = self._gate.not_ready
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
@@ -193,9 +200,9 @@ def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
         settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
-        settings, entry = _wired(settings)
+        settings, found = _wired(settings)
         configure(settings.log_level, settings.log_format)
-        extender = Extender(settings, entry)
+        extender = Extender(settings, found)
     except SettingsError as error:
         print(f"gpushare serve: {error}", file=sys.stderr)
         return 2
@@ -214,15 +221,15 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _wired(settings: Settings) -> tuple[Settings, ExtenderConfig]:
-    """The settings with the address that kube-scheduler's file calls, and our entry there."""
+def _wired(settings: Settings) -> tuple[Settings, SchedulerFile]:
+    """The settings with the address that kube-scheduler's file calls, and what it says."""
     path = settings.scheduler_config
     listen = address(settings.listen, "listen") if settings.listen else None
     reader = Reader(_read_yaml, _parse_yaml, lambda: _connect(settings, 1))
     found = read_scheduler_file(path, listen, bool(settings.tls_cert), reader)
     for warning in found.warnings:
         print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
-    return replace(settings, listen=settings.listen or found.listen), found.entry
+    return replace(settings, listen=settings.listen or found.listen), found
 
 
 def _connect(settings: Settings, pool_size: int) -> KubeClient:
@@ -264,13 +271,13 @@ def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metric
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 
 
-def _gate(
+def _sources(
     settings: Settings,
     client: KubeClient,
     library: Library,
     budgets: Budgets | None,
     told: PodSink,
-) -> Gate:
+) -> dict[str, Source]:
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(client, ListWatch("/api/v1/nodes", NODES), NodeSink(library, settings.unit))
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
@@ -284,16 +291,25 @@ def _gate(
     if budgets is not None:
         watch = ListWatch("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
         sources["poddisruptionbudgets"] = Source(Reflector(client, watch, budgets), optional=True)
-    return Gate(sources, _leading(settings, client))
+    return sources
 
 
-def _leading(settings: Settings, client: KubeClient) -> Leading | None:
+def _leading(
+    settings: Settings, client: KubeClient, lease: tuple[str, str] | None
+) -> Leading | None:
+    """lease: that of kube-scheduler. Raises SettingsError where there is none to follow."""
     host = socket.gethostname()
     if settings.leadership == "off":
         return None
     if settings.leadership == "scheduler":
+        if lease is None:
+            raise SettingsError(
+                f"leadership: {settings.scheduler_config} says leaderElection.leaderElect: false,"
+                " so there is no Lease of kube-scheduler to follow; with one kube-scheduler alone,"
+                " say lease"
+            )
         follower = FollowScheduler(host, BUDGET)
-        return Leading(client, follower, namespace="kube-system", name="kube-scheduler")
+        return Leading(client, follower, namespace=lease[0], name=lease[1])
     identity = settings.identity or f"{host}_{uuid.uuid4()}"
     elector = Elector(settings.namespace, _LEASE, identity, BUDGET)
     return Leading(client, elector, namespace=settings.namespace, name=_LEASE)

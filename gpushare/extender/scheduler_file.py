@@ -12,6 +12,7 @@ from pathlib import Path
 from gpushare.errors import ApiError, SettingsError
 from gpushare.extender.app import Routes
 from gpushare.kube.client import KubeClient
+from gpushare.wire.scheduler_component import DEFAULT_LEASE
 from gpushare.wire.scheduler_config import ExtenderConfig, decode_scheduler_config
 from gpushare.wire.scheduler_entry import (
     DEFAULT_LISTEN,
@@ -38,11 +39,14 @@ class Reader:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFile:
-    """Our entry; HOST:PORT to listen at where no other is asked for; warnings for the operator."""
+    """Our entry; HOST:PORT to listen at where no other is asked for; warnings for the operator;
+    (namespace, name) of the Lease that kube-scheduler's leader holds, None where it elects none.
+    """
 
     entry: ExtenderConfig
     listen: str = _DEFAULT_LISTEN
     warnings: tuple[str, ...] = ()
+    lease: tuple[str, str] | None = DEFAULT_LEASE
 
 
 def read_scheduler_file(
@@ -67,6 +71,7 @@ def read_scheduler_file(
         entry,
         place.listen if place.loopback else _DEFAULT_LISTEN,
         (*config.warnings, *([warning] if warning else [])),
+        config.lease,
     )
 
 

@@ -4,6 +4,7 @@ Knows profiles, back-offs, percentages and leader election as far as a file can 
 the extenders, and not what a plug-in makes of its arguments.
 """
 
+import re
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
@@ -19,6 +20,8 @@ from gpushare.wire.scheduler_dialects import (
 )
 
 DEFAULT_SCHEDULER = "default-scheduler"
+DEFAULT_LEASE = ("kube-system", "kube-scheduler")
+_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Component:
     names: tuple[str, ...]
     initial_backoff: float
     max_backoff: float
+    lease: tuple[str, str] | None
 
 
 def read_component(dialect: Strict, document: Fields, short: str) -> Component:
@@ -48,13 +52,13 @@ def read_component(dialect: Strict, document: Fields, short: str) -> Component:
     if number(top, "parallelism", default=16) <= 0:
         raise SettingsError("parallelism: must be positive")
     dialect.fields(top.get("clientConnection"), CLIENT_KEYS, "clientConnection")
-    _check_leader_election(dialect, top, short)
+    lease = _leader_election(dialect, top, short)
     names = (
         (text(top, "schedulerName") or DEFAULT_SCHEDULER,)
         if short == "v1alpha1"
         else _scheduler_names(dialect, top)
     )
-    return Component(_percentage(top, ""), names, float(initial), float(longest))
+    return Component(_percentage(top, ""), names, float(initial), float(longest), lease)
 
 
 def _percentage(fields: Fields, where: str) -> int:
@@ -65,15 +69,27 @@ def _percentage(fields: Fields, where: str) -> int:
     return percentage
 
 
-def _check_leader_election(dialect: Strict, top: Fields, short: str) -> None:
+def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str] | None:
+    """(namespace, name) of the Lease that the leader holds; None where none is elected."""
     where = "leaderElection"
     election = dialect.fields(top.get(where), LEADER_KEYS, where)
-    flag(election, "leaderElect", where)
+    elects = flag(election, "leaderElect", where) or election.get("leaderElect") is None
     lock = text(election, "resourceLock", where, "leases")
     if lock != "leases" and short in ("v1beta3", "v1"):
         dialect.remarks.append(
             f"{where}.resourceLock: {lock[:40]!r}; kube-scheduler from 1.27 on takes leases alone"
         )
+    namespace, name = (
+        # v1alpha1 has two names for it.
+        text(election, f"resource{what}", where)
+        or text(election, f"lockObject{what}", where)
+        or default
+        for what, default in zip(("Namespace", "Name"), DEFAULT_LEASE, strict=True)
+    )
+    for what, found in (("Namespace", namespace), ("Name", name)):
+        if _NAME.fullmatch(found) is None:
+            raise SettingsError(f"{where}.resource{what}: {found[:80]!r} is no name")
+    return (namespace, name) if elects else None
 
 
 def _scheduler_names(dialect: Strict, top: Fields) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
-from gpushare.wire.scheduler_component import DEFAULT_SCHEDULER, read_component
+from gpushare.wire.scheduler_component import DEFAULT_LEASE, DEFAULT_SCHEDULER, read_component
 from gpushare.wire.scheduler_dialects import (
     DEFAULT_TIMEOUT,
     EXTENDER_KEYS,
@@ -58,7 +58,8 @@ class SchedulerConfig:
     """What the file says.
 
     percentage_of_nodes_to_score: 0 means adaptive. scheduler_names: one for each profile. Backoffs
-    in seconds. warnings: legal, but hardly meant; for a log.
+    in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of the Lease
+    that the leader holds; None where kube-scheduler elects none.
     """
 
     api_version: str
@@ -68,6 +69,7 @@ class SchedulerConfig:
     pod_initial_backoff: float = 1.0
     pod_max_backoff: float = 10.0
     warnings: tuple[str, ...] = ()
+    lease: tuple[str, str] | None = DEFAULT_LEASE
 
 
 def decode_scheduler_config(document: object, policy: object = None) -> SchedulerConfig:
@@ -134,6 +136,7 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
         component.initial_backoff,
         component.max_backoff,
         (*unknown, *dialect.remarks, *warnings),
+        component.lease,
     )
 
 

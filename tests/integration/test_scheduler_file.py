@@ -18,6 +18,7 @@ from gpushare.extender.scheduler_file import Reader, SchedulerFile, read_schedul
 from gpushare.kube.client import KubeClient, connect
 from gpushare.localcluster.client import HttpClient
 from tests.integration.cluster import MAPS, Cluster
+from tests.integration.conftest import StartExtender
 from tests.integration.process import free_port
 from tests.integration.verbs import poll
 
@@ -106,6 +107,34 @@ def test_without_listen_serve_listens_where_the_file_calls(
         client.close()
     assert f"listen=127.0.0.1:{port} " in log.read_text()
     assert "gpushare serve: " not in log.read_text()
+
+
+def scheduler_electing(folder: Path, **election: object) -> str:
+    """A file whose kube-scheduler elects its leader so."""
+    file = folder / "scheduler.yaml"
+    document = yaml.safe_load((CONFIGS / "everything-known-v1.yaml").read_text(encoding="utf-8"))
+    file.write_text(json.dumps({**document, "leaderElection": election}), encoding="utf-8")
+    return str(file)
+
+
+def test_the_lease_that_is_followed_is_the_one_the_file_names(
+    cluster: Cluster, start_extender: StartExtender, tmp_path: Path
+) -> None:
+    file = scheduler_electing(tmp_path, resourceName="ours", resourceNamespace="gpus")
+    start_extender("--scheduler-config", file, leadership="scheduler").wait_answering()
+    path = "/apis/coordination.k8s.io/v1/namespaces/gpus/leases/ours"
+    poll(lambda: ("GET", path) in list(cluster.server.requests), "it reads that Lease")
+    assert not [path for _, path in list(cluster.server.requests) if "/kube-scheduler" in path]
+
+
+def test_a_scheduler_that_elects_no_leader_cannot_be_followed(
+    start_extender: StartExtender, tmp_path: Path
+) -> None:
+    file = scheduler_electing(tmp_path, leaderElect=False)
+    extender = start_extender("--scheduler-config", file, leadership="scheduler")
+    poll(extender.ended, "it does not start")
+    told = extender.log.splitlines()[-1]
+    assert told.startswith(f"gpushare serve: leadership: {file} says leaderElection.leaderElect")
 
 
 def candidates(document: Any) -> None:

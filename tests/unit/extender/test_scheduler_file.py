@@ -92,6 +92,14 @@ def test_a_policy_file_is_followed_from_the_folder_of_the_file(named: str, path:
     assert found.entry.filter_verb == "fit"
 
 
+def test_the_lease_of_the_files_scheduler_is_handed_on() -> None:
+    election = {"leaderElect": True, "resourceName": "ours"}
+    assert read({FILE: component(extenders=[ENTRY], leaderElection=election)}).lease == (
+        "kube-system",
+        "ours",
+    )
+
+
 def test_every_error_begins_with_the_file_and_names_the_policy() -> None:
     for documents, part in (
         ({FILE: component(extenders=[])}, "none has a filterVerb"),

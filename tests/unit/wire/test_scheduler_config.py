@@ -99,7 +99,33 @@ def test_every_field_is_read() -> None:
         ("a", "b"),
         2.0,
         4.0,
+        lease=None,
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "election", "lease"),
+    [
+        ("v1", None, ("kube-system", "kube-scheduler")),
+        ("v1", {}, ("kube-system", "kube-scheduler")),
+        ("v1", {"leaderElect": True, "resourceName": "ours"}, ("kube-system", "ours")),
+        ("v1beta3", {"resourceName": "a", "resourceNamespace": "b"}, ("b", "a")),
+        ("v1alpha1", {"lockObjectName": "a", "lockObjectNamespace": "b"}, ("b", "a")),
+        ("v1", {"leaderElect": False, "resourceName": "a"}, None),
+    ],
+)
+def test_the_lease_of_the_leader_is_the_one_the_file_names(
+    version: str, election: Any, lease: tuple[str, str] | None
+) -> None:
+    document = component(version=version, leaderElection=election)
+    assert decode_scheduler_config(document).lease == lease
+
+
+@pytest.mark.parametrize("name", ["..", "a/b", "A", "a b", "a" * 254, ".a"])
+@pytest.mark.parametrize("key", ["resourceName", "resourceNamespace"])
+def test_a_lease_that_could_lead_to_another_path_is_refused(key: str, name: str) -> None:
+    with pytest.raises(SettingsError, match=f"leaderElection.{key}: "):
+        decode_scheduler_config(component(leaderElection={key: name}))
 
 
 def test_a_policy_matches_keys_in_any_case_and_ignores_unknown_ones() -> None:

@@ -75,6 +75,7 @@ READ = {
             ),
         ),
         names=("shared-gpus",),
+        more={"lease": None},
     ),
     "everything-known-v1.yaml": Read(
         (entry(prioritize_verb="prioritize", weight=20),),
@@ -88,7 +89,9 @@ READ = {
     "v1beta1.yaml": Read((BETA,)),
     "v1beta2.yaml": Read((BETA,)),
     "v1beta3.yaml": Read((BETA,)),
-    "v1alpha1-policy-file.yaml": Read((), names=("gpu-scheduler",)),
+    "v1alpha1-policy-file.yaml": Read(
+        (), names=("gpu-scheduler",), more={"lease": ("kube-system", "gpu-scheduler")}
+    ),
     "v1alpha1-policy-configmap.yaml": Read((), names=("gpu-scheduler",)),
     "v1alpha1-provider.yaml": Read(()),
     "v1alpha2.yaml": Read(
