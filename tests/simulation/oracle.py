@@ -13,6 +13,7 @@ from functools import partial
 
 from gpushare.core.model import Entry, NodeBooks
 from gpushare.errors import ApiError
+from gpushare.extender.binder import BUDGET
 from gpushare.localcluster.api.records import Change
 from tests.simulation.network import Client, Request
 from tests.simulation.replica import PATHS, Replica
@@ -167,7 +168,7 @@ class Oracle:
 
     def _may_bind(self, replica: Replica, now: float) -> None:
         known = self.known[replica.identity]
-        if not replica.leads():
+        if not replica.leads() and now > known.led + BUDGET:
             raise Violation(f"S5 {replica.identity} binds and does not lead")
         for name in ("nodes", "pods"):
             heard = known.heard.get(name)
@@ -282,6 +283,8 @@ class Oracle:
     def check(self) -> None:
         """Judge every process that is alive. Raises Violation."""
         for replica in self.replicas:
+            if replica.leads():
+                self.known[replica.identity].led = self.tasks.now
             key = (self.server.store.version, replica.ledger.snapshot().generation)
             if self._checked.get(replica.identity) != key and replica.ready():
                 self._check_books(replica)

@@ -8,7 +8,8 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from random import Random
+from typing import Any, cast
 
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
@@ -41,6 +42,8 @@ PATHS = {
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
 _SETTLE_EVERY = 1.0
+_KEPT = 1 / 3
+"""Of how many looks into crowded books a thread is kept waiting."""
 
 
 class SinkFault(Exception):
@@ -51,7 +54,8 @@ class SinkFault(Exception):
 class Shape:
     """How the processes of a story are set up.
 
-    slow: seconds it takes them to take over one object of a list.
+    slow: seconds it takes them to take over one object of a list. crowded: the most seconds that
+    a thread which works on a request is kept waiting by others when it asks the books something.
     """
 
     pairing: Pairing
@@ -61,12 +65,29 @@ class Shape:
     patient: bool
     page_limit: int
     slow: float = 0.0
+    crowded: float = 0.0
 
 
 class _Books(Ledger):
     """Lists are short in a story, and are to be taken over in parts all the same."""
 
     CHUNK = 2
+
+
+class _Crowded:
+    """The books as a thread gets to them when others may run first.
+
+    turn: called before anything is asked of the books. What happens meanwhile is between two looks
+    of one thread, as it may be at any lock.
+    """
+
+    def __init__(self, ledger: Ledger, turn: Callable[[], None]) -> None:
+        self._ledger = ledger
+        self._turn = turn
+
+    def __getattr__(self, name: str) -> Any:
+        self._turn()
+        return getattr(self._ledger, name)
 
 
 class _Slowly(list[Any]):
@@ -127,10 +148,15 @@ class Replica:
         self._tasks = tasks
         self._jitter = 0
         self._skew = skew
+        self._crowded, self._turns = shape.crowded, Random(identity)
         api = SimApi(network, self)
         self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
-        self.library = Library((Books(ALIYUN, self.ledger, rankings, shape.policy),))
+        books = Books(ALIYUN, self.ledger, rankings, shape.policy)
+        self.library = Library((books,))
+        if shape.crowded:
+            books = replace(books, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
+        asked = Library((books,))
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
             "nodes": Faulty(NodeSink(self.library, "GiB"), pause),
@@ -162,10 +188,10 @@ class Replica:
         }
         self.gate = Gate(sources, self.leading, tasks.clock)
         self.binder = Binder(
-            api, self.library, self.gate.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
+            api, asked, self.gate.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
         )
         self.service = Service(
-            self.library,
+            asked,
             self.binder,
             not_ready=self.gate.not_ready,
             best_only=shape.best_only,
@@ -221,6 +247,11 @@ class Replica:
             self.gate.tick()
             self.binder.settle_overdue()
             self._tasks.sleep(_SETTLE_EVERY)
+
+    def _wait_turn(self) -> None:
+        """Let other threads run first, mostly not: different each time, the same in each run."""
+        if self._turns.random() < _KEPT:
+            self._tasks.sleep(self._turns.uniform(0.0, self._crowded))
 
     def _wall(self) -> float:
         return EPOCH.timestamp() + self._tasks.now + self._skew

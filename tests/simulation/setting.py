@@ -56,4 +56,5 @@ class Setting:
         weights = {name: weight * factors.get(name, 1) for name, weight in WEIGHTS.items()}
         small = source.choice((True, True, False))
         shape = replace(shape, slow=source.choice((0.0, 0.0, 0.0, 0.02, 0.3)))
+        shape = replace(shape, crowded=source.choice((0.0, 0.03)))
         return Setting(shape, replicas, small, Weighted(weights))

@@ -85,8 +85,9 @@ class Tasks:
         return self._current
 
     def sleep(self, seconds: float) -> None:
-        """What time.sleep is to a thread."""
-        self.wait(self.now + seconds)
+        """What time.sleep is to a thread; nothing to one that `kill` is ending."""
+        if self._current is not None:
+            self.wait(self.now + seconds)
 
     def clock(self) -> float:
         """What time.monotonic is to a thread."""

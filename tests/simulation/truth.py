@@ -5,6 +5,7 @@ Nothing of production code is used here, so that it cannot be wrong in the same 
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -116,13 +117,15 @@ class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
-    node, by its object and by the last ConfigMap that could be read.
+    node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
+    lead, as it sees it.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, Cards] = field(default_factory=dict)
     closed: dict[str, frozenset[int]] = field(default_factory=dict)
     heard: dict[str, float] = field(default_factory=dict)
+    led: float = -math.inf
     pages: dict[str, list[Json]] = field(default_factory=dict)
 
     def room(self, node: str, device: int) -> int:

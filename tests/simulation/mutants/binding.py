@@ -4,6 +4,7 @@
 
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 from gpushare import ledger as ledger_module
 from gpushare.core import decide
@@ -35,14 +36,36 @@ def takes_by_an_old_look(original: Any) -> Any:
         looks.append(ledger.snapshot())
         view = looks[-2:][0]
         allocation = decide.place(view, self.node, request, books.ranking(request))
-        must_fit, ledger._must_fit = ledger._must_fit, lambda *_: None
-        try:
-            ledger.assume(self.ref, request, allocation, now, stamp=str(self.stamp))
-        finally:
-            ledger._must_fit = must_fit
+        assume = ledger.assume
+        with patch.object(Ledger, "_must_fit", lambda *_: None):
+            assume(self.ref, request, allocation, now, stamp=str(self.stamp))
         return allocation, int(view.capacity[view.row[self.node], allocation.devices[0]])
 
     return assume
+
+
+def _assumes_unseen(original: Any) -> Any:
+    def assume(self: Any, *told: Any, stamp: str, seen: Any = None) -> None:
+        del seen
+        original(self, *told, stamp=stamp)
+
+    return assume
+
+
+@mutant(
+    "A1",
+    "what a look found free is taken, whoever took it meanwhile",
+    Ledger,
+    "_must_fit",
+    also=[(Ledger, "assume", _assumes_unseen)],
+)
+def takes_without_another_look(original: Any) -> Any:
+    del original
+
+    def must_fit(self: Any, *_: Any) -> None:
+        return
+
+    return must_fit
 
 
 @mutant("A2", "the original places a pod anew on every try", Bind, "_standing")
@@ -54,6 +77,17 @@ def places_anew_on_retry(original: Any) -> Any:
         return original(self, entry)
 
     return standing
+
+
+@mutant("A2", "a bind takes the place of one under way", Ledger, "assume")
+def binds_one_pod_twice(original: Any) -> Any:
+    def assume(self: Any, ref: Any, *told: Any, **named: Any) -> None:
+        self._assumptions.pop(ref.uid, None)
+        if ref.uid in self._entries:
+            self._take(ref.uid)
+        original(self, ref, *told, **named)
+
+    return assume
 
 
 @mutant("A3", "KAI's rollback: no answer is taken for a refusal", Ledger, "doubt")
