@@ -72,7 +72,13 @@ LEASE_FAULTS = (
     "reply-reset",
     "late",
     "again-late",
+    "slow-request",
+    "slow-reply",
+    "stopped",
 )
+_SLOW = 0.9
+"""Of the time a call is given, how much passes before the server gets to it, or its answer back."""
+
 _Errors = Mapping[str, Callable[[], ApiError]]
 """Each is made anew: one that is raised again keeps the frames of all stories it was raised in."""
 
@@ -100,7 +106,12 @@ _LATE: _Errors = {
 
 
 class Client(Owner, Protocol):
-    """A process that calls: its name, which no other one ever has."""
+    """A process that calls: its name, which no other one ever has.
+
+    It may be stopped in the middle of a call, whose answer it then finds when it goes on.
+    """
+
+    frozen: bool
 
     @property
     def identity(self) -> str:
@@ -289,7 +300,15 @@ class SimApi:
             # Leases are kept in the background: a story that told of every renewal would tell
             # little else. What goes wrong with them is ordered before.
             armed = network.armed.get(self._client.identity)
-            answer = network.outcome(request, armed.pop()) if armed else network.serve(request)
+            fault = armed.pop() if armed else ""
+            if fault == "slow-request":
+                network.tasks.sleep(_SLOW * timeout)
+            answer = network.outcome(request, fault) if fault else network.serve(request)
+            if fault == "slow-reply":
+                network.tasks.sleep(_SLOW * timeout)
+            if fault == "stopped":
+                self._client.frozen = True
+                network.tasks.sleep(0.0)
             if answer is None:
                 network.tasks.sleep(timeout)
                 raise ApiUnavailable("no answer", 0)

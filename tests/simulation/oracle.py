@@ -2,9 +2,9 @@
 
 S1 no device is promised beyond what it has. S2 a process that answers charges at least what is
 held. S3 each pod is charged once, with what its spec asks for. S4 annotations, books and devices
-agree. S5 nobody binds who does not lead, is not synced, or is stale. S6 what may still land stays
-charged. S8 no number is negative. "Held" is what pods hold that we bound, and those of others that
-the process has been shown: nobody can know what he has not been told yet.
+agree. S5 nobody binds who does not lead, is not synced, or is stale, and never do two lead. S6 what
+may still land stays charged. S8 no number is negative. "Held" is what pods hold that we bound, and
+those of others that the process has been shown: nobody can know what he has not been told yet.
 """
 
 import json
@@ -282,13 +282,19 @@ class Oracle:
 
     def check(self) -> None:
         """Judge every process that is alive. Raises Violation."""
+        self._check_leaders()
         for replica in self.replicas:
-            if replica.leads():
-                self.known[replica.identity].led = self.tasks.now
             key = (self.server.store.version, replica.ledger.snapshot().generation)
             if self._checked.get(replica.identity) != key and replica.ready():
                 self._check_books(replica)
                 self._checked[replica.identity] = key
+
+    def _check_leaders(self) -> None:
+        leaders = [replica.identity for replica in self.replicas if replica.leads()]
+        if len(leaders) > 1:
+            raise Violation(f"S5 {leaders} lead at one time")
+        for identity in leaders:
+            self.known[identity].led = self.tasks.now
 
     def _check_books(self, replica: Replica) -> None:
         entries: dict[str, Entry] = {}

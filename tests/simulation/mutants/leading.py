@@ -73,6 +73,16 @@ def leads_until_it_is_told(original: Any) -> Any:
     return until
 
 
+@mutant("D9", "a term counts from the answer to a renewal", Elector, "on_written")
+def leads_from_the_answer_on(original: Any) -> Any:
+    def on_written(self: Any, body: bytes, now: float) -> None:
+        sent, self._sent_at = self._sent_at, now
+        original(self, body, now)
+        self._sent_at = sent
+
+    return on_written
+
+
 @mutant("D7", "takes an expired Lease before it has expired", Elector, "_try")
 def takes_a_lease_early(original: Any) -> Any:
     def attempt(self: Any, now: float, wall: float, jitter: float) -> Any:

@@ -181,3 +181,22 @@ def resumes_past_a_gap(original: Any) -> Any:
         self._version = str(int(self._version or "0") + 3)
 
     return versions_gone
+
+
+@mutant("B16", "each try waits twice as long as the one before, without end", ListWatch, "_backoff")
+def backs_off_for_minutes(original: Any) -> Any:
+    del original
+
+    def backoff(self: Any, failures: int) -> float:
+        return float(self.timing.pause * 2.0**failures)
+
+    return backoff
+
+
+@mutant("B16", "minutes pass after every watch", ListWatch, "on_end")
+def rests_after_a_watch(original: Any) -> Any:
+    def on_end(self: Any, now: float) -> None:
+        original(self, now)
+        self._pause = max(self._pause, 200.0)
+
+    return on_end
