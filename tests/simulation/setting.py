@@ -4,6 +4,7 @@ Which of all the things that may happen are likely differs from story to story, 
 stories are all crashes and others have none.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -27,16 +28,23 @@ FAULTS = {
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
     "other_binds", "linger", "sit_out", "relist", "strange", "collect",
 }  # fmt: skip
+_BEGINS = ("create", "schedule", "bind", "admit")
+_ENDS = ("delete", "finish", "force")
+_STOPS = ("crash", "freeze", "pause")
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """How the world of a story is; all of it comes from the story's first number."""
+    """How the world of a story is; all of it comes from the story's first number.
+
+    small: pods ask for little. pods: how many there may be at a time.
+    """
 
     shape: Shape
     replicas: int
     small: bool
     weights: Weighted
+    pods: int
 
     @staticmethod
     def of(number: int) -> "Setting":
@@ -57,4 +65,18 @@ class Setting:
         small = source.choice((True, True, False))
         shape = replace(shape, slow=source.choice((0.0, 0.0, 0.0, 0.02, 0.3)))
         shape = replace(shape, crowded=source.choice((0.0, 0.03)))
-        return Setting(shape, replicas, small, Weighted(weights))
+        # Pods that live long fill the nodes; pods that come and go try identities.
+        ends = source.choice((1, 1, 1, 1, 0, 4))
+        _scale(weights, _ENDS, ends)
+        if ends != 1:
+            _scale(weights, _BEGINS, 2)
+        if leadership == "scheduler":
+            _scale(weights, ("fail_over",), source.choice((1, 4)))
+        # Processes that nothing happens to come to know what those forget that start anew.
+        _scale(weights, _STOPS, source.choice((1, 1, 1, 1, 1, 0)))
+        return Setting(shape, replicas, small, Weighted(weights), 7 if ends == 1 else 12)
+
+
+def _scale(weights: dict[str, int], names: Iterable[str], factor: int) -> None:
+    """Make what is so called more or less likely."""
+    weights.update({name: weights[name] * factor for name in names})

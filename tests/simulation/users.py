@@ -31,7 +31,6 @@ from tests.simulation.truth import (
     PodTruth,
 )
 
-NAMES = tuple(f"p{number}" for number in range(7))
 NODE_NAMES = ("n0", "n1", "n2")
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 _CONFIG_MAPS = find("", "v1", "configmaps")
@@ -39,12 +38,16 @@ _CONFIG_MAPS = find("", "v1", "configmaps")
 
 @dataclass(repr=False)
 class Users:
-    """Everybody who writes to the API server besides us and the kubelets."""
+    """Everybody who writes to the API server besides us and the kubelets.
+
+    small: pods ask for little. names: those that pods may have, each one at a time.
+    """
 
     server: Server
     oracle: Oracle
     kubelets: Kubelets
     small: bool
+    names: tuple[str, ...]
     shapes: dict[str, Cards] = field(default_factory=dict)
 
     # -- pods -----------------------------------------------------------------------------------
@@ -64,7 +67,7 @@ class Users:
     def create(self, chance: Chance, forge: bool = False) -> str:
         """Create a pod under a name that is free; recreation is nothing else."""
         taken = {pod.name for pod in self.alive()}
-        free = [name for name in NAMES if name not in taken]
+        free = [name for name in self.names if name not in taken]
         if not free:
             return ""
         asked = self._asked(chance)

@@ -45,7 +45,8 @@ class World:
         )
         pairing = setting.shape.pairing is not Pairing.OFF
         self.kubelets = Kubelets(self.server, self.oracle, {}, pairing)
-        self.users = Users(self.server, self.oracle, self.kubelets, setting.small)
+        names = tuple(f"p{number}" for number in range(setting.pods))
+        self.users = Users(self.server, self.oracle, self.kubelets, setting.small, names)
         self.scheduler = Scheduler(self.server, self.oracle, self.replicas)
         self.lease = SchedulerLease(self.server, self.tasks)
         self._started = 0
