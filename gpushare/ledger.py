@@ -631,10 +631,10 @@ class Ledger:
             if node not in self._specs or not self._specs[node].capacity:
                 return None
             held = [self._entries.get(uid) for uid in self._on_node.get(node, ())]
-            spec, used, pairs = self._shape(node), self._tally.used(node), self._pins.active(node)
+            spec, used = self._shape(node), self._tally.used(node)
             cpu, memory = self._tally.host_free(node)
         entries = sorted((entry for entry in held if entry is not None), key=_by_name)
-        return NodeBooks(spec, used, tuple(entries), pairs, cpu, memory)
+        return NodeBooks(spec, used, tuple(entries), cpu, memory)
 
 
 def _unplaced(entry: Entry, specs: Mapping[str, NodeSpec]) -> bool:

@@ -208,14 +208,12 @@ class Entry:
 class NodeBooks:
     """What the books say of one node at one moment.
 
-    spec: its shape. used: units per device. entries: its charges. pairs: equal pods hold each other
-    back there until the device plug-in has served them. cpu_free (milli), memory_free (bytes): what
-    requests leave, negative where they exceed it, None where unknown.
+    spec: its shape. used: units per device. entries: its charges. cpu_free (milli), memory_free
+    (bytes): what requests leave, negative where they exceed it, None where unknown.
     """
 
     spec: NodeSpec
     used: tuple[int, ...]
     entries: tuple[Entry, ...] = field(default=())
-    pairs: bool = False
     cpu_free: int | None = None
     memory_free: int | None = None

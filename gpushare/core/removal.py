@@ -2,16 +2,16 @@
 
 Pure arithmetic on the books of one node, for any request; knows nothing of the victims that
 kube-scheduler names (see victims.py). Plain numbers, not arrays: it asks about hundreds of sets of
-a few pods.
+a few pods. Memory alone counts: that an equal pod waits for its device plug-in (see pairing.py) is
+over in a second or two, and nobody has to go for it.
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, combinations
 from math import comb, inf
 
 from gpushare.core.model import Entry, NodeBooks, Request, Shares
-from gpushare.core.pairing import paired_devices
 
 EXACT = 8
 """Up to this many pods that hold parts of the same devices the best set is found by trying all."""
@@ -56,11 +56,8 @@ class Removal:
             for device, units in self._shares(entry):
                 left[device] += units
         wanted = self._request.units
-        roomy = [device for device in target or self._devices if left[device] >= wanted]
-        if len(roomy) < self._request.devices or not self._books.pairs:
-            return len(roomy) >= self._request.devices
-        allowed = self._allowed(gone)
-        return allowed is None or len(set(roomy) & set(allowed)) >= self._request.devices
+        roomy = sum(1 for device in target or self._devices if left[device] >= wanted)
+        return roomy >= self._request.devices
 
     def least(self, gone: Pods, pool: Pods) -> Pods | None:
         """The set of the pool that is missed least, besides those gone anyway; None: none frees.
@@ -99,15 +96,13 @@ class Removal:
         return count
 
     def _targets(self, gone: Pods, pool: Pods) -> Iterator[tuple[int, ...]]:
-        """The sets of devices that the request may take; () for any of the node."""
+        """The sets of devices that the request may take."""
         count = self._request.devices
         if comb(len(self._devices), count) <= _MOST_TARGETS:
             yield from combinations(self._devices, count)
             return
         losses = self._alone(gone, pool)
         yield tuple(sorted(sorted(losses, key=losses.__getitem__)[:count]))
-        yield ()  # where pairing takes other devices than the cheapest
-        yield ()
 
     def _alone(self, gone: Pods, pool: Pods) -> dict[int, tuple[object, ...]]:
         """What each device costs by itself, for those that can be freed."""
@@ -122,7 +117,9 @@ class Removal:
 
     def _on(self, target: tuple[int, ...], gone: Pods, pool: Pods) -> list[Pods]:
         """Sets of the pool that free the target, the least among them; [] where none does."""
-        useful = tuple(entry for entry in pool if self._helps(entry, target))
+        useful = tuple(
+            entry for entry in pool if any(device in target for device, _ in self._shares(entry))
+        )
         if not self.fits(gone + useful, target):
             return []
         free_to_go = not self.violations(gone + useful)
@@ -175,27 +172,6 @@ class Removal:
             -earliest,
             sorted(entry.ref.uid for entry in chosen),
         )
-
-    def _helps(self, entry: Entry, target: tuple[int, ...]) -> bool:
-        """Whether its end can free part of the target: by its devices, or by what it holds back."""
-        if not target or any(device in target for device, _ in self._shares(entry)):
-            return True
-        return self._pins(entry) and bool(entry.request.sizes & self._request.sizes)
-
-    def _allowed(self, gone: Collection[Entry]) -> tuple[int, ...] | None:
-        """The devices that pairing leaves: a pod that goes holds its equals back no more."""
-        ended = {entry.ref.uid for entry in gone}
-        return paired_devices(
-            (
-                (entry.request.sizes, tuple(device for device, _ in entry.placement or ()))
-                for entry in self._books.entries
-                if self._pins(entry) and entry.ref.uid not in ended
-            ),
-            self._request,
-        )
-
-    def _pins(self, entry: Entry) -> bool:
-        return self._books.pairs and not entry.assigned and entry.placement is not None
 
     def _on_device(self, entry: Entry, device: int) -> int:
         return sum(units for held, units in self._shares(entry) if held == device)

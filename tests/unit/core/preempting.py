@@ -35,13 +35,9 @@ def filled(spec: NodeSpec, pods: Iterable[ObservedPod], pairing: Pairing = Pairi
     return ledger
 
 
-def books(
-    capacity: Sequence[int], *pods: ObservedPod, sick: Iterable[int] = (), pairing: bool = False
-) -> NodeBooks:
+def books(capacity: Sequence[int], *pods: ObservedPod, sick: Iterable[int] = ()) -> NodeBooks:
     """The books of one node with these pods."""
-    spec = node(NODE, *capacity, unhealthy=sick, **HOST)
-    mode = Pairing.ON if pairing else Pairing.OFF
-    return filled(spec, pods, mode).dump(NODE)[0]
+    return filled(node(NODE, *capacity, unhealthy=sick, **HOST), pods).dump(NODE)[0]
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,6 @@ class Case:
     spec: NodeSpec
     pods: tuple[ObservedPod, ...]
     preemptor: Preemptor
-    pairing: bool
     budgets: tuple[Budget, ...] = ()
 
     @property
@@ -64,9 +59,8 @@ class Case:
         return filter_nodes(snapshot, [NODE], self.preemptor.request).fit == (NODE,)
 
     def _ledger(self, gone: Iterable[str]) -> Ledger:
-        mode = Pairing.ON if self.pairing else Pairing.OFF
         gone = set(gone)
-        return filled(self.spec, (p for p in self.pods if p.ref.uid not in gone), mode)
+        return filled(self.spec, (p for p in self.pods if p.ref.uid not in gone))
 
     @property
     def ending(self) -> set[str]:
@@ -111,7 +105,7 @@ class Case:
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """Up to four devices and six pods, some unplaced, ending, not served, or of high priority."""
+    """Up to four devices and six pods, some unplaced, ending, or of high priority."""
     capacity = draw(st.lists(st.integers(1, 8), min_size=1, max_size=4))
     devices = st.lists(
         st.integers(0, len(capacity) - 1), max_size=min(3, len(capacity)), unique=True
@@ -124,7 +118,6 @@ def cases(draw: st.DrawFn) -> Case:
             priority=draw(st.sampled_from([0, 0, 1, 2, 5, 9])),
             started=float(draw(st.integers(0, 4))),
             terminating=draw(st.integers(0, 5)) == 0,
-            assigned=draw(st.booleans()),
         )
         for number in range(draw(st.integers(0, 6)))
     )
@@ -138,7 +131,6 @@ def cases(draw: st.DrawFn) -> Case:
         node(NODE, *capacity, unhealthy=sick, **HOST),
         pods,
         Preemptor(request, draw(st.sampled_from([1, 5, 9]))),
-        draw(st.booleans()),
         tuple(budgets),
     )
 

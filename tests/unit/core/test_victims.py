@@ -176,14 +176,6 @@ def test_a_closed_node_is_no_candidate() -> None:
     assert answer(filled(spec, [pod("a", 10, 0)]).dump(NODE)[0], ONE_OF_14, "a") is None
 
 
-def test_an_equal_pod_that_is_not_served_yet_holds_the_node_back_until_it_goes() -> None:
-    waits = pod("waits", 4, 0, assigned=False)
-    wanted = Preemptor(Request(4, 1), 5)
-    full = pod("full", 12, 0, priority=9)
-    assert answer(books([16, 16], waits, full, pairing=True), wanted) == (["waits"], 0)
-    assert answer(books([16, 16], waits, full, pairing=False), wanted) == ([], 0)
-
-
 def test_an_assumed_pod_is_never_added() -> None:
     ledger = filled(node(NODE, 16), ())
     ledger.assume(PodRef("ns", "a", "a"), Request(10, 1), Allocation(NODE, (0,), (10,)), 0.0)

@@ -6,6 +6,9 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.decide import filter_nodes
+from gpushare.core.model import Reason
+from gpushare.core.pairing import Pairing
 from gpushare.core.removal import Budget
 from gpushare.core.victims import Preemptor, Victims
 from gpushare.extender.budgets import Budgets
@@ -124,6 +127,21 @@ def test_each_node_is_judged_by_itself() -> None:
     ledger.pod_changed(pod("b", 10, 0, node="n2", priority=9))
     assert trimmed(ledger, {"n1": [], "n2": []}) == {"n1": ("a",)}
     assert trimmed(ledger, {"n1": [], "n2": []}, priority=10) == {"n1": ("a",), "n2": ("b",)}
+
+
+def test_nobody_goes_where_the_pod_only_waits_until_an_equal_one_is_served() -> None:
+    waits = pod("waits", 14, 0, assigned=False)
+    ledger = filled(node("n1", 16, 16), [waits], Pairing.ON)
+    refused = filter_nodes(ledger.snapshot(), ["n1"], read_request(14)).failed
+    assert refused == {"n1": Reason.WAITS_FOR_PLUGIN}
+    assert trimmed(ledger, {"n1": []}) == {"n1": ()}
+    assert trimmed(ledger, {"n1": ["plain"]}) == {"n1": ("plain",)}
+
+
+def test_who_has_to_go_is_not_who_waits_to_be_served() -> None:
+    waits = pod("waits", 14, 0, assigned=False, priority=9)
+    ledger = filled(node("n1", 16, 16), [waits, pod("low", 10, 1)], Pairing.ON)
+    assert trimmed(ledger, {"n1": []}) == {"n1": ("low",)}
 
 
 @pytest.fixture
