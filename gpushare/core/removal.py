@@ -6,23 +6,19 @@ a few pods. Memory alone counts: that an equal pod waits for its device plug-in 
 over in a second or two, and nobody has to go for it.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import comb, inf
 
+from gpushare.core.covering import Help, Loss, Pods, Steps, least_missed
 from gpushare.core.model import Entry, NodeBooks, Request, Shares
-
-EXACT = 8
-"""Up to this many pods that hold parts of the same devices the best set is found by trying all."""
-
-EXACT_IN_BUDGETS = 6
-"""The same where a budget is in the way: then no smaller set ends the search."""
 
 _MOST_TARGETS = 28
 """Sets of devices looked at one by one: two of eight. Of more, those that are cheapest alone."""
 
-Pods = tuple[Entry, ...]
+_LOWEST = -(2**31)
+"""No priority is lower: it is an int32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +33,14 @@ class Removal:
     """One node, one request, and the budgets that cover pods of the node."""
 
     def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:
-        self._books = books
         self._request = request
         self._budgets = budgets
+        self._covering: dict[str, tuple[int, ...]] = {}
+        for number, budget in enumerate(budgets):
+            for uid in budget.covers:
+                self._covering[uid] = (*self._covering.get(uid, ()), number)
+        # If no pod is covered twice, it makes no difference to the budgets in which order they go.
+        self._overlapping = any(len(covering) > 1 for covering in self._covering.values())
         spec = books.spec
         self._devices = tuple(
             device
@@ -48,34 +49,37 @@ class Removal:
         )
         self._left = [has - held for has, held in zip(spec.capacity, books.used, strict=True)]
 
-    def fits(self, gone: Iterable[Entry], target: tuple[int, ...] = ()) -> bool:
-        """Whether the request fits (on the target devices) once the pods are gone."""
-        gone = tuple(gone)
-        left = self._left.copy()
-        for entry in gone:
-            for device, units in self._shares(entry):
-                left[device] += units
-        wanted = self._request.units
-        roomy = sum(1 for device in target or self._devices if left[device] >= wanted)
-        return roomy >= self._request.devices
+    def fits(self, gone: Iterable[Entry]) -> bool:
+        """Whether the request fits once the pods are gone."""
+        return sum(1 for lack in self.short(gone).values() if not lack) >= self._request.devices
 
-    def least(self, gone: Pods, pool: Pods) -> Pods | None:
+    def least(self, gone: Pods, pool: Pods, steps: Steps) -> Pods | None:
         """The set of the pool that is missed least, besides those gone anyway; None: none frees.
 
         As kube-scheduler compares nodes: fewest against a budget, then the lowest highest priority,
-        then fewest, then the smallest sum of priorities, then started last. Exact where few pods
-        hold parts of the same devices (see EXACT) and there are few sets of devices to choose from.
-        Where more pods do, they are given back one by one, the most important first, while the rest
-        still frees enough, as kube-scheduler does.
+        then fewest, then the smallest sum of priorities, then started last. Exact while the steps
+        last and there are few sets of devices to choose from.
         """
         if self.fits(gone):
             return ()
         if not self.fits(gone + pool):
             return None
-        sets = [
-            found for target in self._targets(gone, pool) for found in self._on(target, gone, pool)
-        ]
-        return min(sets, key=lambda chosen: self._loss(gone, chosen), default=None)
+        return _Choice(self, self._request.devices, gone, pool, steps).best()
+
+    def short(self, gone: Iterable[Entry]) -> dict[int, int]:
+        """What each device that could do lacks once the pods are gone; 0: it has room."""
+        left = self._left.copy()
+        for entry in gone:
+            for device, units in self.shares(entry):
+                left[device] += units
+        return {device: max(self._request.units - left[device], 0) for device in self._devices}
+
+    def shares(self, entry: Entry) -> Shares:
+        """What the entry is charged with: an unplaced one its whole request on every device."""
+        count = len(self._left)
+        if entry.placement is not None and all(device < count for device, _ in entry.placement):
+            return entry.placement
+        return tuple((device, entry.request.total) for device in range(count))
 
     def violations(self, gone: Iterable[Entry]) -> int:
         """How many of the pods go against a budget, the most important first.
@@ -83,105 +87,204 @@ class Removal:
         Those that end anyway are not among them: a budget does not count on them any more.
         """
         allowed = [budget.allowed for budget in self._budgets]
+        covered = [pod for pod in gone if pod.ref.uid in self._covering and not pod.terminating]
+        if self._overlapping:
+            covered.sort(key=importance)
         count = 0
-        for entry in sorted(gone, key=importance) if allowed else ():
-            covering = [
-                index
-                for index, budget in enumerate(self._budgets)
-                if entry.ref.uid in budget.covers and not entry.terminating
-            ]
-            count += any(allowed[index] <= 0 for index in covering)
-            for index in covering:
-                allowed[index] -= 1
+        for entry in covered:
+            covering = self.covering(entry)
+            count += any(allowed[number] <= 0 for number in covering)
+            for number in covering:
+                allowed[number] -= 1
         return count
 
-    def _targets(self, gone: Pods, pool: Pods) -> Iterator[tuple[int, ...]]:
-        """The sets of devices that the request may take."""
-        count = self._request.devices
-        if comb(len(self._devices), count) <= _MOST_TARGETS:
-            yield from combinations(self._devices, count)
-            return
-        losses = self._alone(gone, pool)
-        yield tuple(sorted(sorted(losses, key=losses.__getitem__)[:count]))
+    def covering(self, entry: Entry) -> tuple[int, ...]:
+        """The numbers of the budgets that cover the pod."""
+        return self._covering.get(entry.ref.uid, ())
 
-    def _alone(self, gone: Pods, pool: Pods) -> dict[int, tuple[object, ...]]:
-        """What each device costs by itself, for those that can be freed."""
-        one = Removal(self._books, replace(self._request, devices=1), self._budgets)
-        costs: dict[int, tuple[object, ...]] = {}
-        for device in self._devices:
-            if one.fits(gone, (device,)):
-                costs[device] = ()
-            elif found := one._on((device,), gone, pool):
-                costs[device] = min(self._loss(gone, chosen) for chosen in found)
-        return costs
+    def kin(self, entry: Entry) -> Hashable:
+        """Equal for pods of which a budget counts one like the other, whatever else goes."""
+        covering = self.covering(entry)
+        return entry.ref.uid if covering and self._overlapping else covering
 
-    def _on(self, target: tuple[int, ...], gone: Pods, pool: Pods) -> list[Pods]:
-        """Sets of the pool that free the target, the least among them; [] where none does."""
-        useful = tuple(
-            entry for entry in pool if any(device in target for device, _ in self._shares(entry))
-        )
-        if not self.fits(gone + useful, target):
-            return []
-        free_to_go = not self.violations(gone + useful)
-        if len(useful) > (EXACT if free_to_go else EXACT_IN_BUDGETS):
-            return [self._given_back(target, gone, useful)]
-        if free_to_go:
-            useful = self._lowest(target, gone, useful)
-        found: list[Pods] = []
-        for size in range(self._fewest(target, gone, useful), len(useful) + 1):
-            found += [c for c in combinations(useful, size) if self.fits(gone + c, target)]
-            if found and free_to_go:
-                # With no budget in the way, the highest priority settled: the fewest are the best.
+    def spared(self, entry: Entry) -> bool:
+        """Whether a budget that covers the pod has nothing left."""
+        return any(self._budgets[number].allowed <= 0 for number in self.covering(entry))
+
+
+@dataclass(frozen=True, slots=True)
+class _Need:
+    """What it takes to free one device, each for itself: no set need have both limit and fewest.
+
+    limit: pods up to this priority free it. fewest: no fewer do. pods: without any of these (by
+    place) it is not free.
+    """
+
+    limit: int
+    fewest: int
+    pods: frozenset[int]
+
+
+def _first(lack: int, units: Iterable[int]) -> int:
+    """How many of these, from the first on, it takes to have what lacks."""
+    return sum(1 for had in accumulate(units, initial=0) if had < lack)
+
+
+class _Choice:
+    """The choice for one request: which devices to free, and by whose end.
+
+    Where no budget is in the way, devices that share no pod do not depend on each other: each is
+    freed by itself, once for all the sets of devices it is in.
+    """
+
+    def __init__(self, removal: Removal, count: int, gone: Pods, pool: Pods, steps: Steps) -> None:
+        self._removal = removal
+        self._count = count
+        self._gone = gone
+        self._steps = steps
+        self._broken = removal.violations(gone)
+        self._short = removal.short(gone)
+        self._pods = sorted(pool, key=self._given_back)
+        self._frees = [
+            {device: units for device, units in removal.shares(pod) if self._short.get(device)}
+            for pod in self._pods
+        ]
+        self._on: dict[int, list[int]] = {device: [] for device in self._short}
+        for at, frees in enumerate(self._frees):
+            for device in frees:
+                self._on[device].append(at)
+        self._wide = [at for at, frees in enumerate(self._frees) if len(frees) > 1]
+        self._needs = {device: self._need(device) for device, lack in self._short.items() if lack}
+        self._freed: dict[tuple[tuple[int, ...], int, bool], Pods] = {}
+
+    def best(self) -> Pods | None:
+        """The pods that are missed least; None where no set of devices can be freed."""
+        found: Pods | None = None
+        best: tuple[Loss, list[str]] | None = None
+        for bound, target in sorted((self._bound(target), target) for target in self._targets()):
+            if best is not None and (bound > best[0][:3] or self._steps.left <= 0):
                 break
-        return found
+            chosen = self._for(target)
+            loss = self._told_apart(chosen)
+            if best is None or loss < best:
+                found, best = chosen, loss
+        return found and self._without_needless(found)
 
-    def _lowest(self, target: tuple[int, ...], gone: Pods, useful: Pods) -> Pods:
-        """Those up to the lowest priority at which they free the target."""
-        for limit in sorted({entry.priority for entry in useful}):
-            low = tuple(entry for entry in useful if entry.priority <= limit)
-            if self.fits(gone + low, target):
-                return low
-        return useful
+    def _without_needless(self, chosen: Pods) -> Pods:
+        """A pod on several devices may free one more than was meant: then another need not go."""
+        for pod in sorted(chosen, key=self._given_back) if self._wide else ():
+            fewer = tuple(other for other in chosen if other is not pod)
+            if self._removal.fits(self._gone + fewer):
+                chosen = fewer
+        return chosen
 
-    def _fewest(self, target: tuple[int, ...], gone: Pods, useful: Pods) -> int:
-        """No fewer pods than this can free the target."""
-        most = 1
-        for device in target:
-            freed = sorted((self._on_device(entry, device) for entry in useful), reverse=True)
-            room = self._left[device] + sum(self._on_device(entry, device) for entry in gone)
-            rooms = accumulate(freed, initial=room)
-            most = max(most, sum(1 for left in rooms if left < self._request.units))
-        return most
+    def _given_back(self, pod: Entry) -> tuple[object, ...]:
+        """Sorts those that a budget spares before the others, of both the most important first."""
+        return (not self._removal.spared(pod), importance(pod))
 
-    def _given_back(self, target: tuple[int, ...], gone: Pods, useful: Pods) -> Pods:
-        covered = frozenset[str]().union(*(b.covers for b in self._budgets if b.allowed <= 0))
-        for entry in sorted(useful, key=lambda e: (e.ref.uid not in covered, importance(e))):
-            fewer = tuple(other for other in useful if other is not entry)
-            if self.fits(gone + fewer, target):
-                useful = fewer
-        return useful
+    def _need(self, device: int) -> _Need | None:
+        """What it takes to free a device; None: it cannot be freed."""
+        lack = self._short[device]
+        units = {at: self._frees[at][device] for at in self._on[device]}
+        spare = sum(units.values()) - lack
+        if spare < 0:
+            return None
+        rising = sorted(units, key=lambda at: self._pods[at].priority)
+        most = sorted(units.values(), reverse=True)
+        return _Need(
+            self._pods[rising[_first(lack, (units[at] for at in rising)) - 1]].priority,
+            _first(lack, most),
+            frozenset(at for at in units if units[at] > spare),
+        )
 
-    def _loss(self, gone: Pods, chosen: Pods) -> tuple[object, ...]:
-        highest = max(entry.priority for entry in chosen)
-        earliest = min(_started(entry) for entry in chosen if entry.priority == highest)
+    def _targets(self) -> Iterator[tuple[int, ...]]:
+        """The sets of devices that the request may take."""
+        able = [device for device, lack in self._short.items() if not lack or self._needs[device]]
+        if comb(len(able), self._count) <= _MOST_TARGETS:
+            yield from combinations(able, self._count)
+            return
+        loss = {device: self._told_apart(self._for((device,))) for device in able}
+        yield tuple(sorted(sorted(able, key=loss.__getitem__)[: self._count]))
+
+    def _bound(self, target: tuple[int, ...]) -> tuple[int, int, int]:
+        """No loss of pods that free the target starts with less."""
+        needs = [need for device in target if (need := self._needs.get(device))]
+        needed = frozenset[int]().union(*(need.pods for need in needs))
+        at_once = max((sum(d in self._frees[at] for d in target) for at in self._wide), default=1)
+        fewest = -(-sum(need.fewest for need in needs) // max(at_once, 1))
         return (
-            self.violations(gone + chosen),
+            self._removal.violations(self._gone + tuple(self._pods[at] for at in needed)),
+            max(need.limit for need in needs),
+            max(fewest, *(need.fewest for need in needs)),
+        )
+
+    def _for(self, target: tuple[int, ...]) -> Pods:
+        """The pods that free these devices at the least loss; each of them can be freed."""
+        needs = {device: need for device in target if (need := self._needs.get(device))}
+        if not needs:
+            return ()
+        short = tuple(needs)
+        limit = max(need.limit for need in needs.values())
+        low = tuple(self._pods[at] for at in self._useful(short, limit))
+        if self._removal.violations(self._gone + low) > self._broken:
+            return self._freeing(short, limit, guarded=True)
+        parts = self._parts(short, limit)
+        return tuple(pod for part in parts for pod in self._freeing(part, limit, guarded=False))
+
+    def _parts(self, short: tuple[int, ...], limit: int) -> list[tuple[int, ...]]:
+        """The devices, those together that a pod up to the priority holds parts of."""
+        parts = [{device} for device in short]
+        for at in self._wide:
+            held = self._frees[at].keys() & set(short)
+            if len(held) > 1 and self._pods[at].priority <= limit:
+                apart = [part for part in parts if not part & held]
+                parts = [*apart, set().union(*(part for part in parts if part & held))]
+        return sorted(tuple(sorted(part)) for part in parts)
+
+    def _freeing(self, part: tuple[int, ...], limit: int, *, guarded: bool) -> Pods:
+        """The pods that free a part at the least loss.
+
+        guarded: budgets are in the way. Where none is, a higher priority than the limit is not
+        needed, and somebody of that priority goes in any case, be it for another part.
+        """
+        key = (part, limit, guarded)
+        if key not in self._freed:
+            self._freed[key] = least_missed(
+                tuple(self._short[device] for device in part),
+                [
+                    Help(
+                        self._pods[at],
+                        tuple(self._frees[at].get(device, 0) for device in part),
+                        self._removal.kin(self._pods[at]) if guarded else None,
+                    )
+                    for at in self._useful(part, None if guarded else limit)
+                ],
+                lambda pods: self._loss(pods, limit, guarded=guarded),
+                lambda pod: (pod.priority, -_started(pod), pod.ref.uid),
+                self._steps,
+            )
+        return self._freed[key]
+
+    def _useful(self, devices: Iterable[int], limit: int | None) -> list[int]:
+        """The pods that hold parts of the devices, up to a priority."""
+        found = sorted(set().union(*(self._on[device] for device in devices)))
+        return [at for at in found if limit is None or self._pods[at].priority <= limit]
+
+    def _loss(self, chosen: Pods, floor: int, *, guarded: bool) -> Loss:
+        """The loss of these pods, when the highest priority is not below the floor in any case."""
+        highest = max(floor, *(pod.priority for pod in chosen)) if chosen else floor
+        return (
+            self._removal.violations(self._gone + chosen) if guarded else self._broken,
             highest,
             len(chosen),
-            sum(entry.priority for entry in chosen),
-            -earliest,
-            sorted(entry.ref.uid for entry in chosen),
+            sum(pod.priority for pod in chosen),
+            -min((_started(pod) for pod in chosen if pod.priority == highest), default=inf),
         )
 
-    def _on_device(self, entry: Entry, device: int) -> int:
-        return sum(units for held, units in self._shares(entry) if held == device)
-
-    def _shares(self, entry: Entry) -> Shares:
-        """What the entry is charged with: an unplaced one its whole request on every device."""
-        count = len(self._left)
-        if entry.placement is not None and all(device < count for device, _ in entry.placement):
-            return entry.placement
-        return tuple((device, entry.request.total) for device in range(count))
+    def _told_apart(self, chosen: Pods) -> tuple[Loss, list[str]]:
+        """The loss, and the uids, so that no two sets are equal."""
+        loss = self._loss(chosen, _LOWEST, guarded=True)
+        return loss, sorted(pod.ref.uid for pod in chosen)
 
 
 def importance(entry: Entry) -> tuple[object, ...]:

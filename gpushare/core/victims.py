@@ -15,12 +15,13 @@ A pod that ends anyway (marked deleted) frees what it holds by itself: it is no 
 where such pods free enough nobody else has to go.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.model import NodeBooks, Request, State
-from gpushare.core.removal import Budget, Pods, Removal, importance
+from gpushare.core.covering import Pods, Steps
+from gpushare.core.model import Entry, NodeBooks, Request, State
+from gpushare.core.removal import Budget, Removal, importance
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,13 +42,18 @@ class Preemptor:
 
 
 def trim_victims(
-    books: NodeBooks, preemptor: Preemptor, given: Victims, budgets: Sequence[Budget] = ()
+    books: NodeBooks,
+    preemptor: Preemptor,
+    given: Victims,
+    steps: Steps,
+    budgets: Sequence[Budget] = (),
 ) -> Victims | None:
     """The victims after whose end the pod fits the node's devices; None: not on this node.
 
     given: kube-scheduler's own, unchanged in the answer where they free enough. Else those of lower
     priority that are missed least are added (see Removal.least), and those left out that are not
-    needed any more. budgets: those that cover pods of the node, where they are known.
+    needed any more. steps: how long to look for the least missed; with none left, any that will do.
+    budgets: those that cover pods of the node, where they are known.
     """
     uids = tuple(dict.fromkeys(given.uids))
     held = {entry.ref.uid: entry for entry in books.entries}
@@ -57,20 +63,20 @@ def trim_victims(
         for entry in books.entries
         if entry.state is State.BOUND and entry.priority < preemptor.priority
     )
-    if any(entry.state is State.BOUND and entry not in low for entry in named):
+    if any(entry.state is State.BOUND and entry.priority >= preemptor.priority for entry in named):
         return None
     removal = Removal(books, preemptor.request, budgets)
     if removal.fits(named):
         return Victims(uids, given.violations)
-    ending = tuple(entry for entry in books.entries if entry.terminating and entry not in named)
-    others = tuple(entry for entry in low if entry not in named + ending)
+    ending = _without([entry for entry in books.entries if entry.terminating], named)
+    others = _without(low, named + ending)
     spare = _spare(books, preemptor, named)
-    must = tuple(entry for entry in named if entry not in spare)
-    chosen = removal.least(ending + must, others + spare)
+    must = _without(named, spare)
+    chosen = removal.least(ending + must, others + spare, steps)
     if chosen is None:
         return None
-    if set(spare) - set(chosen) and not _host_fits(books, preemptor.request, must + chosen):
-        must, chosen = named, removal.least(ending + named, others) or ()
+    if _without(spare, chosen) and not _host_fits(books, preemptor.request, must + chosen):
+        must, chosen = named, removal.least(ending + named, others, steps) or ()
     return _answer(given, uids, named, must + chosen, removal)
 
 
@@ -103,13 +109,19 @@ def _host_fits(books: NodeBooks, request: Request, gone: Pods) -> bool:
     return cpu >= request.cpu and memory >= request.memory
 
 
+def _without(entries: Iterable[Entry], left_out: Pods) -> Pods:
+    """By uid: comparing all that is known of two pods takes ten times as long."""
+    uids = {entry.ref.uid for entry in left_out}
+    return tuple(entry for entry in entries if entry.ref.uid not in uids)
+
+
 def _answer(
     given: Victims, uids: tuple[str, ...], named: Pods, final: Pods, removal: Removal
 ) -> Victims | None:
     """The victims, the most important first, and what they do to budgets."""
-    left_out = {entry.ref.uid for entry in named if entry not in final}
+    left_out = {entry.ref.uid for entry in _without(named, final)}
     kept = [uid for uid in uids if uid not in left_out]
-    added = tuple(entry for entry in final if entry not in named)
+    added = _without(final, named)
     if uids and not kept and not added:
         # Pods that end anyway free the devices, those named do not. A list made empty would be an
         # error to kube-scheduler; without the node the pod waits for those that end.
@@ -117,7 +129,7 @@ def _answer(
     # Which of those named go against a budget was not told: no fewer than there can be.
     violations = min(given.violations, len(kept))
     if added:
-        stayed = tuple(entry for entry in named if entry in final)
+        stayed = _without(final, added)
         violations += removal.violations(stayed + added) - removal.violations(stayed)
     return Victims(_in_order(kept, named, added), violations)
 

@@ -5,11 +5,15 @@ Knows the ledger and the decision about one node (core/victims.py); nothing of J
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from gpushare.core.covering import Steps
 from gpushare.core.model import Entry
 from gpushare.core.removal import Budget
 from gpushare.core.victims import Preemptor, Victims, trim_victims
 from gpushare.errors import UnknownNode
 from gpushare.ledger import Ledger
+
+STEPS = 500_000
+"""Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
 
 Covering = Callable[[Sequence[Entry]], Sequence[Budget]]
 """Gives the budgets that cover any of these pods, as far as they are known."""
@@ -24,9 +28,13 @@ def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
 def trim_candidates(
     ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], covering: Covering
 ) -> dict[str, Victims]:
-    """The nodes whose devices have room once their victims are gone, and those victims."""
+    """The nodes whose devices have room once their victims are gone, and those victims.
+
+    Each node may look for the best victims with its share of what steps are left.
+    """
     left: dict[str, Victims] = {}
-    for node, given in candidates.items():
+    spare = STEPS
+    for done, (node, given) in enumerate(candidates.items()):
         if _elsewhere(ledger, node, given.uids):
             continue
         try:
@@ -34,7 +42,10 @@ def trim_candidates(
         except UnknownNode:
             continue
         for books in found:
-            trimmed = trim_victims(books, preemptor, given, covering(books.entries))
+            steps = Steps(spare // (len(candidates) - done))
+            spare -= steps.left
+            trimmed = trim_victims(books, preemptor, given, steps, covering(books.entries))
+            spare += steps.left
             if trimmed is not None:
                 left[node] = trimmed
     return left

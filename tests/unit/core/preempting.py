@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from math import inf
 
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ class Case:
         """The pods that may be added: of lower priority, and not ending anyway."""
         return [p for p in self.pods if p.priority < self.preemptor.priority and not p.terminating]
 
-    def least_loss(self) -> tuple[int, int, int, int] | None:
+    def least_loss(self) -> tuple[float, ...] | None:
         """The smallest loss of any set that frees enough, trying all; None where none does."""
         losses = [
             self.loss(chosen)
@@ -81,14 +82,16 @@ class Case:
         ]
         return min(losses, default=None)
 
-    def loss(self, chosen: Sequence[ObservedPod]) -> tuple[int, int, int, int]:
-        """Violations, highest priority, how many, sum of priorities."""
+    def loss(self, chosen: Sequence[ObservedPod]) -> tuple[float, ...]:
+        """Violations, highest priority, how many, sum of priorities, started last."""
         priorities = [p.priority for p in chosen]
+        highest = max(priorities)
         return (
             self.violations(chosen),
-            max(priorities),
+            highest,
             len(chosen),
             sum(priorities),
+            -min(p.started or inf for p in chosen if p.priority == highest),
         )
 
     def violations(self, chosen: Sequence[ObservedPod]) -> int:

@@ -11,6 +11,7 @@ from gpushare.core.model import Reason
 from gpushare.core.pairing import Pairing
 from gpushare.core.removal import Budget
 from gpushare.core.victims import Preemptor, Victims
+from gpushare.extender import preempting
 from gpushare.extender.budgets import Budgets
 from gpushare.extender.preempting import no_budgets, trim_candidates
 from gpushare.extender.sinks import PodSink
@@ -142,6 +143,18 @@ def test_who_has_to_go_is_not_who_waits_to_be_served() -> None:
     waits = pod("waits", 14, 0, assigned=False, priority=9)
     ledger = filled(node("n1", 16, 16), [waits, pod("low", 10, 1)], Pairing.ON)
     assert trimmed(ledger, {"n1": []}) == {"n1": ("low",)}
+
+
+def test_with_no_steps_left_each_node_is_still_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The one to go on n1 is found by search: what is given back one by one leaves the other two.
+    pods = [pod("a", 7, 0), pod("b", 7, 0), pod("c", 14, 0, started=9.0)]
+    ledger = filled(node("n1", 28), pods)
+    ledger.node_changed(node("n2", 16))
+    ledger.pod_changed(pod("d", 10, 0, node="n2"))
+    given: dict[str, list[str]] = {"n1": [], "n2": []}
+    assert trimmed(ledger, given) == {"n1": ("c",), "n2": ("d",)}
+    monkeypatch.setattr(preempting, "STEPS", 0)
+    assert trimmed(ledger, given) == {"n1": ("a", "b"), "n2": ("d",)}
 
 
 @pytest.fixture
