@@ -18,6 +18,9 @@ STALE = 150.0
 It sends a bookmark about once a minute on a watch where nothing happens.
 """
 
+USELESS = 600.0
+"""Seconds of leading without books after which only a restart helps: another may do better."""
+
 _REFUSED = ("http-403", "http-404")
 """How a reflector counts that we have no right to a collection, or that there is none."""
 
@@ -48,6 +51,7 @@ class Gate:
         self._clock = clock
         self._started = clock()
         self._asked_after = -math.inf
+        self._useless_since = math.inf
         # How often each optional source had been refused when all others were first listed.
         self._refusals: dict[str, int] = {}
 
@@ -81,16 +85,19 @@ class Gate:
         return checks | {"leadership": self._leadership(now)}
 
     def liveness(self) -> dict[str, str]:
-        """Whether each thread still turns; where one does not, only a restart helps."""
+        """Whether each thread turns, and we do not lead in vain; else only a restart helps."""
         now = self._clock()
         parts: dict[str, Reflector[Any, Any] | Leading] = {
             name: source.reflector for name, source in self._sources.items()
         }
         if self._leading is not None:
             parts["leadership"] = self._leading
-        return {
+        told = {
             name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
         }
+        if now > self._useless_since + USELESS:
+            told["leadership"] = "it leads, and has had no books for long"
+        return told
 
     def leads_until(self) -> float:
         """Until when (monotonic seconds) a bind may be under way here."""
@@ -104,6 +111,14 @@ class Gate:
         """Ask for the list that a new leadership needs. To be called about once a second."""
         if self._leading is None:
             return
+        now = self._clock()
+        leads = self._leading.leads_until(now) > now
+        useless = leads and any(
+            self._source(name, source, now)
+            for name, source in self._sources.items()
+            if not source.optional
+        )
+        self._useless_since = min(self._useless_since, now) if useless else math.inf
         fence = self._leading.fenced_until()
         # Asked for once: a second request would have a list that is under way begun anew.
         if self._relist_wanted(self._clock()) and self._asked_after != fence:

@@ -12,11 +12,11 @@ import pytest
 
 from gpushare.errors import ApiError
 from gpushare.extender.binder import BUDGET
-from gpushare.extender.gate import STALE, Gate, Source
+from gpushare.extender.gate import STALE, USELESS, Gate, Source
 from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.leading import Leading
-from gpushare.kube.lease import Create, Read, Update, new_lease
+from gpushare.kube.lease import Create, Read, Term, Update, new_lease
 from gpushare.kube.listwatch import List, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import PODS, Decoded, Event, Pod
@@ -218,6 +218,35 @@ def test_a_term_that_ends_makes_it_not_ready_again() -> None:
     assert world.gate.not_ready() == ""
     world.now = world.elector.term.end
     assert world.gate.not_ready() == "another process leads, or nobody does yet"
+
+
+def test_who_leads_for_long_without_books_is_restarted_so_that_another_leads() -> None:
+    world = World(leads=True)
+    word = "it leads, and has had no books for long"
+
+    def after(seconds: float) -> str:
+        world.now += seconds
+        world.elector.term = Term(end=world.now + 10.0)  # it renews its Lease all the time
+        world.gate.tick()
+        return world.gate.liveness()["leadership"]
+
+    world.list("nodes")
+    assert after(0.0) != word
+    assert after(USELESS) != word
+    assert after(0.1) == word
+    world.list("nodes", "pods")
+    assert after(0.0) != word
+    # A watch that says nothing any more, while the Lease is renewed.
+    assert after(STALE + 0.1) != word
+    assert after(USELESS + 0.1) == word
+
+
+def test_who_does_not_lead_may_wait_for_its_books_as_long_as_it_takes() -> None:
+    world = World(leads=True)
+    for _ in range(3):
+        world.gate.tick()
+        world.now += USELESS
+    assert world.gate.liveness()["leadership"] == "its thread is stuck"  # it was never started
 
 
 def test_the_gauges_tell_what_the_checks_do() -> None:
