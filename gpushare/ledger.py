@@ -14,7 +14,7 @@ refused the binding, or a read made after every late write could have landed sho
 
 import threading
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -426,6 +426,14 @@ class Ledger:
                     self._tally.recount(self._shape(node), self._charges(node))
                 elif node in self._tally.row:
                     self._tally.remove_node(node)
+
+    def reshape(self, node: str, change: Callable[[NodeSpec], NodeSpec]) -> bool:
+        """Whether the node is known; then it is taken over as `change` makes it of what it is."""
+        with self._lock:
+            known = self._specs.get(node)
+            if known is not None:
+                self._set_spec(change(known))
+            return known is not None
 
     def read_again(self, uid: str, now: float) -> None:
         """Have a half assumed pod read and settled like a bind in doubt; what is charged stays."""

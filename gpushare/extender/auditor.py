@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TypeVar
 
 from gpushare.core.model import NodeSpec, PodRef
@@ -219,10 +220,7 @@ class Auditor:
             ledger.read_again(finding.pod.uid, self._clock())
             return True
         if finding.what == SHAPE and finding.seen is not None:
-            known = ledger.held()[1].get(finding.node)
-            if known is not None:
-                ledger.node_changed(narrowed(known, finding.seen))
-            return known is not None
+            return ledger.reshape(finding.node, partial(narrowed, seen=finding.seen))
         if finding.what in (MISSING, MISPLACED) and finding.pod is not None:
             return self._charge(books, finding.pod)
         return False
