@@ -121,20 +121,18 @@ def encode(
     """The annotations that record an allocation, for the Binding of the pod.
 
     device_capacity: units of the (first) device, which the original writes as DEV. now_ns:
-    nanoseconds since the epoch; the device plug-in serves pods in this order. `placement` reads
-    back exactly `allocation.shares`.
+    nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
+    even where it is empty: what the pod's owner wrote in its place would outlive the Binding.
+    `placement` reads back exactly `allocation.shares`.
     """
-    record = {
+    return {
         names.idx: ",".join(map(str, allocation.devices)),
         names.dev: str(device_capacity),
         names.pod: str(request.total),
         names.assigned: "false",
         names.assume_time: str(now_ns),
+        names.allocation: json.dumps(_grants(allocation, request), separators=(",", ":")),
     }
-    grants = _grants(allocation, request)
-    if grants:
-        record[names.allocation] = json.dumps(grants, separators=(",", ":"))
-    return record
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:

@@ -156,11 +156,11 @@ class Oracle:
         )
 
     def _written(self, pod: PodTruth, annotations: Json) -> dict[int, int]:
-        """Units by device as a Binding writes them."""
+        """Units by device as a Binding writes them, and as its pod has them then."""
         claim = claim_of(annotations, pod.asked)
         if claim is None or len(claim) != pod.asked.devices:
             raise Violation(f"S4 {pod.uid} gets {annotations[IDX]!r} for {pod.asked}")
-        if pod.asked.containers and granted(annotations) != dict(claim):
+        if granted(annotations) != (dict(claim) if pod.asked.containers else {}):
             raise Violation(f"S4 {pod.uid}: IDX and the allocation map differ: {annotations}")
         if annotations[POD] != str(pod.asked.total) or annotations[ASSIGNED] != "false":
             raise Violation(f"S3 {pod.uid} gets {annotations} for {pod.asked}")
@@ -279,6 +279,8 @@ class Oracle:
         node = body["spec"].get("nodeName") or ""
         if node and not pod.node:
             pod.node, pod.bound, pod.claim = node, change.version, claim_of(annotations, pod.asked)
+            if pod.by:
+                self._written(pod, annotations)
 
     def check(self) -> None:
         """Judge every process that is alive. Raises Violation."""

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.extender import sinks
+from gpushare.extender import binder, sinks
 from gpushare.ledger import Ledger
 from gpushare.wire import annotations, pods
 from tests.simulation.mutants.museum import mutant
@@ -65,3 +65,11 @@ def places_by_index_alone(original: Any) -> Any:
         return found
 
     return placed
+
+
+@mutant("E6", "a first draft wrote no map where it was empty: the owner's stays", binder, "encode")
+def leaves_the_owners_map(original: Any) -> Any:
+    def encode(*of: Any) -> dict[str, str]:
+        return {key: text for key, text in original(*of).items() if text != "{}"}
+
+    return encode

@@ -151,10 +151,10 @@ def test_containers_fill_the_devices_in_order() -> None:
     assert json.loads(written[MAP]) == {"0": {"0": 3}, "1": {"0": 1, "3": 4}}
 
 
-def test_a_pod_whose_init_container_alone_asks_has_no_map() -> None:
+def test_a_pod_whose_init_container_alone_asks_has_an_empty_map_in_place_of_its_owners() -> None:
     written = encode(Allocation("n", (2,), (6,)), asks(peak=6), 16, 0, ALIYUN)
-    assert MAP not in written
-    assert written[IDX] == "2"
+    assert written[MAP] == "{}"
+    assert placement({MAP: '{"0":{"1":6}}'} | written, asks(peak=6), ALIYUN) == ((2, 6),)
 
 
 @st.composite
