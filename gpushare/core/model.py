@@ -72,7 +72,8 @@ class Request:
     cpu: milli-cores. memory: bytes. containers: (index in spec.containers, units) of each regular
     container that asks for GPU memory. policy: the name of the policy the pod wishes, or "".
     models: the GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it
-    asks us, so nothing here is refused for it.
+    asks us, so nothing here is refused for it. inits: units of each init container and sidecar that
+    asks, in order.
     """
 
     units: int = 0
@@ -82,6 +83,7 @@ class Request:
     containers: Shares = ()
     policy: str = ""
     models: tuple[str, ...] = ()
+    inits: tuple[int, ...] = ()
 
     @property
     def total(self) -> int:
@@ -95,8 +97,14 @@ class Request:
 
     @property
     def sizes(self) -> frozenset[int]:
-        """The sizes by which a device plug-in may mistake this pod for another (see pairing)."""
-        return frozenset([self.total, *(units for _, units in self.containers)])
+        """The sizes by which a device plug-in may mistake this pod for another (see pairing).
+
+        The kubelet asks for each container alone, init containers and sidecars too. What a plug-in
+        compares that with is the container's own, the pod's total (our POD annotation), or the sum
+        of its regular containers (the original's, podutils.go: getGPUMemoryFromPodResource).
+        """
+        regular = [units for _, units in self.containers]
+        return frozenset([self.total, sum(regular), *regular, *self.inits]) - {0}
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,14 +22,15 @@ class Pairing(Enum):
 
 def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...] | None:
     """The devices that pairing leaves on a node with these pins: None for all, () for none."""
-    equals = [(sizes, devices) for sizes, devices in pinned if sizes & request.sizes]
+    wanted = request.sizes
+    equals = [(sizes, devices) for sizes, devices in pinned if sizes & wanted]
     if not equals:
         return None
     devices = equals[0][1]
     together = len(devices) == request.devices and all(other == devices for _, other in equals)
     # A container of a pod on several devices has its own share of each, which a swap would change;
-    # only where the whole pod is one container of that size are the shares the same.
-    alike = len(request.sizes) == 1 and all(sizes == request.sizes for sizes, _ in equals)
+    # only where each container has the size of the whole pod are the shares the same.
+    alike = len(wanted) == 1 and all(sizes == wanted for sizes, _ in equals)
     return devices if together and (alike or len(devices) == 1) else ()
 
 

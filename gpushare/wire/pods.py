@@ -40,7 +40,7 @@ def request_of(pod: Pod, names: Names) -> Request:
     `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
     AnnotationError, or MessageError where the total cannot be split.
     """
-    plain, total, containers = _sums(pod, names)
+    plain, total, containers, inits = _sums(pod, names)
     if not total:
         return plain
     devices = _devices(pod, names)
@@ -57,6 +57,7 @@ def request_of(pod: Pod, names: Names) -> Request:
         containers=containers,
         policy=_policy(pod, names),
         models=accepted_models(pod.spec or PodSpec()),
+        inits=inits,
     )
 
 
@@ -74,8 +75,8 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     except WireError:
         if not node:
             raise
-        plain, total, containers = _sums(pod, names)
-        request = Request(total, 1, plain.cpu, plain.memory, containers)
+        plain, total, containers, inits = _sums(pod, names)
+        request = Request(total, 1, plain.cpu, plain.memory, containers, inits=inits)
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     return ObservedPod(
@@ -124,8 +125,8 @@ def may_preempt(pod: Pod) -> bool:
     return pod.spec is None or pod.spec.preemption_policy != "Never"
 
 
-def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares]:
-    """(the request without GPU, total GPU units, units of each regular container that asks)."""
+def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares, tuple[int, ...]]:
+    """(the request without GPU, total GPU units, `containers` and `inits` of the Request)."""
     spec = pod.spec or PodSpec()
     regular = spec.containers or ()
     inits = spec.init_containers or ()
@@ -135,9 +136,11 @@ def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares]:
     )
     total = units_of(pod, names.resource)
     if not total:
-        return plain, 0, ()
+        return plain, 0, (), ()
     units = (_gpu_units(container, names.resource) for container in regular)
-    return plain, total, tuple((index, asked) for index, asked in enumerate(units) if asked)
+    containers = tuple((index, asked) for index, asked in enumerate(units) if asked)
+    before = (_gpu_units(container, names.resource) for container in inits)
+    return plain, total, containers, tuple(asked for asked in before if asked)
 
 
 def _gpu_units(container: Container, resource: str) -> int:

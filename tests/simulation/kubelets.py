@@ -6,8 +6,9 @@ pod; what the plug-in makes of that is its kind:
 own     finds the oldest container of that size that nobody has served, marks its pod when all its
         containers are served, and refuses (the pod fails) where there is none. On its nodes the
         inventory says that it marks.
-aliyun  the original's: finds the oldest pod of that size not marked, marks it; where there is none
-        the container runs without a device. On nodes of one device it gives that and marks nothing.
+aliyun  the original's: finds the oldest pod not marked whose regular containers have that size
+        together, marks it; where there is none the container runs without a device. On nodes of one
+        device it gives that and marks nothing.
 blind   gives the pod what its own annotation says, and marks nothing.
 """
 
@@ -64,11 +65,10 @@ class Kubelets:
     def admit(self, pod: PodTruth) -> str:
         """Run the pod, or refuse it; what was done."""
         cards = self.cards[pod.node]
-        sizes = pod.asked.containers or ((pod.asked.init,) if pod.asked.init else ())
         held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
         if held + pod.asked.total > sum(cards.units):
             return self._set_phase(pod, "Failed")
-        given = [self._serve(pod, cards, size) for size in sizes]
+        given = [self._serve(pod, cards, size) for size in pod.asked.calls]
         if cards.plugin == "own" and None in given:
             self.muddled.add(pod.node)
             return self._set_phase(pod, "Failed")
@@ -147,8 +147,8 @@ class Kubelets:
 
     def _unserved(self, pod: PodTruth, cards: Cards) -> list[int]:
         if cards.plugin == "aliyun":
-            return [pod.asked.total]
-        left = list(pod.asked.containers or ((pod.asked.init,) if pod.asked.init else ()))
+            return [sum(pod.asked.containers)]
+        left = list(pod.asked.calls)
         for size in self.served.get(pod.uid, ()):
             left.remove(size)
         return left

@@ -160,11 +160,13 @@ class Oracle:
         claim = claim_of(annotations, pod.asked)
         if claim is None or len(claim) != pod.asked.devices:
             raise Violation(f"S4 {pod.uid} gets {annotations[IDX]!r} for {pod.asked}")
-        if granted(annotations) != (dict(claim) if pod.asked.containers else {}):
+        grants, shares = granted(annotations), dict(claim)
+        within = all(units <= shares.get(device, 0) for device, units in grants.items())
+        if not within or sum(grants.values()) != sum(pod.asked.containers):
             raise Violation(f"S4 {pod.uid}: IDX and the allocation map differ: {annotations}")
         if annotations[POD] != str(pod.asked.total) or annotations[ASSIGNED] != "false":
             raise Violation(f"S3 {pod.uid} gets {annotations} for {pod.asked}")
-        return dict(claim)
+        return shares
 
     def _may_bind(self, replica: Replica, now: float) -> None:
         known = self.known[replica.identity]

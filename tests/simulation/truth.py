@@ -27,13 +27,18 @@ Shares = tuple[tuple[int, int], ...]
 class Asked:
     """What a pod asks for: units on each device, devices, units of each regular container.
 
-    init: units that init containers need beside; they may be all there is.
+    inits: (units, whether it is a sidecar) of each init container; they may be all there is.
     """
 
     units: int
     devices: int
     containers: tuple[int, ...]
-    init: int = 0
+    inits: tuple[tuple[int, bool], ...] = ()
+
+    @property
+    def calls(self) -> tuple[int, ...]:
+        """Units of each call of the kubelet to its device plug-in: init containers come first."""
+        return (*(units for units, _ in self.inits), *self.containers)
 
     @property
     def total(self) -> int:

@@ -77,7 +77,7 @@ class Users:
             annotations |= self._forgery(chance, asked)
             if chance.once_in(3):
                 # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
-                asked = Asked(asked.total, 1, asked.containers, asked.init)
+                asked = Asked(asked.total, 1, asked.containers, asked.inits)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
@@ -135,11 +135,21 @@ class Users:
         devices = 2 if chance.once_in(5) else 1
         total = units * devices
         if chance.once_in(12):
-            return Asked(units, devices, (), init=total)
-        if total > 1 and chance.once_in(5):
-            first = 1 + chance.below(total - 1)
-            return Asked(units, devices, (first, total - first))
-        return Asked(units, devices, (total,))
+            return Asked(units, devices, (), ((total, False),))
+        if total == 1 or not chance.once_in(3):
+            return Asked(units, devices, (total,))
+        first = 1 + chance.below(total - 1)
+        rest = total - first
+        return chance.pick(
+            (
+                Asked(units, devices, (first, rest)),
+                Asked(units, devices, (first, rest)),
+                Asked(units, devices, (total,), ((first, False),)),
+                Asked(units, devices, (rest,), ((total, False),)),
+                Asked(units, devices, (rest,), ((first, True),)),
+                Asked(units, devices, (rest,), ((rest, False), (first, True), (rest, False))),
+            )
+        )
 
     def _forgery(self, chance: Chance, asked: Asked) -> dict[str, str]:
         forged = {IDX: chance.pick(_FORGED)}
@@ -154,16 +164,17 @@ class Users:
         return forged
 
     def _create(self, name: str, asked: Asked, node: str, annotations: dict[str, str]) -> str:
-        def container(name: str, units: int) -> Json:
+        def container(name: str, units: int, sidecar: bool = False) -> Json:
             limits = {"limits": {RESOURCE: str(units)}} if units else {}
-            return {"name": name, "image": "i", "resources": limits}
+            restarts = {"restartPolicy": "Always"} if sidecar else {}
+            return {"name": name, "image": "i", "resources": limits, **restarts}
 
         regular = asked.containers or (0,)
         spec: Json = {
             "containers": [container(f"c{index}", units) for index, units in enumerate(regular)]
         }
-        if asked.init:
-            spec["initContainers"] = [container("init", asked.init)]
+        inits = enumerate(asked.inits)
+        spec["initContainers"] = [container(f"i{index}", *each) for index, each in inits]
         if node:
             spec["nodeName"] = node
         body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}

@@ -2,8 +2,9 @@
 
 A line that starts with "|" is what the command above it must show, one with "#" is a comment. Pods
 are named `web` or, where a name comes back with another uid, `web#2`. What a pod asks for is said
-once: `4` units on one device, `4x2` on each of two, `4=1+3` in two containers, `cpu=500` no GPU. A
-place is `gpu-a:0` or `gpu-a:0,1`, and `gpu-a:?` where the annotations name no devices.
+once: `4` units on one device, `4x2` on each of two, `4=1+3` in two containers, `4=1+2/4+1` with
+init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1`, and `gpu-a:?`
+where the annotations name no devices.
 
     pairing on | off                     (first line; otherwise auto)
     node NAME UNITS.. [sick 0,1] [closed REASON] [marks]
@@ -212,8 +213,14 @@ def _request(size: str) -> Request:
         return Request(cpu=int(size.removeprefix("cpu=")))
     total, _, parts = size.partition("=")
     units, _, devices = total.partition("x")
+    parts, _, before = parts.partition("/")
     containers = parts.split("+") if parts else [str(int(units) * int(devices or 1))]
-    return Request(int(units), int(devices or 1), containers=tuple(enumerate(map(int, containers))))
+    return Request(
+        int(units),
+        int(devices or 1),
+        containers=tuple(enumerate(map(int, containers))),
+        inits=tuple(map(int, before.split("+"))) if before else (),
+    )
 
 
 def _place(text: str) -> tuple[str, tuple[int, ...]]:

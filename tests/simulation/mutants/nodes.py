@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from gpushare.core.model import Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Tally
@@ -95,6 +96,14 @@ def pairs_nobody(original: Any) -> Any:
         return
 
     return marks
+
+
+@mutant("C8", "a first draft told pods apart by their regular containers alone", Request, "sizes")
+def pairs_without_init_containers(original: Any) -> Any:
+    def sizes(self: Any) -> Any:
+        return original.fget(replace(self, inits=()))
+
+    return property(sizes)
 
 
 @mutant("C10", "the original counts regular containers alone", pods, "_peak")

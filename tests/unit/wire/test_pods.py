@@ -65,6 +65,17 @@ def test_sidecars_are_added_and_run_beside_later_init_containers() -> None:
     assert total(container(1), init=[side, container(1), side]) == 5
 
 
+def test_a_pod_has_the_size_of_each_container_and_those_it_is_compared_by() -> None:
+    init = [container(3), container(2, sidecar=True), container(), container(7)]
+    made = pod(container(1), container(), container(5), init=init)
+    request = request_of(made, ALIYUN)
+    assert (request.total, request.containers, request.inits) == (9, ((0, 1), (2, 5)), (3, 2, 7))
+    assert request.sizes == {9, 1, 5, 1 + 5, 3, 2, 7}
+    odd = pod(container(8), init=init, nodeName="n", annotations={COUNT: "x"})
+    assert observe_pod(odd, ALIYUN).request.sizes == {10, 8, 3, 2, 7}
+    assert request_of(pod(init=[container(4)]), ALIYUN).sizes == {4}
+
+
 def test_requests_stand_in_where_limits_are_missing() -> None:
     only_requests = {"resources": {"requests": {GPU: "4"}}}
     assert total(only_requests) == 4
