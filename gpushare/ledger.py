@@ -539,10 +539,10 @@ class Ledger:
         assigned = entry.assigned or pod.assigned
         # CPU and memory of a running pod may be resized; extended resources cannot.
         request = replace(entry.request, cpu=pod.request.cpu, memory=pod.request.memory)
-        seen = _described(entry, pod)
-        if (assigned, request) != (entry.assigned, entry.request):
+        seen = replace(_described(entry, pod), assigned=assigned, request=request)
+        if (assigned, seen.pins, request) != (entry.assigned, entry.pins, entry.request):
             self._take(entry.ref.uid)
-            self._put(replace(seen, assigned=assigned, request=request))
+            self._put(seen)
         elif seen != entry:
             # What it is for preemption changes no charge, so nothing is counted anew.
             self._entries[entry.ref.uid] = seen
@@ -661,13 +661,14 @@ def _entry(pod: ObservedPod, placement: Shares | None, state: State) -> Entry:
 
 
 def _described(entry: Entry, pod: ObservedPod) -> Entry:
-    """The charge with what preemption asks of its pod, as it is seen now."""
+    """The charge with what preemption and pairing ask of its pod, as it is seen now."""
     return replace(
         entry,
         priority=pod.priority,
         started=pod.started,
         terminating=pod.terminating,
         labels=pod.labels,
+        running=pod.running,
     )
 
 

@@ -134,6 +134,7 @@ class ObservedPod:
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
     gated: no scheduler looks at it while somebody holds it back (spec.schedulingGates). stamp: the
     assume time that its annotations name, by which a Binding is told from any other, or "".
+    running: phase Running.
     """
 
     ref: PodRef
@@ -149,6 +150,7 @@ class ObservedPod:
     labels: Labels = ()
     gated: bool = False
     stamp: str = ""
+    running: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +187,8 @@ class Entry:
 
     placement None: unplaced, charged on every device of the node. assigned: its device plug-in has
     served it. While assumed: landed when the API server has confirmed the binding, in_doubt when
-    the binding was sent and no answer came. priority, started, terminating, labels: as observed,
-    what preemption asks of a pod; an assumed one has none of them yet.
+    the binding was sent and no answer came. priority, started, terminating, labels, running: as
+    observed, for preemption and pairing; an assumed one has none of them yet.
     """
 
     ref: PodRef
@@ -201,6 +203,13 @@ class Entry:
     started: float = 0.0
     terminating: bool = False
     labels: Labels = ()
+    running: bool = False
+
+    @property
+    def pins(self) -> bool:
+        """Whether it holds back its equals, where pairing counts: see there."""
+        served = self.running or (self.assigned and self.started > 0)
+        return self.placement is not None and not served
 
     @property
     def charged(self) -> tuple[int, int]:

@@ -3,6 +3,13 @@
 The kubelet tells a device plug-in how much, not for which pod: with two equal pods waiting on
 different devices of a node, the plug-in may swap them. So while a bound pod has not been served,
 another of an equal size takes the same devices, where a swap is no harm, or waits.
+
+A pod may get what is meant for another until the kubelet has admitted it: it asks for all its
+containers then, before it first writes the pod's status (and in it status.startTime). Another may
+get what is meant for the pod while the plug-in looks for it: until it is marked, or runs (the
+original looks among Pending pods, podmanager.go). Neither alone will do. The mark may come of an
+equal's call, with the pod's own still to come; and one that was admitted and not marked waits to be
+found. A pod that runs is past both, marked or not.
 """
 
 from collections.abc import Iterable, Mapping
@@ -60,7 +67,7 @@ class Pins:
         """Take a charge into account."""
         if entry.assigned:
             self.marks(entry.node)
-        elif entry.placement is not None:
+        if entry.pins and entry.placement is not None:
             devices = tuple(device for device, _ in entry.placement)
             pin = (entry.request.sizes, devices)
             self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin

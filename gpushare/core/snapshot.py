@@ -24,7 +24,7 @@ REASONS: tuple[Reason | None, ...] = (None, *Reason)
 """What a number in `Snapshot.closed` means."""
 
 Pinned = tuple[frozenset[int], tuple[int, ...]]
-"""(sizes, devices) of a bound pod its device plug-in has not served yet."""
+"""(sizes, devices) of a pod that holds back its equals."""
 
 
 KINDS = 5

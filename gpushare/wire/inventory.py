@@ -7,8 +7,9 @@ plug-in (or by hand, for mixed cards without it):
                                    {"mem":40,"healthy":false}],"marksAssigned":true}
 
 `devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required; `uuid`
-and `model` default to "", `healthy` to true, `marksAssigned` to false (a device plug-in there sets
-the ASSIGNED annotation of each pod it has served). `unit` is GiB, MiB or a chunk such as 256MiB.
+and `model` default to "", `healthy` to true, `marksAssigned` to false (a device plug-in there looks
+for the pod to serve among Pending ones, and sets the ASSIGNED annotation of each that it has
+served; a pod that runs is not given to another). `unit` is GiB, MiB or a chunk such as 256MiB.
 Unknown keys are ignored; a change that an old reader would misread raises `v`, and an unknown `v`
 is refused.
 

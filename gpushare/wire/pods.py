@@ -93,6 +93,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         _labels(metadata) if request.devices and node else (),
         bool(pod.spec and pod.spec.scheduling_gates),
         annotations.get(names.assume_time, "") if request.devices and node else "",
+        status.phase == "Running",
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpushare.localcluster.api.resources import Resource
-from tests.integration.cluster import COUNT, MARK, MEM, NODES, PODS, Cluster
+from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster
 from tests.integration.oracle import asked, expected_inspect, over_capacity
 from tests.integration.process import Extender
 from tests.integration.verbs import poll
@@ -42,11 +42,16 @@ def recorded(case: str, kind: str) -> list[Json]:
 
 
 def moved(case: str, body: Json) -> Json:
-    """The object under a name that no other recorded cluster has."""
-    meta, spec = body["metadata"], dict(body["spec"])
+    """The object under a name that no other recorded cluster has; a pod with a node runs there.
+
+    No kubelet had a hand in the recorded ones, so all were Pending.
+    """
+    meta, spec, status = body["metadata"], dict(body["spec"]), dict(body["status"])
     if spec.get("nodeName"):
         spec["nodeName"] = f"{case}-{spec['nodeName']}"
-    return {**body, "metadata": {**meta, "name": f"{case}-{meta['name']}"}, "spec": spec}
+        status["phase"] = status["phase"].replace("Pending", "Running")
+    meta = {**meta, "name": f"{case}-{meta['name']}"}
+    return {**body, "metadata": meta, "spec": spec, "status": status}
 
 
 def load(cluster: Cluster) -> None:
@@ -163,7 +168,7 @@ class Filler:
         best = max(fit, key=lambda name: scores[name])
         assert self._extender.bind(pod, best) == ""
         # Until this is seen, equal pods may have to wait on that node.
-        self._cluster.annotate_pod(pod, {f"{MARK}ASSIGNED": "true"})
+        self._cluster.set_phase(pod, "Running")
         audit(self._cluster)
         self.units[best] += asked(pod, MEM)
         return True

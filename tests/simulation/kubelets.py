@@ -3,12 +3,12 @@
 What a container truly holds is only known here. A kubelet tells its plug-in how much, not for which
 pod; what the plug-in makes of that is its kind:
 
-own     finds the oldest container of that size that nobody has served, marks its pod when all its
-        containers are served, and refuses (the pod fails) where there is none. On its nodes the
-        inventory says that it marks.
-aliyun  the original's: finds the oldest pod not marked whose regular containers have that size
-        together, marks it; where there is none the container runs without a device. On nodes of one
-        device it gives that and marks nothing.
+own     finds the oldest container of that size, of a Pending pod, that nobody has served, marks its
+        pod when all its containers are served, and refuses (the pod fails) where there is none. On
+        its nodes the inventory says that it marks.
+aliyun  the original's: finds the oldest Pending pod not marked whose regular containers have that
+        size together, marks it; where there is none the container runs without a device. On nodes
+        of one device it gives that and marks nothing.
 blind   gives the pod what its own annotation says, and marks nothing.
 """
 
@@ -28,7 +28,8 @@ NAMESPACE = "default"
 
 @dataclass(repr=False)
 class Kubelets:
-    """All nodes' kubelets. running: uid -> whose devices each container truly holds (a uid).
+    """All nodes' kubelets. running: uid -> whose devices each container truly holds (a uid), from
+    its admission on; it is shown as Running later.
 
     served: uid -> the sizes of its containers that have been given devices. muddled: nodes where a
     container of somebody else's has taken what was meant for ours; nobody can tell them apart there
@@ -62,19 +63,29 @@ class Kubelets:
         pods = self.oracle.pods
         return [pods[uid] for uid in self.running if not pods[uid].ended]
 
+    def starting(self) -> list[PodTruth]:
+        """The pods that are admitted and not shown as Running: their images are pulled."""
+        return [pod for pod in self.started() if not pod.runs]
+
     def admit(self, pod: PodTruth) -> str:
-        """Run the pod, or refuse it; what was done."""
+        """Admit the pod, or refuse it; what was done."""
         cards = self.cards[pod.node]
         held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
         if held + pod.asked.total > sum(cards.units):
-            return self._set_phase(pod, "Failed")
+            return self._end(pod, "Failed")
         given = [self._serve(pod, cards, size) for size in pod.asked.calls]
         if cards.plugin == "own" and None in given:
             self.muddled.add(pod.node)
-            return self._set_phase(pod, "Failed")
+            return self._end(pod, "Failed")
         self.running[pod.uid] = [uid for uid in given if uid is not None]
         self._judge(pod)
-        return self._set_phase(pod, "Running")
+        self._set_status(pod, startTime="2026-01-01T00:00:01Z")
+        return "admitted"
+
+    def start(self, pod: PodTruth) -> str:
+        """Its containers have started."""
+        self._set_status(pod, phase="Running")
+        return "runs"
 
     def running_on(self, node: str) -> list[str]:
         """The uids of the pods that run there."""
@@ -83,7 +94,7 @@ class Kubelets:
 
     def finish(self, pod: PodTruth, phase: str) -> str:
         """Its containers have ended."""
-        return self._set_phase(pod, phase)
+        return self._end(pod, phase)
 
     def stop(self, pod: PodTruth) -> str:
         """Its containers are stopped: the pod may go."""
@@ -107,14 +118,16 @@ class Kubelets:
             return False
         return True
 
-    def _set_phase(self, pod: PodTruth, phase: str) -> str:
+    def _end(self, pod: PodTruth, phase: str) -> str:
+        self._set_status(pod, phase=phase)
+        self.running.pop(pod.uid, None)
+        return phase
+
+    def _set_status(self, pod: PodTruth, **status: str) -> None:
         def change(body: Json) -> Json:
-            return {**body, "status": {**body["status"], "phase": phase}}
+            return {**body, "status": {**body["status"], **status}}
 
         self.revise(pod, change, status=True)
-        if phase in ("Failed", "Succeeded"):
-            self.running.pop(pod.uid, None)
-        return phase
 
     def _serve(self, pod: PodTruth, cards: Cards, size: int) -> str | None:
         """Whose devices the container gets; None: none at all."""
@@ -126,7 +139,7 @@ class Kubelets:
             (self._order(other), other.uid)
             for other in self.oracle.pods.values()
             if other.node == pod.node
-            and not (other.ended or other.assigned)
+            and not (other.ended or other.assigned or other.runs)
             and other.claim is not None
             and size in self._unserved(other, cards)
         )
@@ -169,15 +182,14 @@ class Kubelets:
     def _judge(self, pod: PodTruth) -> None:
         """S4: the devices are those of the annotation, although the plug-in cannot tell pods apart.
 
-        Promised where the process that bound the pod could know that the plug-in marks pods.
+        Promised where the process that bound the later one could know that the plug-in marks pods.
         """
-        cards = self.cards[pod.node]
-        known = self.pairing and (cards.plugin == "own")
-        if not (known and pod.by) or pod.edited or pod.node in self.muddled:
+        if not (self.pairing and pod.by) or pod.edited or pod.node in self.muddled:
             return
         for uid in self.running[pod.uid]:
             other = self.oracle.pods[uid]
-            if not _interchangeable(pod.claim or (), other.claim or ()):
+            told = self.oracle.later(pod, other).marks
+            if told and not _interchangeable(pod.claim or (), other.claim or ()):
                 raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")
 
 

@@ -43,12 +43,16 @@ class Violation(AssertionError):
 
 @dataclass(slots=True)
 class Decision:
-    """What a process knew when it decided where a pod goes; number: of how many it is the last."""
+    """What a process knew when it decided where a pod goes; number: of how many it is the last.
+
+    marks: that the device plug-in there marks pods.
+    """
 
     number: int
     shares: dict[int, int]
     rooms: dict[int, int]
     shown: frozenset[str]
+    marks: bool
 
 
 @dataclass(repr=False)
@@ -95,7 +99,7 @@ class Oracle:
             rooms = {device: known.room(node, device) for device in shares}
             shown = frozenset(known.pods)
             self._decided += 1
-            decision = Decision(self._decided, shares, rooms, shown)
+            decision = Decision(self._decided, shares, rooms, shown, known.marks(node))
             self.decisions[replica.identity, uid] = decision
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -138,6 +142,11 @@ class Oracle:
             if by_it and pod.node == node and not pod.ended and device in by_it.shares:
                 made.append(by_it)
         return max(made, key=lambda each: each.number)
+
+    def later(self, pod: PodTruth, other: PodTruth) -> Decision:
+        """The later of the decisions where the two pods go; `pod` was bound by one of ours."""
+        made = [self.decisions.get((each.by, each.uid)) for each in (pod, other)]
+        return max((each for each in made if each is not None), key=lambda each: each.number)
 
     def _judge_leader(self, by: Client, pod: PodTruth) -> None:
         for other in self.replicas:
@@ -228,6 +237,7 @@ class Oracle:
             known.closed = {node: held for node, held in known.closed.items() if node in listed}
         for item in items:
             self._show(known, name, item)
+        known.marked &= known.nodes.keys()
         known.pods.update((uid, before[uid]) for uid in known.pods.keys() & before.keys())
 
     def _show(self, known: Known, name: str, body: Json) -> None:
@@ -237,6 +247,8 @@ class Oracle:
             known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
         elif name == "pods" and body["spec"].get("nodeName"):
             known.pods.setdefault(metadata["uid"], int(metadata["resourceVersion"]))
+            if (metadata.get("annotations") or {}).get(ASSIGNED) == "true":
+                known.marked.add(body["spec"]["nodeName"])
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
             if all(token.isdigit() for token in tokens):
@@ -247,6 +259,7 @@ class Oracle:
         metadata = body["metadata"]
         if name == "nodes":
             known.nodes.pop(metadata["name"], None)
+            known.marked.discard(metadata["name"])
         elif name == "pods":
             known.pods.pop(metadata["uid"], None)
         else:
@@ -257,6 +270,7 @@ class Oracle:
         known = self.known[replica.identity]
         for uid in [uid for uid in known.pods if replica.ledger.standing(uid) is None]:
             del known.pods[uid]
+        known.marked.clear()
 
     # -- after every step -----------------------------------------------------------------------
 
@@ -277,6 +291,7 @@ class Oracle:
         pod.gone = change.type == "DELETED"
         pod.ended = pod.gone or body["status"].get("phase") in ("Succeeded", "Failed")
         pod.terminating = "deletionTimestamp" in metadata
+        pod.runs = body["status"].get("phase") == "Running"
         pod.assigned = annotations.get(ASSIGNED) == "true"
         node = body["spec"].get("nodeName") or ""
         if node and not pod.node:

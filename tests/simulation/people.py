@@ -29,12 +29,21 @@ def strange(world: World, chance: Chance) -> str:
 
 
 def admit(world: World, chance: Chance) -> str:
-    """A kubelet runs a pod, or refuses it."""
+    """A kubelet admits a pod, or refuses it."""
     pods = world.kubelets.admissible()
     if not pods:
         return ""
     pod = chance.pick(pods)
     return f"{pod.uid} on {pod.node}: {world.kubelets.admit(pod)}"
+
+
+def start(world: World, chance: Chance) -> str:
+    """The containers of a pod start."""
+    pods = world.kubelets.starting()
+    if not pods:
+        return ""
+    pod = chance.pick(pods)
+    return f"{pod.uid}: {world.kubelets.start(pod)}"
 
 
 def stop(world: World, chance: Chance) -> str:
@@ -88,6 +97,11 @@ def other_binds(world: World, chance: Chance) -> str:
 def node(world: World, chance: Chance) -> str:
     """A node changes, goes or comes."""
     return world.users.change_node(chance)
+
+
+def plugin(world: World, chance: Chance) -> str:
+    """A node gets another device plug-in."""
+    return world.users.exchange_plugin(chance)
 
 
 def collect(world: World, chance: Chance) -> str:

@@ -15,9 +15,9 @@ from tests.simulation.replica import Shape
 WEIGHTS = {
     "answer": 96, "apply": 20, "deliver": 32, "fault": 24, "show": 80, "late": 24,
     "schedule": 56, "bind": 72, "bind_again": 12, "strange": 6,
-    "admit": 40, "stop": 24, "finish": 20,
+    "admit": 40, "start": 32, "stop": 24, "finish": 20,
     "create": 32, "forge": 4, "delete": 12, "force": 8, "edit": 4, "other_binds": 4,
-    "node": 8, "collect": 4, "close": 4,
+    "node": 8, "plugin": 1, "collect": 4, "close": 4,
     "wait": 40, "linger": 6, "sit_out": 1,
     "cut": 4, "end": 4, "bad_line": 4, "error_event": 4, "again": 4, "blind": 2, "bookmark": 2,
     "compact": 4, "relist": 4, "sink": 3,
@@ -26,7 +26,7 @@ WEIGHTS = {
 FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
-    "other_binds", "linger", "sit_out", "relist", "strange", "collect",
+    "other_binds", "linger", "sit_out", "relist", "strange", "collect", "plugin",
 }  # fmt: skip
 _BEGINS = ("create", "schedule", "bind", "admit")
 _ENDS = ("delete", "finish", "force")

@@ -56,8 +56,8 @@ class PodTruth:
 
     by: the process of ours that bound it, "" for anybody else. claim: where its annotations put it
     when it got its node, None where they name no usable device. edited: the version that changed
-    them afterwards, 0 for none; unstamped: its assume time too. ended: its memory is free, by its
-    phase or because it is gone.
+    them afterwards, 0 for none; unstamped: its assume time too. runs: by its phase. ended: its
+    memory is free, by its phase or because it is gone.
     """
 
     uid: str
@@ -70,6 +70,7 @@ class PodTruth:
     edited: int = 0
     unstamped: bool = False
     terminating: bool = False
+    runs: bool = False
     ended: bool = False
     gone: bool = False
     assigned: bool = False
@@ -122,16 +123,22 @@ class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
-    node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
-    lead, as it sees it.
+    node, by its object and by the last ConfigMap that could be read. marked: nodes with a pod that
+    was marked. led: when it was last seen to lead, as it sees it.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, Cards] = field(default_factory=dict)
     closed: dict[str, frozenset[int]] = field(default_factory=dict)
+    marked: set[str] = field(default_factory=set)
     heard: dict[str, float] = field(default_factory=dict)
     led: float = -math.inf
     pages: dict[str, list[Json]] = field(default_factory=dict)
+
+    def marks(self, node: str) -> bool:
+        """Whether the node's plug-in marks pods, as it has been shown."""
+        cards = self.nodes.get(node)
+        return cards is not None and (cards.plugin == "own" or node in self.marked)
 
     def room(self, node: str, device: int) -> int:
         """Units the device has for pods, as it has been shown."""

@@ -5,7 +5,7 @@ not theirs. What they do goes straight into the API server; nobody asks them to 
 """
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpushare.localcluster.api.objects import with_metadata
 from gpushare.localcluster.api.resources import NODES, PODS, find
@@ -211,6 +211,15 @@ class Users:
             return self.put_node(name, self.shapes[name])
         healthy = healthy[: len(units)]
         return self.put_node(name, Cards(tuple(units), tuple(healthy), False, cards.plugin))
+
+    def exchange_plugin(self, chance: Chance) -> str:
+        """A device plug-in that marks no pods makes way for one that does, while pods run."""
+        blind = [name for name, cards in self.kubelets.cards.items() if cards.plugin == "blind"]
+        if not blind:
+            return ""
+        name = chance.pick(sorted(blind))
+        self.shapes[name] = replace(self.shapes[name], plugin="own")
+        return self.put_node(name, replace(self.kubelets.cards[name], plugin="own"))
 
     def put_node(self, name: str, cards: Cards) -> str:
         """Write the node as it is now."""

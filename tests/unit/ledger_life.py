@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpushare.core.decide import filter_nodes, place
-from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import NodeBooks, NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Pinned
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
@@ -29,6 +30,7 @@ class Life:
     """One ledger, told by one world."""
 
     def __init__(self, pairing: Pairing, shape: Sequence[int]) -> None:
+        self.pairing = pairing
         self.books = Ledger(pairing)
         self.world = World()
         self.reads: list[tuple[str, int, ObservedPod | None, float]] = []
@@ -78,6 +80,10 @@ class Life:
             self.world.change(uid, ended=True)
         elif runs and what == "serve":
             self.world.change(uid, assigned=True)
+        elif runs and what == "admit":
+            self.world.change(uid, started=1.0)
+        elif runs and what == "run":  # set up anew, a pod may be Pending again
+            self.world.change(uid, started=1.0, running=not pod.running)
         elif runs:
             self.world.change(uid, request=replace(pod.request, cpu=n % 6))
 
@@ -207,6 +213,11 @@ class Life:
                 assert free[device] <= max(spec.capacity[device] - held, 0), (name, device)
         uids = [entry.ref.uid for books in self.books.dump() for entry in books.entries]
         assert len(uids) == len(set(uids))
+        for books in self.books.dump():
+            row = view.row[books.spec.name]
+            if self.pairing is Pairing.ON or row in view.pinned:
+                pins = view.pinned.get(row, ())
+                assert sorted(pins, key=repr) == sorted(_pins(books), key=repr)
 
     def rest(self) -> None:
         """Everything is told: the books say what is true; with no pods left, all is free."""
@@ -245,6 +256,16 @@ class Life:
 
     def _post(self, n: int, which: Callable[[Post], bool]) -> Post | None:
         return _pick(n, [post for post in self.world.posts if which(post)])
+
+
+def _pins(books: NodeBooks) -> list[Pinned]:
+    """The pods that hold back their equals, as they stand in the books."""
+    return [
+        (entry.request.sizes, tuple(device for device, _ in entry.placement))
+        for entry in books.entries
+        if entry.placement is not None and not entry.running
+        if not (entry.assigned and entry.started)
+    ]
 
 
 def _pick(n: int, some: Sequence[_T]) -> _T | None:

@@ -10,7 +10,7 @@ where the annotations name no devices.
     node NAME UNITS.. [sick 0,1] [closed REASON] [marks]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
     unhealthy NAME [0,1]                 what the ConfigMap says
-    event POD SIZE pending | on PLACE [assigned] | ended       gone POD
+    event POD SIZE pending | on PLACE [assigned] [started] [runs] | ended      gone POD
     list POD SIZE on PLACE ; POD SIZE pending ; ..             the complete list
     assume POD SIZE on PLACE [at T]      landed, doubt, resume POD [at T]      forget POD
     overdue [at T]                       settle POD missing | unbound | recreated | on PLACE [at T]
@@ -98,7 +98,7 @@ class Script:
         self._ledger = Ledger(Pairing(how))
 
     def _pod(self, words: list[str]) -> ObservedPod:
-        """`POD [SIZE] pending`, `POD [SIZE] on PLACE [assigned]` or `POD [SIZE] ended`."""
+        """`POD [SIZE] pending`, `POD [SIZE] on PLACE [assigned] ..` or `POD [SIZE] ended`."""
         name, rest = words[0], words[1:]
         if rest[0][0].isdigit() or "=" in rest[0]:
             self._sizes[name] = _request(rest.pop(0))
@@ -113,6 +113,8 @@ class Script:
             node=node,
             placement=_shares(pod.request, devices) if devices else None,
             assigned="assigned" in rest,
+            started=float("started" in rest),
+            running="runs" in rest,
         )
 
     def _resume(self, uid: str, now: float) -> bool:

@@ -27,10 +27,20 @@ class Pod:
     assigned: bool = False
     ended: bool = False
     ours: bool = False
+    started: float = 0.0
+    running: bool = False
 
     def seen(self) -> ObservedPod:
         return ObservedPod(
-            self.ref, self.request, self.node, self.placement, self.assigned, self.ended, 1.0
+            self.ref,
+            self.request,
+            self.node,
+            self.placement,
+            self.assigned,
+            self.ended,
+            1.0,
+            self.started,
+            running=self.running,
         )
 
 

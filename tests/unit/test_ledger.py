@@ -145,16 +145,16 @@ def test_a_binding_in_doubt_is_not_sent_again_to_devices_that_another_leader_gav
 
 
 @pytest.mark.parametrize(
-    ("device", "assigned", "sent"), [(0, False, True), (1, False, False), (1, True, True)]
+    ("device", "running", "sent"), [(0, False, True), (1, False, False), (1, True, True)]
 )
 def test_a_binding_in_doubt_is_not_sent_again_where_its_equal_waits_on_another_device(
-    device: int, assigned: bool, sent: bool
+    device: int, running: bool, sent: bool
 ) -> None:
     ledger = Ledger(Pairing.ON)
     ledger.node_changed(node("gpu-a", 16, 16))
     ledger.assume(PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0)
     ledger.doubt("p", 1)
-    ledger.pod_changed(replace(_pod("q", Request(4, 1), device=device), assigned=assigned))
+    ledger.pod_changed(replace(_pod("q", Request(4, 1), device=device), running=running))
     with nullcontext() if sent else pytest.raises(InsufficientMemory, match="equal pod waits"):
         assert ledger.resume("p", "gpu-a", 2)
 

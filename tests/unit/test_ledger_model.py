@@ -49,7 +49,7 @@ class BooksAndWorld(RuleBasedStateMachine):
     def another_binds(self, n: int, name: str, told: bool) -> None:
         self.life.another_binds(n, name, told)
 
-    @rule(n=numbers, what=st.sampled_from(["delete", "end", "serve", "resize"]))
+    @rule(n=numbers, what=st.sampled_from(["delete", "end", "serve", "admit", "run", "resize"]))
     def change_a_pod(self, n: int, what: str) -> None:
         self.life.change_a_pod(n, what)
 
@@ -144,4 +144,4 @@ def _live(life: Life, chance: Random) -> None:
 
 
 _NODE_CHANGES = ["set", "remove", "list", "unhealthy"]
-_POD_CHANGES = ["delete", "delete", "end", "serve", "resize"]
+_POD_CHANGES = ["delete", "delete", "end", "serve", "admit", "run", "resize"]

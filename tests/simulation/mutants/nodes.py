@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.model import Request
+from gpushare.core.model import Entry, Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Tally
@@ -104,6 +104,16 @@ def pairs_without_init_containers(original: Any) -> Any:
         return original.fget(replace(self, inits=()))
 
     return property(sizes)
+
+
+@mutant("C9", "the original's plug-in never marks a pod of several containers", Entry, "pins")
+def waits_for_the_mark(original: Any) -> Any:
+    del original
+
+    def pins(self: Any) -> bool:
+        return self.placement is not None and not self.assigned
+
+    return property(pins)
 
 
 @mutant("C10", "the original counts regular containers alone", pods, "_peak")
