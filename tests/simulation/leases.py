@@ -11,12 +11,12 @@ from datetime import timedelta
 from gpushare.localcluster.api.resources import LEASES
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
-from tests.simulation.replica import NAMESPACE
+from tests.simulation.replica import LEASE_NAMES, NAMESPACE
 from tests.simulation.server import EPOCH, Server
 from tests.simulation.tasks import Tasks
 from tests.simulation.truth import Json
 
-_NAME = "kube-scheduler"
+_NAME = LEASE_NAMES["scheduler"]
 _DURATION = 15.0
 _RENEW = 2.0
 
@@ -93,6 +93,8 @@ class SchedulerLease:
         try:
             registry.revise(LEASES, NAMESPACE, _NAME, renewed)
         except StatusError:
+            # Somebody has deleted it: client-go makes it anew, and counts from 0 again.
+            acquired = True
             fresh: Json = {"metadata": {"name": _NAME, "namespace": NAMESPACE}, "spec": {}}
             registry.create(LEASES, NAMESPACE, renewed(fresh))
 

@@ -2,8 +2,15 @@
 
 import math
 
+from gpushare.extender.binder import BUDGET
+from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.objects import with_metadata
+from gpushare.localcluster.api.resources import LEASES
+from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.network import LEASE_FAULTS, Request
+from tests.simulation.replica import LEASE_NAMES, NAMESPACE
+from tests.simulation.truth import Json
 from tests.simulation.world import World
 
 
@@ -33,18 +40,54 @@ def sit_out(world: World, chance: Chance) -> str:
 
 
 def crash(world: World, chance: Chance) -> str:
-    """A process ends, and another starts in its place."""
+    """A process ends at once, and another starts in its place."""
     replica = chance.pick(world.replicas)
-    world.tasks.kill(replica)
-    world.network.drop(replica)
-    world.replicas.remove(replica)
+    world.take_away(replica)
     if replica.leading is None:
         # Nobody waits for what it sent: this is how to wire it only where nothing else binds.
         world.network.late = [
             late for late in world.network.late if late.request.client is not replica
         ]
-    world.start(replica.host)
-    return f"{replica.identity}, after which {world.replicas[-1].identity} starts"
+    return replica.identity
+
+
+def retire(world: World, chance: Chance) -> str:
+    """A process is told to end (SIGTERM); one that follows it starts before that, or after."""
+    staying = [replica for replica in world.replicas if replica.leading and not replica.ending]
+    if not staying:
+        # How to wire it where nobody leads knows no hand-over.
+        return ""
+    leading = [replica for replica in staying if replica.leads()]
+    replica = chance.pick(leading if leading and chance.below(2) else staying)
+    replica.end(chance.pick((BUDGET + 2.0, BUDGET + 2.0, 0.0)))
+    early = world.setting.shape.leadership == "lease" and bool(chance.below(2))
+    if early:
+        world.start(replica.host)
+    return f"{replica.identity}{', whose successor is there' if early else ''}"
+
+
+def meddle(world: World, chance: Chance) -> str:
+    """Somebody deletes the Lease, or writes into it what nobody who holds it would."""
+    how = world.setting.shape.leadership
+    if how == "off":
+        return ""
+    name = LEASE_NAMES[how]
+    what = chance.pick(("deleted", "annotated", "shortened"))
+
+    def change(held: Json) -> Json:
+        if what == "annotated":
+            return with_metadata(held, annotations={"at": str(world.tasks.now)})
+        return {**held, "spec": {**held["spec"], "leaseDurationSeconds": 1}}
+
+    registry = world.server.registry
+    try:
+        if what == "deleted":
+            registry.delete(LEASES, NAMESPACE, name, DeleteOptions())
+        else:
+            registry.revise(LEASES, NAMESPACE, name, change)
+    except StatusError:
+        return ""
+    return f"{name} {what}"
 
 
 def freeze(world: World, chance: Chance) -> str:

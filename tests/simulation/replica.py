@@ -5,6 +5,8 @@ else is the production code itself.
 """
 
 import logging
+import math
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -39,9 +41,12 @@ PATHS = {
     "pods": "/api/v1/pods",
     "configmaps": f"/api/v1/namespaces/{NAMESPACE}/configmaps",
 }
+LEASE_NAMES = {"lease": "gpushare-extender", "scheduler": "kube-scheduler"}
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
 _SETTLE_EVERY = 1.0
+_LOOK_EVERY = 0.1
+"""Seconds between two looks for the end of a thread."""
 _KEPT = 1 / 3
 """Of how many looks into crowded books a thread is kept waiting."""
 
@@ -137,14 +142,37 @@ class Faulty:
             raise SinkFault
 
 
+class _Joined(threading.Thread):
+    """A task where production code waits for the end of a thread it has started."""
+
+    def __init__(self, tasks: Tasks, task: Task) -> None:
+        super().__init__()
+        self._tasks, self._task = tasks, task
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return not self._task.ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end."""
+        end = self._tasks.now + (math.inf if timeout is None else timeout)
+        while self.is_alive() and self._tasks.now < end:
+            self._tasks.sleep(_LOOK_EVERY)
+
+
 class Replica:
-    """One process, from its start to its end. frozen: stopped by SIGSTOP."""
+    """One process, from its start to its end. frozen: stopped by SIGSTOP.
+
+    ending: it has been told to end, and answers only what it was asked before. ended: nothing is
+    left to do but to take it away.
+    """
 
     def __init__(  # noqa: PLR0917 -- each is of its own type
         self, identity: str, host: str, shape: Shape, tasks: Tasks, network: Network, skew: float
     ) -> None:
         self.identity, self.host = identity, host
-        self.frozen = False
+        self.frozen = self.ending = self.ended = False
+        self._calls: list[Task] = []
         self._tasks = tasks
         self._jitter = 0
         self._skew = skew
@@ -205,12 +233,20 @@ class Replica:
         for name, reflector in self.reflectors.items():
             self._tasks.spawn(self, name, reflector.run)
         if self.leading is not None:
-            self._tasks.spawn(self, "leading", self.leading.run)
+            task = self._tasks.spawn(self, "leading", self.leading.run)
+            self.leading._thread = _Joined(self._tasks, task)  # noqa: SLF001
         self._tasks.spawn(self, "settle", self._settle)
 
     def call(self, name: str, work: Callable[[], object]) -> Task:
         """Have a request worked on by a thread of its own."""
-        return self._tasks.spawn(self, name, work)
+        task = self._tasks.spawn(self, name, work)
+        self._calls = [*(call for call in self._calls if not call.ended), task]
+        return task
+
+    def end(self, drain: float) -> None:
+        """End as SIGTERM has it: what is under way has so many seconds, then the threads end."""
+        self.ending = True
+        self._tasks.spawn(self, "end", lambda: self._end(drain))
 
     def ready(self) -> bool:
         """Whether it answers, as it sees it."""
@@ -224,11 +260,10 @@ class Replica:
         if how == "off":
             return None
         machine: Elector | FollowScheduler
-        name = "kube-scheduler"
+        name = LEASE_NAMES[how]
         if how == "scheduler":
             machine = FollowScheduler(self.host, BUDGET)
         else:
-            name = "gpushare-extender"
             machine = Elector(NAMESPACE, name, self.identity, BUDGET)
         return Leading(
             api,
@@ -247,6 +282,14 @@ class Replica:
             self.gate.tick()
             self.binder.settle_overdue()
             self._tasks.sleep(_SETTLE_EVERY)
+
+    def _end(self, drain: float) -> None:
+        """The end of gpushare.extender.main."""
+        until = self._tasks.now + drain
+        while self._tasks.now < until and any(not call.ended for call in self._calls):
+            self._tasks.sleep(_LOOK_EVERY)
+        self.gate.stop(self.binder.settled)
+        self.ended = True
 
     def _wait_turn(self) -> None:
         """Let other threads run first, mostly not: different each time, the same in each run."""

@@ -74,6 +74,7 @@ def _wait(world: World) -> Replica:
     while True:
         world.settle()
         _run_pods(world)
+        world.replace_ended()
         world.judge()
         trouble = _trouble(world)
         if not trouble:
@@ -104,6 +105,8 @@ def _trouble(world: World) -> str:
     if any(stream.feed.behind() for stream in network.streams):
         return "watches are behind"
     for replica in world.replicas:
+        if replica.ending:
+            return f"{replica.identity} is ending"
         machines = replica.reflectors.values()
         if not all(machine.status.synced and machine.status.watching for machine in machines):
             return f"{replica.identity} does not follow"

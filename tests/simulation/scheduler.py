@@ -47,7 +47,7 @@ class Scheduler:
 
     def reach(self, chance: Chance) -> Replica | None:
         """The process a call gets to: one that is ready, mostly."""
-        awake = [replica for replica in self.replicas if not replica.frozen]
+        awake = [each for each in self.replicas if not (each.frozen or each.ending)]
         ready = [replica for replica in awake if replica.ready()]
         among = awake if chance.once_in(8) else ready
         return chance.pick(among) if among else None
@@ -98,7 +98,8 @@ class Scheduler:
         return self._bind(Placed(odd, node, replica), replica)
 
     def _by(self, chance: Chance, asked: Replica) -> Replica | None:
-        same = asked in self.replicas and not asked.frozen and not chance.once_in(6)
+        there = asked in self.replicas and not (asked.frozen or asked.ending)
+        same = there and not chance.once_in(6)
         return asked if same else self.reach(chance)
 
     def _seen(self, chance: Chance, pod: PodTruth) -> Record | None:

@@ -22,12 +22,17 @@ WEIGHTS = {
     "cut": 4, "end": 4, "bad_line": 4, "error_event": 4, "again": 4, "blind": 2, "bookmark": 2,
     "compact": 4, "relist": 4, "sink": 3,
     "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
+    "retire": 4, "meddle": 2,
 }  # fmt: skip
 FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
-    "other_binds", "linger", "sit_out", "relist", "strange", "collect", "plugin",
+    "other_binds", "linger", "sit_out", "relist", "strange", "collect",
+    "plugin", "retire", "meddle",
 }  # fmt: skip
+_LATER = ("plugin", "retire", "meddle")
+"""Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
+_FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")
 _ENDS = ("delete", "finish", "force")
 _STOPS = ("crash", "freeze", "pause")
@@ -60,7 +65,7 @@ class Setting:
             source.choice((500, 500, 2)),
         )
         replicas = 1 if leadership == "off" else source.choice((1, 2, 2))
-        factors = {name: source.choice((0, 0, 0, 1, 1, 3)) for name in sorted(FAULTS)}
+        factors = {name: source.choice(_FACTORS) for name in sorted(FAULTS.difference(_LATER))}
         weights = {name: weight * factors.get(name, 1) for name, weight in WEIGHTS.items()}
         small = source.choice((True, True, False))
         shape = replace(shape, slow=source.choice((0.0, 0.0, 0.0, 0.02, 0.3)))
@@ -74,6 +79,10 @@ class Setting:
             _scale(weights, ("fail_over",), source.choice((1, 4)))
         # Processes that nothing happens to come to know what those forget that start anew.
         _scale(weights, _STOPS, source.choice((1, 1, 1, 1, 1, 0)))
+        for name in _LATER:
+            _scale(weights, (name,), source.choice(_FACTORS))
+        if leadership == "lease":
+            replicas += source.choice((0, 0, 0, 1))
         return Setting(shape, replicas, small, Weighted(weights), 7 if ends == 1 else 12)
 
 

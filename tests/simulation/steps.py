@@ -46,6 +46,8 @@ HAPPENINGS: dict[str, Callable[[World, Chance], str]] = {
     "relist": calls.relist,
     "sink": calls.sink,
     "crash": processes.crash,
+    "retire": processes.retire,
+    "meddle": processes.meddle,
     "freeze": processes.freeze,
     "thaw": processes.thaw,
     "pause": processes.pause,

@@ -77,7 +77,21 @@ class World:
         """Let a moment pass, and judge. Raises Violation."""
         self.tasks.now += _STEP
         self.run_timers()
+        self.replace_ended()
         self.judge()
+
+    def replace_ended(self) -> None:
+        """Take away the processes that have come to their end by themselves."""
+        for replica in [replica for replica in self.replicas if replica.ended]:
+            self.take_away(replica)
+
+    def take_away(self, replica: Replica) -> None:
+        """A process is no more; another starts in its place, unless that one is there already."""
+        self.tasks.kill(replica)
+        self.network.drop(replica)
+        self.replicas.remove(replica)
+        if all(other.host != replica.host for other in self.replicas):
+            self.start(replica.host)
 
     def close(self) -> None:
         """End all tasks."""
