@@ -21,7 +21,7 @@ class Found:
 
 def hunt(mutant: Mutant, steps: int, seeds: int = SEEDS) -> Found:
     """How soon the mutant is found, by a story that keeps every promise without it."""
-    for seed in range(seeds):
+    for seed in range(mutant.first, seeds):
         story = of_seed(seed, steps)
         with mutant.at_large():
             told = tell(story)

@@ -22,6 +22,7 @@ from tests.simulation.tasks import Tasks
 from tests.simulation.truth import (
     ASSIGNED,
     ASSUMED,
+    DEV,
     IDX,
     POD,
     UNHEALTHY,
@@ -83,10 +84,15 @@ class Oracle:
         uid, node = body["metadata"].get("uid", ""), body["target"]["name"]
         annotations = body["metadata"]["annotations"]
         pod = self.pods.get(uid)
-        if pod is None or not annotations:
+        if pod is None:
             return
         self._may_bind(replica, request.sent)
+        if bool(annotations) != bool(pod.asked.devices):
+            raise Violation(f"S3 {uid} gets {annotations} for {pod.asked}")
+        if not annotations:
+            return
         shares = self._written(pod, annotations)
+        self._check_device(replica, node, annotations)
         stamp = int(annotations[ASSUMED])
         if (replica.identity, stamp) in self.stamps:
             raise Violation(f"S4 {uid} has the assume time {stamp} that another pod has")
@@ -176,6 +182,13 @@ class Oracle:
         if annotations[POD] != str(pod.asked.total) or annotations[ASSIGNED] != "false":
             raise Violation(f"S3 {pod.uid} gets {annotations} for {pod.asked}")
         return shares
+
+    def _check_device(self, replica: Replica, node: str, annotations: Json) -> None:
+        """The size of the first device, as plug-ins and the original's inspect want it."""
+        first = int(annotations[IDX].split(",")[0])
+        units = self.known[replica.identity].nodes[node].units
+        if first >= len(units) or annotations[DEV] != str(units[first]):
+            raise Violation(f"S4 device {first} of {node} has {units}, not {annotations[DEV]}")
 
     def _may_bind(self, replica: Replica, now: float) -> None:
         known = self.known[replica.identity]

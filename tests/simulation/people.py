@@ -89,6 +89,11 @@ def edit(world: World, chance: Chance) -> str:
     return world.users.edit(chance)
 
 
+def resize(world: World, chance: Chance) -> str:
+    """A user resizes the containers of a pod in place."""
+    return world.users.resize(chance)
+
+
 def other_binds(world: World, chance: Chance) -> str:
     """Another scheduler binds a pod."""
     return world.users.bind(chance)

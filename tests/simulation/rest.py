@@ -15,7 +15,7 @@ from tests.simulation.kubelets import NAMESPACE
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import Replica
 from tests.simulation.truth import Cards, PodTruth
-from tests.simulation.users import NODE_NAMES
+from tests.simulation.users import CPU, MEMORY, NODE_NAMES
 from tests.simulation.world import World
 
 _LONGEST = 120.0
@@ -137,7 +137,7 @@ def _check_books(world: World, replica: Replica) -> None:
                 raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
-    pending = {pod.uid for pod in world.users.waiting()} - forged
+    pending = {pod.uid for pod in world.users.waiting() if pod.asked.devices} - forged
     if waiting != pending:
         raise Violation(f"L1 {replica.identity} sees {waiting} wait, {pending} do")
 
@@ -147,6 +147,11 @@ def _check_node(world: World, replica: Replica, node: NodeBooks, cards: Cards) -
     healthy = tuple(ok and device not in closed for device, ok in enumerate(cards.healthy))
     if (node.spec.capacity, node.spec.healthy) != (cards.units, healthy):
         raise Violation(f"L1 {replica.identity} takes {node.spec} for {cards}")
+    pods = world.oracle.pods.values()
+    asked = sum(pod.cpu for pod in pods if pod.node == node.spec.name and not pod.ended)
+    left = (CPU - asked, (MEMORY - asked) << 20)
+    if (node.cpu_free, node.memory_free) != left:
+        raise Violation(f"L1 {replica.identity} has {left} for the host left on {node}")
 
 
 def _bind(world: World, pod: PodTruth) -> None:

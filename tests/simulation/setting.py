@@ -22,15 +22,15 @@ WEIGHTS = {
     "cut": 4, "end": 4, "bad_line": 4, "error_event": 4, "again": 4, "blind": 2, "bookmark": 2,
     "compact": 4, "relist": 4, "sink": 3,
     "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
-    "retire": 4, "meddle": 2,
+    "retire": 4, "meddle": 2, "resize": 4,
 }  # fmt: skip
 FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
     "other_binds", "linger", "sit_out", "relist", "strange", "collect",
-    "plugin", "retire", "meddle",
+    "plugin", "retire", "meddle", "resize",
 }  # fmt: skip
-_LATER = ("plugin", "retire", "meddle")
+_LATER = ("plugin", "retire", "meddle", "resize")
 """Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")

@@ -27,6 +27,7 @@ HAPPENINGS: dict[str, Callable[[World, Chance], str]] = {
     "delete": people.delete,
     "force": people.force,
     "edit": people.edit,
+    "resize": people.resize,
     "other_binds": people.other_binds,
     "node": people.node,
     "plugin": people.plugin,

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 RESOURCE, COUNT = "aliyun.com/gpu-mem", "aliyun.com/gpu-count"
-IDX, POD, ASSIGNED, ASSUMED = (
-    f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "POD", "ASSIGNED", "ASSUME_TIME")
+IDX, POD, DEV, ASSIGNED, ASSUMED = (
+    f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME")
 )
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 INVENTORY = "gpushare.io/devices"
@@ -57,7 +57,8 @@ class PodTruth:
     by: the process of ours that bound it, "" for anybody else. claim: where its annotations put it
     when it got its node, None where they name no usable device. edited: the version that changed
     them afterwards, 0 for none; unstamped: its assume time too. runs: by its phase. ended: its
-    memory is free, by its phase or because it is gone.
+    memory is free, by its phase or because it is gone. cpu: thousandths of a CPU it asks for, and
+    as many MiB of memory.
     """
 
     uid: str
@@ -75,6 +76,7 @@ class PodTruth:
     gone: bool = False
     assigned: bool = False
     forged: bool = False
+    cpu: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def claim_of(annotations: Mapping[str, str], asked: Asked) -> Shares | None:
 
     Whoever writes annotations in a story writes an allocation map that agrees, or none.
     """
+    if not asked.devices:
+        return None
     tokens = annotations.get(IDX, "").split(",")
     if not all(token.isascii() and token.isdigit() and len(token) < 10 for token in tokens):
         return None

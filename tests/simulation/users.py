@@ -7,6 +7,7 @@ not theirs. What they do goes straight into the API server; nobody asks them to 
 import json
 from dataclasses import dataclass, field, replace
 
+from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import with_metadata
 from gpushare.localcluster.api.resources import NODES, PODS, find
 from gpushare.localcluster.api.status import StatusError
@@ -32,6 +33,8 @@ from tests.simulation.truth import (
 )
 
 NODE_NAMES = ("n0", "n1", "n2")
+CPU, MEMORY = 8000, 65536
+"""Of every node: thousandths of a CPU, MiB."""
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
 _CONFIG_MAPS = find("", "v1", "configmaps")
 
@@ -70,18 +73,19 @@ class Users:
         free = [name for name in self.names if name not in taken]
         if not free:
             return ""
-        asked = self._asked(chance)
+        asked = Asked(0, 0, ()) if chance.once_in(12) else self._asked(chance)
         annotations = {COUNT: str(asked.devices)} if asked.devices > 1 else {}
         node = ""
         if forge:
             annotations |= self._forgery(chance, asked)
-            if chance.once_in(3):
+            if asked.devices and chance.once_in(3):
                 # No number of devices: the pod makes no sense, and holds all it asks for somewhere.
                 asked = Asked(asked.total, 1, asked.containers, asked.inits)
                 annotations[COUNT] = "x"
             node = chance.pick(("", *NODE_NAMES))
             self.kubelets.forged.add(node)
-        return self._create(chance.pick(free), asked, node, annotations)
+        name, cpu = chance.pick(free), chance.pick((0, 0, 100, 2000))
+        return self._create(name, asked, node, annotations, cpu)
 
     def bind(self, chance: Chance) -> str:
         """Another scheduler binds a pod, and knows nothing of devices."""
@@ -130,6 +134,20 @@ class Users:
             self.kubelets.forged.add(pod.node)
         return f"{pod.name} ({pod.uid}) {forged}"
 
+    def resize(self, chance: Chance) -> str:
+        """Resize what a pod on a node asks of the host, in place."""
+        pods = [pod for pod in self.alive() if pod.node and pod.cpu]
+        if not pods:
+            return ""
+        pod, cpu = chance.pick(pods), 100 * (1 + chance.below(30))
+
+        def change(body: Json) -> Json:
+            return {**body, "spec": _with_requests(body["spec"], cpu)}
+
+        record = self.server.store.update(PODS.table, NAMESPACE, pod.name, change)
+        pod.cpu = cpu * len(record.body["spec"]["containers"])
+        return f"{pod.name} ({pod.uid}) {cpu}m"
+
     def _asked(self, chance: Chance) -> Asked:
         units = 1 + chance.below(3 if self.small else 6)
         devices = 2 if chance.once_in(5) else 1
@@ -163,7 +181,9 @@ class Users:
             forged[ASSUMED] = chance.pick(("1", "99999999999999999999", "soon"))
         return forged
 
-    def _create(self, name: str, asked: Asked, node: str, annotations: dict[str, str]) -> str:
+    def _create(
+        self, name: str, asked: Asked, node: str, annotations: dict[str, str], cpu: int
+    ) -> str:
         def container(name: str, units: int, sidecar: bool = False) -> Json:
             limits = {"limits": {RESOURCE: str(units)}} if units else {}
             restarts = {"restartPolicy": "Always"} if sidecar else {}
@@ -177,11 +197,13 @@ class Users:
         spec["initContainers"] = [container(f"i{index}", *each) for index, each in inits]
         if node:
             spec["nodeName"] = node
+        spec = _with_requests(spec, cpu)
         body = {"metadata": {"name": name, "annotations": annotations}, "spec": spec}
         forged = IDX in annotations
         record = self.server.registry.create(PODS, NAMESPACE, body)
         uid = record.body["metadata"]["uid"]
-        self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=forged)
+        cpus = cpu * len(regular)
+        self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=forged, cpu=cpus)
         return f"{name} ({uid}) {asked} {annotations or ''} {node}"
 
     # -- nodes ----------------------------------------------------------------------------------
@@ -251,6 +273,8 @@ class Users:
         assert _CONFIG_MAPS is not None
         name = UNHEALTHY + chance.pick(NODE_NAMES)
         text = chance.pick(("", "0", "1", "0,1", "0,x", " 1 , -"))
+        if chance.once_in(4):
+            return self._open_devices(name)
         body: Json = {"metadata": {"name": name}, "data": {"gpus": text}}
         registry = self.server.registry
         try:
@@ -258,6 +282,14 @@ class Users:
         except StatusError:
             registry.create(_CONFIG_MAPS, OURS, body)
         return f"{name} {text!r}"
+
+    def _open_devices(self, name: str) -> str:
+        assert _CONFIG_MAPS is not None
+        try:
+            self.server.registry.delete(_CONFIG_MAPS, OURS, name, DeleteOptions())
+        except StatusError:
+            return ""
+        return f"{name} deleted"
 
     def _remove_node(self, name: str) -> str:
         self.server.store.delete(NODES.table, "", name)
@@ -279,6 +311,15 @@ def first_shapes(chance: Chance) -> dict[str, Cards]:
     return shapes
 
 
+def _with_requests(spec: Json, cpu: int) -> Json:
+    """The pod's spec with so much asked of the host by each container; 0: nothing."""
+    requests = {"requests": {"cpu": f"{cpu}m", "memory": f"{cpu}Mi"}} if cpu else {}
+    containers = [
+        {**each, "resources": {**each["resources"], **requests}} for each in spec["containers"]
+    ]
+    return {**spec, "containers": containers}
+
+
 def _as_advertised(cards: Cards) -> Cards:
     """What can be known of the devices: the original's plug-in tells a total and a count."""
     if cards.plugin != "aliyun" or not cards.units:
@@ -289,7 +330,7 @@ def _as_advertised(cards: Cards) -> Cards:
 
 def _node_body(cards: Cards) -> Json:
     total, count = str(sum(cards.units)), str(len(cards.units))
-    amounts = {"cpu": "8", "memory": "64Gi", RESOURCE: total, COUNT: count}
+    amounts = {"cpu": f"{CPU}m", "memory": f"{MEMORY}Mi", RESOURCE: total, COUNT: count}
     return {"status": {"capacity": amounts, "allocatable": amounts}}
 
 

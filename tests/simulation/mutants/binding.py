@@ -188,6 +188,16 @@ def stamps_by_the_second(original: Any) -> Any:
     return next_stamp
 
 
+@mutant("C13", "a pod is told the size of its node's first device, not of its own", Bind, "_assume")
+def tells_the_size_of_device_0(original: Any) -> Any:
+    def assume(self: Any, books: Any, *told: Any) -> Any:
+        allocation, _ = original(self, books, *told)
+        view = books.ledger.snapshot()
+        return allocation, int(view.capacity[view.row[self.node], 0])
+
+    return assume
+
+
 @mutant("E11", "HAMi #3030: binding an unknown pod drops what its uid holds", Bind, "start")
 def drops_what_a_stranger_names(original: Any) -> Any:
     def start(self: Any, now: float, leads_until: float) -> Any:

@@ -57,8 +57,8 @@ def does_not_list_anew(original: Any) -> Any:
 
 @mutant("D8", "begins to lead as soon as its scheduler does", FollowScheduler, "_see_ours")
 def follows_without_a_fence(original: Any) -> Any:
-    def see_ours(self: Any, lease: Any, others_expired: bool, now: float) -> None:
-        original(self, lease, others_expired, now)
+    def see_ours(self: Any, *seen: Any) -> None:
+        original(self, *seen)
         self._fence = -math.inf
 
     return see_ours

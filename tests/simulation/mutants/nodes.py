@@ -9,6 +9,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Tally
 from gpushare.errors import AnnotationError
 from gpushare.extender import sinks
+from gpushare.extender.sinks import UnhealthySink
 from gpushare.ledger import Ledger
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
@@ -86,6 +87,15 @@ def never_recovers(original: Any) -> Any:
         original(self, node, devices | self._unhealthy.get(node, frozenset()))
 
     return set_unhealthy
+
+
+@mutant("C7", "that the ConfigMap is gone opens no device", UnhealthySink, "apply")
+def stays_closed(original: Any) -> Any:
+    def apply(self: Any, event: Any) -> None:
+        if event.kind != "DELETED":
+            original(self, event)
+
+    return apply
 
 
 @mutant("C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "marks")

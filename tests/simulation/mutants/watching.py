@@ -1,5 +1,6 @@
 """Bugs in following: events that repeat, come late, get lost, or name somebody else's pod."""
 
+from dataclasses import replace
 from typing import Any
 
 from gpushare.core.snapshot import Snapshot
@@ -81,6 +82,27 @@ def frees_at_the_deletion_mark(original: Any) -> Any:
             original(self, pod)
 
     return observe
+
+
+@mutant("B5", "a pod without GPU keeps its CPU when it is gone", Ledger, "_forget")
+def keeps_the_host_of_the_gone(original: Any) -> Any:
+    def forget(self: Any, uid: str) -> None:
+        held = self._plain.pop(uid, None)
+        original(self, uid)
+        if held is not None:
+            self._plain[uid] = held
+
+    return forget
+
+
+@mutant("E7", "a resize in place is counted, and not remembered", Ledger, "_observe_again")
+def forgets_a_resize(original: Any) -> Any:
+    def observe_again(self: Any, entry: Any, pod: Any) -> None:
+        original(self, entry, pod)
+        now = self._entries[pod.ref.uid]
+        self._entries[pod.ref.uid] = replace(now, request=entry.request)
+
+    return observe_again
 
 
 @mutant("B10", "the original ends over a pod whose node is gone", Ledger, "_put")
