@@ -174,7 +174,7 @@ class Oracle:
         """Units by device as a Binding writes them, and as its pod has them then."""
         claim = claim_of(annotations, pod.asked)
         if claim is None or len(claim) != pod.asked.devices:
-            raise Violation(f"S4 {pod.uid} gets {annotations[IDX]!r} for {pod.asked}")
+            raise Violation(f"S4 {pod.uid} gets {annotations.get(IDX)!r} for {pod.asked}")
         grants, shares = granted(annotations), dict(claim)
         within = all(units <= shares.get(device, 0) for device, units in grants.items())
         if not within or sum(grants.values()) != sum(pod.asked.containers):
@@ -309,7 +309,7 @@ class Oracle:
         node = body["spec"].get("nodeName") or ""
         if node and not pod.node:
             pod.node, pod.bound, pod.claim = node, change.version, claim_of(annotations, pod.asked)
-            if pod.by:
+            if pod.by and pod.asked.devices:
                 self._written(pod, annotations)
 
     def check(self) -> None:

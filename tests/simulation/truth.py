@@ -116,7 +116,8 @@ def claim_of(annotations: Mapping[str, str], asked: Asked) -> Shares | None:
 def granted(annotations: Mapping[str, str]) -> dict[int, int]:
     """Units by device over all containers in the allocation map; empty where there is none."""
     sums: dict[int, int] = {}
-    for grant in json.loads(annotations.get(ALLOCATION, "{}")).values():
+    grants = json.loads(annotations.get(ALLOCATION, "{}"))
+    for grant in grants.values() if isinstance(grants, dict) else ():
         for device, units in grant.items():
             sums[int(device)] = sums.get(int(device), 0) + units
     return sums

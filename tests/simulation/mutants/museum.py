@@ -47,7 +47,13 @@ MUSEUM: list[Mutant] = []
 
 
 def mutant(
-    fault: str, where: str, home: Any, attribute: str, also: Sequence[Patch] = (), first: int = 0
+    fault: str,
+    where: str,
+    home: Any,
+    attribute: str,
+    also: Sequence[Patch] = (),
+    *,
+    first: int = 0,
 ) -> Callable[[Change], Change]:
     """Put a mutant on show, under the name of the function that is its first patch."""
 
