@@ -35,7 +35,8 @@ class Finding:
     """One difference; equal ones are the same difference seen again.
 
     what: one of the texts above. node: where it is in the books, else on the API server. pod: whom
-    it concerns, if not a node. detail: what differs. seen: the node as it was listed.
+    it concerns, if not a node. detail: what differs. seen: the node as it was listed; known: as the
+    books had it, None where they did not.
     """
 
     resource: str
@@ -44,6 +45,7 @@ class Finding:
     pod: PodRef | None = None
     detail: str = ""
     seen: NodeSpec | None = field(default=None, compare=False)
+    known: NodeSpec | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         """The finding in a sentence's end."""
@@ -59,10 +61,14 @@ A tuple of plain values costs the garbage collector nothing; there may be ten th
 
 
 class Suspects:
-    """Differences between books and lists, until it is known whether they were only a delay."""
+    """Differences between books and lists, until it is known whether they were only a delay.
+
+    A node that changes to and fro differs each time in the same way. So one counts as found again
+    only where the books had been told nothing of it: their spec is the very same object.
+    """
 
     def __init__(self) -> None:
-        self._suspects: frozenset[Finding] = frozenset()
+        self._suspects: Mapping[Finding, Finding] = {}
         self._listed_at = ""
         self._sure: frozenset[Finding] = frozenset()
 
@@ -72,14 +78,18 @@ class Suspects:
         shown: where the watch stood when the books were copied that were compared with this list;
         listed_at: where this list stands.
         """
-        again = frozenset(finding for finding in found if finding in self._suspects)
+        again = frozenset(finding for finding in found if self._suspected(finding))
         caught_up = _is_at(shown, self._listed_at)
         self._sure = again if caught_up else again & self._sure
         if caught_up or not again:
-            self._suspects, self._listed_at = frozenset(found), listed_at
+            self._suspects, self._listed_at = {each: each for each in found}, listed_at
         else:
-            self._suspects = again
+            self._suspects = {each: each for each in again}
         return self._sure
+
+    def _suspected(self, finding: Finding) -> bool:
+        before = self._suspects.get(finding)
+        return before is not None and before.known is finding.known
 
 
 @dataclass(slots=True)
@@ -160,7 +170,8 @@ def compare_nodes(
         ours, theirs = known.get(name, nothing), listed.get(name, nothing)
         if _devices(ours) != _devices(theirs):
             told = f"books {_told(ours)}, API server {_told(theirs)}"
-            yield Finding(resource, SHAPE, name, detail=told, seen=replace(theirs, name=name))
+            seen = replace(theirs, name=name)
+            yield Finding(resource, SHAPE, name, detail=told, seen=seen, known=known.get(name))
 
 
 def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
