@@ -126,7 +126,7 @@ class Auditor:
         }
 
     def audit(self) -> None:
-        """Look once. Raises ApiError where the API server does not list."""
+        """Look once. Raises ApiError where the API server does not list, WireError for no list."""
         if self._not_ready():
             self._open = {}
             self._nodes, self._pods = Suspects(), Suspects()
@@ -151,7 +151,7 @@ class Auditor:
             self._beat = self._clock()
             try:
                 self.audit()
-            except ApiError as error:
+            except (ApiError, WireError) as error:
                 log.warning(Line("audit not done", error=error))
             except Exception:
                 # The thread must go on: an audit that never runs again finds nothing.

@@ -35,7 +35,7 @@ class Lists(ScriptedApi):
         self.nodes: dict[str, Any] = {NODE: node_json(NODE, 32, 2), "cpu": node_json("cpu", 0)}
         self.pods: dict[str, Any] = {}
         self.version = 10
-        self.down = self.broken = False
+        self.down = self.broken = self.cut = False
         self.reads_left = 99
         """How often a pod can be read before it is gone."""
 
@@ -65,7 +65,8 @@ class Lists(ScriptedApi):
         meta = {"resourceVersion": str(self.version)}
         if start + 2 < len(held):
             meta["continue"] = str(start + 2)
-        return json.dumps({"metadata": meta, "items": held[start : start + 2]}).encode()
+        text = json.dumps({"metadata": meta, "items": held[start : start + 2]}).encode()
+        return text[:-1] if self.cut else text
 
 
 class Office:
@@ -410,9 +411,13 @@ def test_the_thread_goes_on_whatever_an_audit_meets(
     office.auditor.start()
     try:
         until(lambda: "audit not done" in caplog.text)
+        caplog.clear()
+        office.api.cut, office.api.down = True, False
+        until(lambda: "audit not done" in caplog.text)
+        assert "audit failed" not in caplog.text, "an answer cut off is no bug"
         office.api.broken = True
         until(lambda: "audit failed" in caplog.text)
-        office.api.broken = office.api.down = False
+        office.api.broken = office.api.cut = False
         until(lambda: office.auditor.state()["audits_total"] > 0)
         assert not office.auditor.stuck()
         office.api.now += 300
