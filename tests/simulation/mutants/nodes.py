@@ -98,7 +98,9 @@ def stays_closed(original: Any) -> Any:
     return apply
 
 
-@mutant("C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "marks")
+@mutant(
+    "C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "marks", first=430
+)
 def pairs_nobody(original: Any) -> Any:
     del original
 
