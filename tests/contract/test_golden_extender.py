@@ -125,7 +125,12 @@ class NoApi:
 
 
 def cluster(case: str) -> Any:
-    return json.loads((GOLDEN / case / "cluster.json").read_text())
+    """The recorded objects, in which pods that have a node run there: no kubelet had a hand."""
+    lists = json.loads((GOLDEN / case / "cluster.json").read_text())
+    for pod in lists["pods"]["items"]:
+        if pod["spec"].get("nodeName") and pod["status"].get("phase") == "Pending":
+            pod["status"]["phase"] = "Running"
+    return lists
 
 
 @pytest.fixture(params=CASES)
