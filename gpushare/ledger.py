@@ -475,8 +475,9 @@ class Ledger:
     def _set_spec(self, spec: NodeSpec) -> None:
         if spec.marks_assigned:
             self._pins.marks(spec.name)
-        if self._specs.get(spec.name) != spec:
-            self._specs[spec.name] = spec
+        # Also where they are equal: an audit knows by the object whether it was told again.
+        before, self._specs[spec.name] = self._specs.get(spec.name), spec
+        if before != spec:
             self._recount(spec.name)
 
     def _drop_node(self, name: str) -> None:

@@ -63,8 +63,9 @@ A tuple of plain values costs the garbage collector nothing; there may be ten th
 class Suspects:
     """Differences between books and lists, until it is known whether they were only a delay.
 
-    A node that changes to and fro differs each time in the same way. So one counts as found again
-    only where the books had been told nothing of it: their spec is the very same object.
+    A node that changes to and fro differs each time in the same way. So one that the books have
+    counts as found again only where they had been told nothing of it meanwhile, by watch or list:
+    their spec is the very same object.
     """
 
     def __init__(self) -> None:

@@ -141,9 +141,8 @@ def test_a_pod_that_is_on_its_way_out_holds_its_memory_until_it_is_gone(world: W
     node = objects.node(devices=2, units=16)
     # It goes when its kubelet says so, and there is none.
     leaving = objects.pod(16, terminationGracePeriodSeconds=600)
-    staying = objects.pod(9)
-    for pod in (leaving, staying):
-        objects.lands(pod, world.told)
+    assert objects.lands(leaving, world.told) == (node, {0: 16})
+    objects.lands(objects.pod(9), world.told)
     assert world.api.delete(objects.path(leaving)).status == 200
     assert "deletionTimestamp" in objects.get(leaving)["metadata"]
     waiting = objects.pod(7)

@@ -188,7 +188,7 @@ def stamps_by_the_second(original: Any) -> Any:
     return next_stamp
 
 
-@mutant("C13", "a pod is told the size of its node's first device, not of its own", Bind, "_assume")
+@mutant("C3", "a pod is told the size of its node's first device, not of its own", Bind, "_assume")
 def tells_the_size_of_device_0(original: Any) -> Any:
     def assume(self: Any, books: Any, *told: Any) -> Any:
         allocation, _ = original(self, books, *told)

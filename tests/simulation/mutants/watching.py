@@ -96,7 +96,7 @@ def keeps_the_host_of_the_gone(original: Any) -> Any:
     return forget
 
 
-@mutant("E7", "a resize in place is counted, and not remembered", Ledger, "_observe_again")
+@mutant("B12", "a resize in place is counted, and not remembered", Ledger, "_observe_again")
 def forgets_a_resize(original: Any) -> Any:
     def observe_again(self: Any, entry: Any, pod: Any) -> None:
         original(self, entry, pod)
@@ -206,7 +206,7 @@ def resumes_past_a_gap(original: Any) -> Any:
     return versions_gone
 
 
-@mutant("B16", "each try waits twice as long as the one before, without end", ListWatch, "_backoff")
+@mutant("B18", "each try waits twice as long as the one before, without end", ListWatch, "_backoff")
 def backs_off_for_minutes(original: Any) -> Any:
     del original
 
@@ -216,7 +216,7 @@ def backs_off_for_minutes(original: Any) -> Any:
     return backoff
 
 
-@mutant("B16", "minutes pass after every watch", ListWatch, "on_end")
+@mutant("B18", "minutes pass after every watch", ListWatch, "on_end")
 def rests_after_a_watch(original: Any) -> Any:
     def on_end(self: Any, now: float) -> None:
         original(self, now)

@@ -284,14 +284,17 @@ def test_a_node_that_has_more_than_the_books_say_is_told_and_stays(office: Offic
     assert office.free() == less
 
 
-def test_a_node_that_changes_to_and_fro_is_each_time_only_late(office: Office) -> None:
-    now, other = node_json(NODE, 32, 2), node_json(NODE, 24, 2)
+@pytest.mark.parametrize("units", [(24, 32), (32,)], ids=["a watch", "a list, too late"])
+def test_a_node_that_changes_to_and_fro_is_each_time_only_late(
+    office: Office, units: tuple[int, ...]
+) -> None:
+    office.api.nodes[NODE] = node_json(NODE, 24, 2)
     for _ in range(3):
-        # The list has what the watch shows next; by the next audit the node is as it was before.
-        office.api.nodes[NODE] = other
+        # What is listed is gone by the next audit, and comes again.
         office.audit()
-        for body in (other, now):
-            office.ledger.node_changed(node_spec(read_node(body), ALIYUN, "GiB"))
+        for each in units:
+            shown = read_node(node_json(NODE, each, 2))
+            office.ledger.node_changed(node_spec(shown, ALIYUN, "GiB"))
     assert office.told == []
     office.audit(2)
     assert office.found == ["other devices than the node has"], "told nothing, they differ"
