@@ -16,7 +16,6 @@ from typing import Any, cast
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.extender.auditor import Auditor
 from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
@@ -46,7 +45,6 @@ LEASE_NAMES = {"lease": "gpushare-extender", "scheduler": "kube-scheduler"}
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
 _SETTLE_EVERY = 1.0
-_AUDIT_EVERY = 4.0
 _LOOK_EVERY = 0.1
 """Seconds between two looks for the end of a thread."""
 _KEPT = 1 / 3
@@ -63,7 +61,6 @@ class Shape:
 
     slow: seconds it takes them to take over one object of a list. crowded: the most seconds that
     a thread which works on a request is kept waiting by others when it asks the books something.
-    audits: they audit their books, and must find them right.
     """
 
     pairing: Pairing
@@ -74,7 +71,6 @@ class Shape:
     page_limit: int
     slow: float = 0.0
     crowded: float = 0.0
-    audits: bool = False
 
 
 class _Books(Ledger):
@@ -231,7 +227,6 @@ class Replica:
             observe=lambda *_: None,
             patience=Patience(clock=tasks.clock, sleep=tasks.sleep) if shape.patient else None,
         )
-        self._auditor = self._audits(api, wake()) if shape.audits else None
 
     def start(self) -> None:
         """Start its threads."""
@@ -241,8 +236,6 @@ class Replica:
             task = self._tasks.spawn(self, "leading", self.leading.run)
             self.leading._thread = _Joined(self._tasks, task)  # noqa: SLF001
         self._tasks.spawn(self, "settle", self._settle)
-        if self._auditor is not None:
-            self._tasks.spawn(self, "audit", self._auditor._run)  # noqa: SLF001
 
     def call(self, name: str, work: Callable[[], object]) -> Task:
         """Have a request worked on by a thread of its own."""
@@ -282,20 +275,6 @@ class Replica:
             jitter=self._next_jitter,
             wake=wake,
         )
-
-    def _audits(self, api: SimApi, wake: Wake) -> Auditor:
-        auditor = Auditor(
-            api,
-            self.library,
-            "GiB",
-            not_ready=self.gate.not_ready,
-            shown=self.gate.shown,
-            tell=lambda *_: None,
-            clock=self._tasks.clock,
-            every=_AUDIT_EVERY,
-        )
-        auditor._stopping = wake  # noqa: SLF001 -- it waits for nothing else
-        return auditor
 
     def _settle(self) -> None:
         """The loop of gpushare.extender.main."""

@@ -83,7 +83,6 @@ class Setting:
             _scale(weights, (name,), source.choice(_FACTORS))
         if leadership == "lease":
             replicas += source.choice((0, 0, 0, 1))
-        shape = replace(shape, audits=source.choice((False, False, False, True)))
         return Setting(shape, replicas, small, Weighted(weights), 7 if ends == 1 else 12)
 
 

@@ -7,7 +7,6 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Tally
 from gpushare.errors import UnknownNode
 from gpushare.extender import gate, sinks
-from gpushare.extender.audit import Suspects
 from gpushare.extender.gate import Gate
 from gpushare.extender.sinks import PodSink
 from gpushare.kube.listwatch import ListWatch
@@ -223,13 +222,3 @@ def rests_after_a_watch(original: Any) -> Any:
         self._pause = max(self._pause, 200.0)
 
     return on_end
-
-
-@mutant("B12", "an audit takes what the watch shows late for a mistake", Suspects, "judge")
-def believes_every_list(original: Any) -> Any:
-    del original
-
-    def judge(self: Any, found: Any, *_: Any) -> Any:
-        return frozenset(found)
-
-    return judge
