@@ -24,16 +24,9 @@ from tests.unit.kube.scripted_server import (
     chunked,
     reply,
     reset,
-    scripted_server,
     send,
     write_kubeconfig,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted_server() as running:
-        yield running
 
 
 @pytest.fixture

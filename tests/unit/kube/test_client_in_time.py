@@ -15,15 +15,8 @@ from tests.unit.kube.scripted_server import (
     ScriptedServer,
     Seen,
     answer,
-    scripted_server,
     write_kubeconfig,
 )
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted_server() as running:
-        yield running
 
 
 @pytest.fixture

@@ -5,12 +5,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from gpushare.errors import ApiError
-from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.client import KubeClient
 from gpushare.kube.election import ElectionTiming, Elector
 from gpushare.kube.follow import FollowScheduler
 from gpushare.kube.leading import Leading
@@ -20,8 +19,6 @@ from tests.unit.kube.scripted_server import (
     Seen,
     answer,
     reset,
-    scripted_server,
-    write_kubeconfig,
 )
 
 PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -57,19 +54,6 @@ class LeaseServer:
         if seen.method == "GET":
             return self.store.get()
         return (self.store.create if seen.method == "POST" else self.store.update)(seen.body)
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted_server() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
-    made = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
-    yield made
-    made.close()
 
 
 @pytest.fixture

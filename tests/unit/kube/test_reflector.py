@@ -6,11 +6,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 
 import pytest
 
-from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.client import KubeClient
 from gpushare.kube.listwatch import NEVER, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from tests.unit.kube.json_codec import JsonCodec, JsonEvent, JsonPage, event, page
@@ -19,8 +18,6 @@ from tests.unit.kube.scripted_server import (
     Seen,
     answer,
     chunked,
-    scripted_server,
-    write_kubeconfig,
 )
 
 
@@ -80,19 +77,6 @@ class Collection:
         if not self.watch_ends:
             self._stopped.wait(20)
         return self.watch_ends
-
-
-@pytest.fixture
-def server() -> Iterator[ScriptedServer]:
-    with scripted_server() as running:
-        yield running
-
-
-@pytest.fixture
-def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
-    made = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
-    yield made
-    made.close()
 
 
 @pytest.fixture

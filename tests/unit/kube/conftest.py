@@ -1,0 +1,24 @@
+"""What the tests of the client, and of what goes through it, begin with."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gpushare.kube.client import KubeClient, connect
+from tests.unit.kube.scripted_server import ScriptedServer, scripted_server, write_kubeconfig
+
+
+@pytest.fixture
+def server() -> Iterator[ScriptedServer]:
+    """An API server that a test tells what to answer."""
+    with scripted_server() as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
+    """A client of it that needs no credentials."""
+    made = connect(write_kubeconfig(tmp_path / "c", server.url), pool_size=4, user_agent="t")
+    yield made
+    made.close()
