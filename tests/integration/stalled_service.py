@@ -1,9 +1,9 @@
 """A real gunicorn process with our worker class and a small app, for the tests of slow clients.
 
 Run as `python stalled_service.py JSON`: `bind` (port), and optionally `worker` ("gthread" for
-gunicorn's own; "absent" for one whose loop is away for half a second whenever it has given a thread
-the second of two requests), `threads`, `certfile`, `keyfile`, `connections`. Knows nothing of the
-extender.
+gunicorn's own; "patient" for one with long deadlines; "absent" for one whose loop is away for half
+a second whenever it has given a thread the second of two requests), `threads`, `certfile`,
+`keyfile`, `connections`. Knows nothing of the extender.
 """
 
 import json
@@ -34,10 +34,15 @@ class QuickWorker(BufferedThreadWorker):
     max_held = 2 << 20
 
 
-class AbsentWorker(QuickWorker):
-    """Its loop gets no CPU in the moment that matters to a client which sends without waiting."""
+class PatientWorker(QuickWorker):
+    """What it closes soon, it closes for another reason than its deadline."""
 
     request_deadline = 20.0
+
+
+class AbsentWorker(PatientWorker):
+    """Its loop gets no CPU in the moment that matters to a client which sends without waiting."""
+
     linger = 0.2
 
     def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
@@ -68,7 +73,12 @@ class Service(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        workers = {"gthread": ThreadWorker, "buffered": QuickWorker, "absent": AbsentWorker}
+        workers = {
+            "gthread": ThreadWorker,
+            "buffered": QuickWorker,
+            "patient": PatientWorker,
+            "absent": AbsentWorker,
+        }
         options = self.options
         self.cfg.set("bind", options["bind"])
         self.cfg.set("worker_class", workers[options.get("worker", "buffered")])
