@@ -5,7 +5,6 @@ for, and of those of one node only its own; a page at a time, so that a large cl
 memory here and no long request there.
 """
 
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -23,6 +22,7 @@ from gpushare.cli.facts import (
 from gpushare.cli.kubectl import Kubectl
 from gpushare.errors import ApiGone, SettingsError, WireError
 from gpushare.wire.annotations import Names
+from gpushare.wire.fields import NAME
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
@@ -31,7 +31,6 @@ PAGE = 5000
 """Objects a page: about 15 MB of pods. A page costs a kubectl call, so many small ones are slow."""
 
 _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
-_NODE_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -43,7 +42,7 @@ class Scope:
 
     def __post_init__(self) -> None:
         for name in self.nodes:
-            if _NODE_NAME.fullmatch(name) is None:
+            if NAME.fullmatch(name) is None:
                 raise SettingsError(f"{name[:80]!r} is not the name of a node")
 
     @property

@@ -6,7 +6,6 @@ spellings fall back to a slower one. Answers carry the exact keys, every key alw
 wrong with a body is a MessageError that names the field, never another exception.
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -19,12 +18,10 @@ from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
+from gpushare.wire.fields import NAME
 from gpushare.wire.objects import Metadata, Pod, decode_with
 
 _T = TypeVar("_T", bound=Struct)
-# DNS-1123 subdomains, as the API server wants the names of pods, nodes and namespaces.
-NAME_PATTERN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
-_NAME = re.compile(NAME_PATTERN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +209,7 @@ def _required(text: str | None, where: str) -> str:
 def _object_name(text: str | None, where: str) -> str:
     """The name of an object, fit for a path: a `/` or `..` in it would reach another object."""
     name = _required(text, where)
-    if _NAME.fullmatch(name) is None:
+    if NAME.fullmatch(name) is None:
         raise MessageError(f"{where}: {name[:80]!a} is no name of an object")
     return name
 

@@ -13,6 +13,11 @@ from gpushare.errors import SettingsError
 _T = TypeVar("_T")
 Fields = Mapping[str, object]
 
+NAME_PATTERN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
+"""DNS-1123 subdomains, as the API server wants the names of pods, nodes and namespaces."""
+
+NAME = re.compile(NAME_PATTERN)
+
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _DURATION = re.compile(f"(?:{_PART.pattern})+")

@@ -4,11 +4,10 @@ Knows profiles, back-offs, percentages and leader election as far as a file can 
 the extenders, and not what a plug-in makes of its arguments.
 """
 
-import re
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
+from gpushare.wire.fields import NAME, Fields, fields_of, flag, items, number, text
 from gpushare.wire.scheduler_dialects import (
     CLIENT_KEYS,
     COMPONENT_KEYS,
@@ -21,7 +20,6 @@ from gpushare.wire.scheduler_dialects import (
 
 DEFAULT_SCHEDULER = "default-scheduler"
 DEFAULT_LEASE = ("kube-system", "kube-scheduler")
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +85,7 @@ def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str
         for what, default in zip(("Namespace", "Name"), DEFAULT_LEASE, strict=True)
     )
     for what, found in (("Namespace", namespace), ("Name", name)):
-        if _NAME.fullmatch(found) is None:
+        if NAME.fullmatch(found) is None:
             raise SettingsError(f"{where}.resource{what}: {found[:80]!r} is no name")
     return (namespace, name) if elects else None
 

@@ -5,11 +5,10 @@ by which v1alpha1 and v1alpha2 name a Policy in a file or a ConfigMap. Reading t
 caller's business.
 """
 
-import re
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import Fields, fields_of, items, number, text
+from gpushare.wire.fields import NAME, Fields, fields_of, items, number, text
 from gpushare.wire.scheduler_dialects import POLICY_KEYS
 
 POLICY_KEY = "policy.cfg"
@@ -111,9 +110,6 @@ def _required(value: str, where: str) -> str:
 def _name(place: Fields, key: str, where: str) -> str:
     """A name that can go into a path of the API."""
     value = _required(text(place, key, where), f"{where}.{key}")
-    if _NAME.fullmatch(value) is None:
+    if NAME.fullmatch(value) is None:
         raise SettingsError(f"{where}.{key}: {value[:80]!r} is no Kubernetes name")
     return value
-
-
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?", re.ASCII)

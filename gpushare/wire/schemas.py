@@ -12,12 +12,13 @@ from typing import Any
 import msgspec
 
 from gpushare.wire import extender, preempt
+from gpushare.wire.fields import NAME_PATTERN
 
 Schema = dict[str, Any]
 
 _STRUCTS: Mapping[str, type[msgspec.Struct]] = {**extender.MESSAGES, **preempt.MESSAGES}
 _WORD: Schema = {"type": "string", "pattern": r"^\S+$"}
-_OBJECT_NAME: Schema = {"type": "string", "pattern": f"^{extender.NAME_PATTERN}$"}
+_OBJECT_NAME: Schema = {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
