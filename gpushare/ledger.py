@@ -340,6 +340,16 @@ class Ledger:
             names = sorted(self._specs) if node is None else [node]
         return tuple(books for books in map(self._books, names) if books is not None)
 
+    def _books(self, node: str) -> NodeBooks | None:
+        with self._lock:
+            if node not in self._specs or not self._specs[node].capacity:
+                return None
+            held = [self._entries.get(uid) for uid in self._on_node.get(node, ())]
+            spec, used = self._shape(node), self._tally.used(node)
+            cpu, memory = self._tally.host_free(node)
+        entries = sorted((entry for entry in held if entry is not None), key=_by_name)
+        return NodeBooks(spec, used, tuple(entries), cpu, memory)
+
     def counts(self) -> dict[str, int]:
         """How many nodes, pods by state, and alarms (by kind) there are.
 
@@ -634,16 +644,6 @@ class Ledger:
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
         self._must_pair(entry.ref.uid, entry.request, allocation)
         return spec.capacity[allocation.devices[0]]
-
-    def _books(self, node: str) -> NodeBooks | None:
-        with self._lock:
-            if node not in self._specs or not self._specs[node].capacity:
-                return None
-            held = [self._entries.get(uid) for uid in self._on_node.get(node, ())]
-            spec, used = self._shape(node), self._tally.used(node)
-            cpu, memory = self._tally.host_free(node)
-        entries = sorted((entry for entry in held if entry is not None), key=_by_name)
-        return NodeBooks(spec, used, tuple(entries), cpu, memory)
 
 
 def _unplaced(entry: Entry, specs: Mapping[str, NodeSpec]) -> bool:

@@ -67,8 +67,8 @@ class Pins:
         """Take a charge into account."""
         if entry.assigned:
             self.marks(entry.node)
-        if entry.pins and entry.placement is not None:
-            devices = tuple(device for device, _ in entry.placement)
+        if entry.pins:
+            devices = tuple(device for device, _ in entry.placement or ())
             pin = (entry.request.sizes, devices)
             self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin
 

@@ -2,8 +2,8 @@
 
 Pure arithmetic on the books of one node, for any request; knows nothing of the victims that
 kube-scheduler names (see victims.py). Plain numbers, not arrays: it asks about hundreds of sets of
-a few pods. Memory alone counts: that an equal pod waits for its device plug-in (see pairing.py) is
-over in a second or two, and nobody has to go for it.
+a few pods. Memory alone counts: where an equal pod waits for its device plug-in (see pairing.py) it
+helps nobody that another goes.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence

@@ -112,8 +112,7 @@ class Gate:
         if self._leading is None:
             return
         now = self._clock()
-        leads = self._leading.leads_until(now) > now
-        useless = leads and any(
+        useless = self._leads(now) and any(
             self._source(name, source, now)
             for name, source in self._sources.items()
             if not source.optional
@@ -166,14 +165,17 @@ class Gate:
     def _leadership(self, now: float) -> str:
         if self._leading is None:
             return ""
-        if self._leading.leads_until(now) <= now:
+        if not self._leads(now):
             return "another process leads, or nobody does yet"
         return (
             "pods are listed once more after a change of leader" if self._relist_wanted(now) else ""
         )
 
+    def _leads(self, now: float) -> bool:
+        return self._leading is None or self._leading.leads_until(now) > now
+
     def _relist_wanted(self, now: float) -> bool:
         """Whether the last list of pods may miss a write of the leader before us."""
-        if self._leading is None or self._leading.leads_until(now) <= now:
+        if self._leading is None or not self._leads(now):
             return False
         return self._sources["pods"].reflector.status.listed_at < self._leading.fenced_until()
