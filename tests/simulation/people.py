@@ -1,6 +1,9 @@
 """What schedulers, kubelets, users and nodes may do: each says what was done, "" for nothing."""
 
+from collections.abc import Sequence
+
 from tests.simulation.chance import Chance
+from tests.simulation.truth import PodTruth
 from tests.simulation.world import World
 
 
@@ -30,38 +33,30 @@ def strange(world: World, chance: Chance) -> str:
 
 def admit(world: World, chance: Chance) -> str:
     """A kubelet admits a pod, or refuses it."""
-    pods = world.kubelets.admissible()
-    if not pods:
-        return ""
-    pod = chance.pick(pods)
-    return f"{pod.uid} on {pod.node}: {world.kubelets.admit(pod)}"
+    pod = _some(world.kubelets.admissible(), chance)
+    return f"{pod.uid} on {pod.node}: {world.kubelets.admit(pod)}" if pod else ""
 
 
 def start(world: World, chance: Chance) -> str:
     """The containers of a pod start."""
-    pods = world.kubelets.starting()
-    if not pods:
-        return ""
-    pod = chance.pick(pods)
-    return f"{pod.uid}: {world.kubelets.start(pod)}"
+    pod = _some(world.kubelets.starting(), chance)
+    return f"{pod.uid}: {world.kubelets.start(pod)}" if pod else ""
 
 
 def stop(world: World, chance: Chance) -> str:
     """A kubelet stops a pod marked deleted."""
-    pods = world.kubelets.stoppable()
-    if not pods:
-        return ""
-    pod = chance.pick(pods)
-    return f"{pod.uid}: {world.kubelets.stop(pod)}"
+    pod = _some(world.kubelets.stoppable(), chance)
+    return f"{pod.uid}: {world.kubelets.stop(pod)}" if pod else ""
 
 
 def finish(world: World, chance: Chance) -> str:
     """A pod ends by itself."""
-    pods = world.kubelets.started()
-    if not pods:
-        return ""
-    pod = chance.pick(pods)
-    return f"{pod.uid}: {world.kubelets.finish(pod, chance.pick(('Succeeded', 'Failed')))}"
+    pod = _some(world.kubelets.started(), chance)
+    return (
+        f"{pod.uid}: {world.kubelets.finish(pod, chance.pick(('Succeeded', 'Failed')))}"
+        if pod
+        else ""
+    )
 
 
 def create(world: World, chance: Chance) -> str:
@@ -118,3 +113,8 @@ def collect(world: World, chance: Chance) -> str:
 def close(world: World, chance: Chance) -> str:
     """An operator closes devices."""
     return world.users.close_devices(chance)
+
+
+def _some(pods: Sequence[PodTruth], chance: Chance) -> PodTruth | None:
+    """One of the pods, if there are any."""
+    return chance.pick(pods) if pods else None
