@@ -234,16 +234,20 @@ class ListWatch(Generic[PageT, EventT]):
             self._fail("bad-list", now, relist=True)
             return None
         token = page.continue_token
-        # Only a broken server repeats a token or sends an empty page that is not the last.
-        endless = token and (token == self._token or not page.items)
-        if endless or not page.resource_version:
+        # Only a broken server repeats a token.
+        if (token and token == self._token) or not page.resource_version:
             self._fail("bad-list", now, relist=True)
             return None
         self._touch(now)
         self.decode_errors += len(page.bad)
         self._pages += (page,)
         self._token = token
-        return None if token else self._complete()
+        if not token:
+            return self._complete()
+        if not page.items:
+            # The API allows it (ListOptions.limit: all objects of the page were filtered out).
+            self._pause, self._pause_from = self.timing.pause, now
+        return None
 
     def on_taken(self, whole: Replace[PageT]) -> None:
         """The receiver holds the whole list now: long after its last page, if it is long."""

@@ -102,6 +102,22 @@ def test_a_watch_asks_for_bookmarks_and_outlasts_the_servers_end(
     assert asked(watch.query, "fieldSelector") == "x=y"
 
 
+def test_an_empty_page_that_is_not_the_last_is_gone_on_from_after_a_pause(
+    machine: Machine,
+) -> None:
+    """As the API allows where the selector leaves nothing of a page."""
+    machine.next(0.0, 0.5)
+    assert machine.on_page(page("7", token="t1"), 0.0) is None
+    pause = pause_of(machine, 0.0)
+    assert pause > 0
+    second = machine.next(pause, 0.5)
+    assert isinstance(second, List)
+    assert asked(second.query, "continue") == "t1"
+    whole = machine.on_page(page("7", "b"), pause)
+    assert whole is not None
+    assert [item for each in whole.pages for item in each.items] == ["b"]
+
+
 def test_410_between_pages_begins_the_list_again(machine: Machine) -> None:
     machine.next(0.0, 0.5)
     machine.on_page(page("7", "a", token="t1"), 0.0)
@@ -133,7 +149,6 @@ def test_a_page_that_fails_otherwise_is_asked_for_again(machine: Machine) -> Non
         b"[]",
         b"nonsense",
         page(""),
-        page("7", token="more"),
     ],
 )
 def test_a_page_that_is_none_is_not_delivered_and_asked_for_after_a_pause(
