@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpushare.core.model import Entry, NodeBooks
+from gpushare.core.model import Entry, NodeBooks, State
 from gpushare.errors import ApiError
 from gpushare.extender.binder import BUDGET
 from gpushare.localcluster.api.records import Change
@@ -279,10 +279,16 @@ class Oracle:
             known.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
 
     def sink_failed(self, replica: Replica) -> None:
-        """What was shown last was not taken: only what the books have counts as known."""
+        """What was shown last was not taken: only what the books have of it counts as known.
+
+        A charge that is still assumed is one that no list or watch has shown: of its pod they may
+        have a read.
+        """
         known = self.known[replica.identity]
-        for uid in [uid for uid in known.pods if replica.ledger.standing(uid) is None]:
-            del known.pods[uid]
+        for uid in list(known.pods):
+            entry = replica.ledger.standing(uid)
+            if entry is None or entry.state is State.ASSUMED:
+                del known.pods[uid]
         known.marked.clear()
 
     # -- after every step -----------------------------------------------------------------------
