@@ -138,7 +138,9 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         if 0 < members.sum() < len(set(snapshot.group[_there(snapshot)].tolist())):
             needs[members.tobytes()] = needs.get(members.tobytes(), 0.0) + share
     per_unit = np.zeros(groups)
-    per_unit[snapshot.group] = 1 / np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
+    # An empty row, which a removed node leaves, is of a group that others are in.
+    there = _there(snapshot)
+    per_unit[snapshot.group[there]] = 1 / snapshot.capacity[there].max(axis=1, initial=0)
     per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
     blocks = _block_classes(shares)
     accepted = np.array([_accepts(snapshot, cls) for cls, _ in blocks], dtype=np.int64)

@@ -125,6 +125,18 @@ def test_nodes_are_held_only_for_large_pods_that_nearly_all_nodes_will_do_for() 
     assert policy.hold(Cluster((*equal, *other)).snapshot()) == 0
 
 
+def test_a_node_that_has_gone_changes_no_judgement_of_those_that_stay() -> None:
+    scarce = PodClass(cpu=1000, units=8, devices=1, models=("A100",))
+    policy = ShadowPrice(workload_of({WHOLE: 4, scarce: 1}))
+    tally, request = Tally(), Request(4, 1)
+    tally.set_node(node("a", 16, cpu=8000), ())
+    tally.set_node(node("b", 16, cpu=8000, models=("T4",)), ())
+    before = Ranking(policy).judged(tally.snapshot({}), request).values.tolist()
+    tally.set_node(node("gone", 16, cpu=8000), ())
+    tally.remove_node("gone")
+    assert Ranking(policy).judged(tally.snapshot({}), request).values.tolist()[:2] == before
+
+
 @given(cluster=clusters(pins=False), request=requests(1))
 def test_binpack_takes_the_fullest_node_and_spread_the_emptiest(
     cluster: Cluster, request: Request
