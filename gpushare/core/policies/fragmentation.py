@@ -80,9 +80,11 @@ class Fragmentation:
         """int64 (K, D) or (K, 1): by how much fragmentation falls if the request is placed on each
         device of rows with so much free GPU (K, D) and CPU (K,).
 
-        One column where there is but one choice: no device, or several at once.
+        One column where there is but one choice: no device, or several at once. CPU may be too
+        little for the request: kube-scheduler hears of a pod that ended before we do.
         """
-        steps = self.cpus.searchsorted(cpu - BEFORE_AFTER * request.cpu, "right")
+        left = np.maximum(cpu - BEFORE_AFTER * request.cpu, 0)
+        steps = self.cpus.searchsorted(left, "right")
         lines = tables.base.take(rows) + steps
         if request.devices == 1:
             return self._fall_by_device(tables, lines, free, request.units)

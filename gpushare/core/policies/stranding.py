@@ -55,7 +55,10 @@ def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> F
 
 
 def index(gpu: Floats, cpu: Ints) -> Ints:
-    """int64: where in the flat table so much free GPU and CPU, both in milli, are."""
+    """int64: where in the flat table so much free GPU and CPU, both in milli, are.
+
+    Less CPU than none counts as none.
+    """
     line = np.minimum((gpu * (STEPS / 1000) + 0.5).astype(np.int64), STEPS * MOST_DEVICES)
-    place: Ints = line * (MOST_CORES + 1) + np.minimum(cpu // 1000, MOST_CORES)
+    place: Ints = line * (MOST_CORES + 1) + np.clip(cpu // 1000, 0, MOST_CORES)
     return place

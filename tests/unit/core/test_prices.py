@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.residues import step_of, worth
-from gpushare.core.policies.stranding import ETA, STEPS, stranded
+from gpushare.core.policies.stranding import ETA, STEPS, index, stranded
 from gpushare.core.workload import PodClass, workload_of
-from tests.unit.core.clusters import Cluster, clusters, requests
+from tests.unit.core.clusters import Cluster, clusters, node, requests
 
 classes = st.builds(
     PodClass,
@@ -57,11 +57,22 @@ def test_fragmentation_is_what_typical_pods_could_not_use(
         room, left = free[row].tolist(), int(cpu[row])
         assert lost[row] == _fragmentation(room, left, model, typical)
         for device, units in enumerate(room):
-            if units >= request.units and left >= request.cpu:
+            if units >= request.units:
                 after = room.copy()
                 after[device] -= request.units
-                then = _fragmentation(after, left - request.cpu, model, typical)
+                then = _fragmentation(after, max(left - request.cpu, 0), model, typical)
                 assert fall[row, device] == lost[row] - then
+
+
+def test_a_node_with_too_little_cpu_for_a_pod_has_none_left_after_it() -> None:
+    nodes = tuple(node(name, 8, models=(name,), cpu=3000, memory=2**34) for name in "AB")
+    view = Cluster(nodes).snapshot()
+    typical = ((PodClass(cpu=1000, units=2, devices=1), 1),)
+    measure = Fragmentation(typical)
+    fall = measure.fall(
+        measure.tables(view), np.arange(2), Request(4, 1, 4000), view.free, view.cpu_free
+    )
+    assert fall.tolist() == [[_lost([8], 3000, "", typical[0][0]) - 4]] * 2
 
 
 @given(
@@ -142,3 +153,10 @@ def test_what_is_stranded_is_the_mean_over_draws_until_cpu_ends(
     for gpu in (0, 1, 7, 13):
         for cores in (0, 1, 2, 5):
             assert table[gpu, cores] == pytest.approx(slow(gpu, cores) * 1000 / STEPS)
+
+
+def test_less_cpu_than_none_strands_what_none_does() -> None:
+    cores = np.array([-1, -40]) * 1000
+    for gpu in (0.0, 500.0, 16_000.0):
+        none = index(np.array([gpu]), np.array([0]))
+        assert index(np.full(2, gpu), cores).tolist() == [none[0]] * 2
