@@ -19,6 +19,7 @@ MAX_BODY = 16 * 1024 * 1024
 SPARE_THREADS = 16
 """Threads that binds leave to the other verbs: binds wait for the API server, the others do not."""
 
+_SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
 _METAVARS = {"listen": "HOST:PORT", "health_listen": "HOST:PORT"}
 
 
@@ -154,9 +155,11 @@ def _typed(setting: "Field[Any]", value: object, where: str) -> object:
     """The value as the setting's type; text is read as a flag's would be."""
     wanted: object = value
     if isinstance(value, str) and setting.type is bool:
-        wanted = {"true": True, "1": True, "false": False, "0": False}.get(value.lower(), value)
+        wanted = _SWITCH.get(value.lower(), value)
     elif isinstance(value, str) and setting.type is int and value.isascii() and value.isdigit():
         wanted = int(value)
+    elif isinstance(value, bool) and setting.metadata["choices"]:
+        wanted = "on" if value else "off"  # YAML takes these words for true and false
     if type(wanted) is not setting.type:
         raise SettingsError(f"{where}: {value!r} is not {getattr(setting.type, '__name__', '')}")
     if setting.metadata["choices"] and wanted not in setting.metadata["choices"]:

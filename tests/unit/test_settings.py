@@ -5,6 +5,7 @@ from dataclasses import fields
 from typing import Any
 
 import pytest
+import yaml
 
 from gpushare.errors import SettingsError
 from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
@@ -106,12 +107,22 @@ def test_help_tells_of_every_setting_and_its_default(capsys: pytest.CaptureFixtu
     assert "gpushare serve" in text
 
 
-@pytest.mark.parametrize("text", ["true", "TRUE", "1"])
+@pytest.mark.parametrize("text", ["true", "TRUE", "1", "on"])
 def test_a_switch_may_be_said_in_several_ways(text: str) -> None:
     assert read(environ={"GPUSHARE_INSECURE_LISTEN": text}).insecure_listen
     assert not read(
         "--no-insecure-listen", environ={"GPUSHARE_INSECURE_LISTEN": text}
     ).insecure_listen
+
+
+@pytest.mark.parametrize("key", ["pairing", "leadership", "events"])
+def test_on_and_off_may_be_said_in_a_file_and_in_the_environment(key: str) -> None:
+    off = False if key == "events" else "off"
+    assert getattr(read(file=yaml.safe_load(f"{key}: off")), key) == off
+    assert getattr(read(environ={f"GPUSHARE_{key.upper()}": "off"}), key) == off
+    if key != "leadership":
+        on = True if key == "events" else "on"
+        assert getattr(read(file=yaml.safe_load(f"{key}: on")), key) == on
 
 
 @pytest.mark.parametrize(
@@ -129,7 +140,7 @@ def test_a_switch_may_be_said_in_several_ways(text: str) -> None:
         ("policy", 7, "7 is not str"),
         ("policy", ["spread"], "['spread'] is not str"),
         ("pairing", "maybe", "'maybe' is none of auto, on, off"),
-        ("pairing", True, "True is not str"),
+        ("log-level", True, "True is none of debug, info, warning, error"),
         ("filter-answer", "", "'' is none of all, best"),
         ("leadership", "lease ", "is none of lease, scheduler, off"),
         ("log-level", "trace", "'trace' is none of debug, info, warning, error"),
