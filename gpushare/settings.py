@@ -75,6 +75,12 @@ class Settings:
     log_level: str = _setting("info", "what is logged", ("debug", "info", "warning", "error"))
     log_format: str = _setting("text", "how it is logged", ("text", "json"))
 
+    @property
+    def callers(self) -> frozenset[str]:
+        """Names of which a caller's certificate must have one; none: any signed one will do."""
+        names = self.tls_client_names
+        return frozenset(name.strip() for name in names.split(",")) if names else frozenset()
+
 
 def read_settings(
     argv: Sequence[str], environ: Mapping[str, str], read_file: Callable[[str], object], prog: str
@@ -184,6 +190,8 @@ def _check(settings: Settings) -> None:
         raise SettingsError("tls-cert, tls-key and tls-client-ca belong together (mutual TLS)")
     if settings.tls_client_names and not all(tls):
         raise SettingsError("tls-client-names needs tls-cert, tls-key and tls-client-ca")
+    if "" in settings.callers:
+        raise SettingsError(f"tls-client-names: {settings.tls_client_names!r} has an empty name")
     if not is_loopback(host) and not all(tls) and not settings.insecure_listen:
         raise SettingsError(
             f"listen: {settings.listen} can be reached from other machines, and whoever reaches it"

@@ -115,8 +115,7 @@ class Extender:
             covering=budgets.covering,
             patience=Patience(),
         )
-        names = frozenset(name for name in settings.tls_client_names.split(",") if name)
-        self.app = build_app(service, routes_of(entry), settings.body_limit, names)
+        self.app = build_app(service, routes_of(entry), settings.body_limit, settings.callers)
         # The one socket of ours that is there before the fork: a port in use is a wrong setting.
         self._health = _health_server(settings, self._live, self._gate, self._metrics)
         self._beat = self._warmed = time.monotonic()

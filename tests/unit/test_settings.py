@@ -218,6 +218,18 @@ def test_a_listener_others_can_reach_needs_mutual_tls_or_a_word(host: str) -> No
     assert read("--listen", listen, file=TLS).listen == listen
 
 
+def test_blanks_around_the_names_that_may_call_do_not_count() -> None:
+    assert read("--tls-client-names", " a, b c", file=TLS).callers == {"a", "b c"}
+    assert read(file=TLS).callers == frozenset()
+
+
+@pytest.mark.parametrize("names", [",", " ", "a,", "a,,b"])
+def test_an_empty_name_is_refused_since_without_names_any_signed_certificate_may_call(
+    names: str,
+) -> None:
+    assert "tls-client-names" in refused(lambda: read("--tls-client-names", names, file=TLS))
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
 def test_a_loopback_listener_needs_nothing(host: str) -> None:
     assert read("--listen", f"{host}:0").listen == f"{host}:0"
