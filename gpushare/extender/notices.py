@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from gpushare.core.model import PodRef, Shares
+from gpushare.core.snapshot import Snapshot
 from gpushare.extender.audit import Finding
 from gpushare.extender.books import Library
 from gpushare.extender.eventflow import NoFits
@@ -99,8 +100,8 @@ class Notices:
             resource = books.names.resource
             closed = books.ledger.closed_devices()
             before = self._closed.get(resource)
-            if ready and before is not None:
-                self._tell_devices(resource, before, closed)
+            if ready and before is not None and before != closed:
+                self._tell_devices(resource, before, closed, books.ledger.snapshot())
             if ready:
                 self._closed[resource] = closed
             else:
@@ -111,15 +112,22 @@ class Notices:
         resource: str,
         before: Mapping[str, frozenset[int]],
         now: Mapping[str, frozenset[int]],
+        view: Snapshot,
     ) -> None:
         for node in before.keys() | now.keys():
             was, is_now = before.get(node, frozenset()), now.get(node, frozenset())
             if new := is_now - was:
                 note = f"{resource}: nothing new is placed on {_devices(new)}"
                 self._records.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
-            if gone := was - is_now:
-                note = f"{resource}: {_devices(gone)} may be used again"
+            if opened := (was - is_now) & _open(view, node):
+                note = f"{resource}: {_devices(opened)} may be used again"
                 self._records.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+def _open(view: Snapshot, node: str) -> frozenset[int]:
+    """The devices of the node that may be given out; none where it has gone or is closed."""
+    row = view.row.get(node)
+    return frozenset(view.open[row].nonzero()[0].tolist()) if row is not None else frozenset()
 
 
 def _devices(devices: frozenset[int]) -> str:

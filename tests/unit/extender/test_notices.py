@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiError
 from gpushare.extender.notices import Notices
 from gpushare.ledger import Ledger
@@ -74,6 +74,23 @@ def test_devices_that_close_and_open_are_told_of_their_node() -> None:
         ("Node a", "GPUShareDeviceHealthy"),
     ]
     assert "device 0" in heard.events[0][2]
+
+
+@pytest.mark.parametrize("closed", [None, Reason.BROKEN_INVENTORY])
+def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
+    closed: Reason | None,
+) -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.shelves[0].ledger
+    notices = Notices(heard, library, "GiB")
+    ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
+    notices.tick(ready=True)
+    if closed is None:
+        ledger.node_gone("a")
+    else:
+        ledger.node_changed(make_node("a", closed=closed))
+    notices.tick(ready=True)
+    assert heard.events == []
 
 
 def test_who_does_not_lead_tells_nothing() -> None:
