@@ -7,7 +7,7 @@ A pod without GPU goes to the first node.
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import MILLI, PerLayout, ground, on_tightest, tightest
+from gpushare.core.policies.ground import PerLayout, ground, on_tightest, tightest
 from gpushare.core.snapshot import Floats, Rows, Snapshot, idle_devices
 from gpushare.core.workload import Workload
 
@@ -31,7 +31,7 @@ class Packing:
             # Of equally tight devices one is meant.
             chosen &= np.cumsum(chosen, axis=1) == 1
         opened = (chosen & untouched).sum(axis=1)
-        percent = np.floor(free * self._ground(snapshot).milli[rows][:, None] * 100 / MILLI)
+        percent = free * 100 // self._ground(snapshot).capacity[rows][:, None]
         room = np.where(chosen, percent, 0).sum(axis=1)
         whole_node = fresh == (snapshot.capacity[rows] > 0).sum(axis=1)
         value = np.select(
