@@ -53,6 +53,15 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     return Verdict(tuple(compress(names, fits.tolist())), failed, unknown)
 
 
+def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
+    """Whether a node has room for the request now, CPU and memory of the host included."""
+    rows = np.arange(len(snapshot.names))
+    room = _enough(feasible(snapshot, rows, request), request)
+    room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
+    room &= (snapshot.memory_capacity < 0) | (snapshot.memory_free >= request.memory)
+    return bool(room.any())
+
+
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
     """intp (len(names),): the row of each name, -1 where the books do not have it."""
     return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))

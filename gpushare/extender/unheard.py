@@ -1,14 +1,15 @@
 """How long pods have been waiting that nobody asks us about: the sign of a scheduler mis-wired.
 
 Pure: reads the books, time is an argument. kube-scheduler calls no extender for a pod that its own
-plug-ins find no node for, so a pod counts only while some node has room for it by our books.
+plug-ins find no node for, so a pod counts only while some node has room for it by our books, CPU
+and memory of the host included.
 """
 
 from collections.abc import Callable
 
-from gpushare.core.decide import filter_nodes
+from gpushare.core.decide import fits_somewhere
+from gpushare.core.model import Kind
 from gpushare.extender.books import Books, Library
-from gpushare.ledger import Waiting
 
 _SIZES = 64
 """Different requests tried at one scrape; a cluster asks for few."""
@@ -25,20 +26,15 @@ def pending_without_call(
 
 
 def _longest(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
-    fits: dict[tuple[int, int, frozenset[int]], bool] = {}
+    fits: dict[tuple[Kind, frozenset[int]], bool] = {}
     for pod in books.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
-        asked = (pod.request.units, pod.request.devices, pod.request.sizes)
+        asked = (pod.request.kind, pod.request.sizes)
         if asked not in fits:
             if len(fits) == _SIZES:
                 break
-            fits[asked] = _fits(books, pod)
+            fits[asked] = fits_somewhere(books.ledger.snapshot(), pod.request)
         if fits[asked]:
             return max(0.0, now - max(pod.created, since))
     return 0.0
-
-
-def _fits(books: Books, pod: Waiting) -> bool:
-    snapshot = books.ledger.snapshot()
-    return bool(filter_nodes(snapshot, tuple(snapshot.row), pod.request).fit)

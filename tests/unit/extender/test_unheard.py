@@ -1,5 +1,6 @@
 """How long pods wait that nobody asks us about."""
 
+import pytest
 from msgspec import Raw
 
 from gpushare.core.model import ObservedPod, PodRef, Request
@@ -40,6 +41,20 @@ def test_a_full_cluster_is_no_sign_of_wrong_wiring() -> None:
     books = library(("old", 4, 9_000.0))
     full = ObservedPod(PodRef("team", "x", "x"), Request(14, 1), "a", ((0, 14),))
     books.shelves[0].ledger.pod_changed(full)
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
+
+
+@pytest.mark.parametrize("asked", [Request(4, 1, cpu=3000), Request(4, 1, memory=2**31)])
+def test_a_pod_that_no_node_has_the_cpu_or_memory_for_is_no_sign_of_wrong_wiring(
+    asked: Request,
+) -> None:
+    books = library()
+    ledger = books.shelves[0].ledger
+    ledger.node_changed(make_node("a", 16, cpu=4000, memory=2**32))
+    ledger.pod_changed(ObservedPod(PodRef("team", "web", "web"), asked, created=9_000.0))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == 1000
+    held = Request(0, 0, cpu=2000, memory=2**32)
+    ledger.pod_changed(ObservedPod(PodRef("team", "x", "x"), held, "a"))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
 
 
