@@ -74,10 +74,9 @@ def load_policy(name: str, workload: Workload | None = None) -> Policy:
     """
     for entry in entry_points(group="gpushare.policies", name=name):
         try:
-            make = entry.load()
+            policy: Policy = entry.load()(workload or Workload())
         except Exception as error:  # another package's module may raise whatever it likes
             text = f"policy {name!r} cannot be loaded from {entry.value}: {error}"
             raise SettingsError(text) from error
-        policy: Policy = make(workload or Workload())
         return policy
     raise SettingsError(f"no policy is called {name!r}; there are: {', '.join(policy_names())}")

@@ -166,13 +166,16 @@ def test_policies_are_loaded_by_name_and_an_unknown_name_lists_the_known() -> No
         load_policy("tetris")
 
 
-def test_a_package_whose_policy_cannot_be_imported_is_named_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("text", ["", "def Tetris(workload):\n    raise KeyError('shape')\n"])
+def test_a_package_whose_policy_cannot_be_imported_or_made_is_named_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
+    module = f"tetris{len(text)}"
+    (tmp_path / f"{module}.py").write_text(text)
     info = tmp_path / "tetris-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: tetris\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[gpushare.policies]\ntetris = tetris.policy:Tetris\n")
+    (info / "entry_points.txt").write_text(f"[gpushare.policies]\ntetris = {module}:Tetris\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SettingsError, match=r"'tetris' cannot be loaded from tetris.policy:Tetris"):
+    with pytest.raises(SettingsError, match=rf"'tetris' cannot be loaded from {module}:Tetris"):
         load_policy("tetris")
