@@ -236,12 +236,17 @@ class Service:
         return seen, verdict
 
     def _tell_rejected(self, args: FilterArgs, verdict: Verdict, reasons: Counter[str]) -> None:
-        """Tell how many nodes do not take the pod for which reason; users, when none does."""
+        """Tell how many nodes do not take the pod for which reason; users, when none does.
+
+        Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
+        """
         if verdict.unknown:
             reasons[UNKNOWN_NODE] = len(verdict.unknown)
         if self._rejected is not None and reasons:
             self._rejected(reasons)
-        if self._notices is not None and reasons and not verdict.fit:
+        nominated = args.pod.status and args.pod.status.nominated_node_name
+        refused = reasons and not verdict.fit and [*args.names] != [nominated]
+        if self._notices is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
                 self._notices.no_fit(pod_ref(args.pod), reasons)
 

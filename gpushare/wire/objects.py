@@ -107,6 +107,7 @@ class PodStatus(Struct, gc=False, rename="camel"):
 
     phase: str | None = None
     start_time: str | None = None
+    nominated_node_name: str | None = None
 
 
 class Pod(Struct, gc=False):

@@ -50,6 +50,16 @@ def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(des
     assert desk.rejected["node not found"] == 3
 
 
+def test_a_pod_that_its_nominated_node_refuses_may_fit_elsewhere_and_is_no_news(desk: Desk) -> None:
+    pod = pod_json("web", 10)
+    pod["status"]["nominatedNodeName"] = "small"
+    desk.filter(pod, ["small"])
+    assert desk.filter(pod)["NodeNames"] == ["big"]
+    assert desk.heard.events == []
+    desk.filter(pod, ["small", "tiny"])
+    assert [event[1] for event in desk.heard.events] == ["GPUShareNoFit"]
+
+
 def test_a_pod_that_fits_somewhere_is_no_news(desk: Desk) -> None:
     desk.filter(pod_json("web", 10))
     assert desk.heard.events == []
