@@ -60,12 +60,16 @@ class _Known:
 
     def __init__(self, budgets: dict[Key, DisruptionBudget]) -> None:
         self.budgets = budgets
+        self._by_namespace: dict[str, list[DisruptionBudget]] = {}
+        for budget in budgets.values():
+            self._by_namespace.setdefault(budget.namespace, []).append(budget)
         self._by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
 
     def choosing(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
         found = self._by_labels.get((namespace, labels))
         if found is None:
-            found = tuple(b for b in self.budgets.values() if b.chooses(namespace, dict(labels)))
+            there = self._by_namespace.get(namespace, ())
+            found = tuple(b for b in there if b.chooses(namespace, dict(labels)))
             if len(self._by_labels) < _REMEMBERED:
                 self._by_labels[namespace, labels] = found
         return found

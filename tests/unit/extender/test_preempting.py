@@ -1,7 +1,9 @@
 """Preempt over true books: what pods and budgets the watches have shown decides who goes."""
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -17,6 +19,7 @@ from gpushare.extender.preempting import no_budgets, trim_candidates
 from gpushare.extender.sinks import PodSink
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.budgets import DisruptionBudget
 from gpushare.wire.objects import BUDGETS, PODS
 from gpushare.wire.pods import may_preempt, observe_pod, priority_of
 from tests.unit.core.clusters import node
@@ -200,3 +203,21 @@ def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(budgets: 
     assert covering(budgets, DB) == (Budget(1, frozenset("a")),)
     budgets.apply(BUDGETS.decode_event(event("DELETED", odd)))
     assert covering(budgets, DB) == ()
+
+
+def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(budgets: Budgets) -> None:
+    others = [budget(f"db-{index}", 1, app="db") for index in range(100)]
+    for index, other in enumerate(others):
+        other["metadata"]["namespace"] = f"team-{index}"
+    budgets.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db"), *others))], 0.0)
+    entries = filled(node("n1", 16), [DB, pod("b", 1, 0)]).dump("n1")[0].entries
+    looked = 0
+
+    def count(frame: FrameType, what: str, _: object) -> None:
+        nonlocal looked
+        looked += what == "call" and frame.f_code is DisruptionBudget.chooses.__code__
+
+    sys.setprofile(count)
+    budgets.covering(entries)
+    sys.setprofile(None)
+    assert looked <= len(entries)
