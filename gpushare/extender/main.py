@@ -9,6 +9,7 @@ import logging
 import math
 import os
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -200,19 +201,19 @@ def main(argv: Sequence[str]) -> int:
     try:
         settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
         settings, found = _wired(settings)
+        tls = _tls(settings)
         configure(settings.log_level, settings.log_format)
         extender = Extender(settings, found)
     except SettingsError as error:
         print(f"gpushare serve: {error}", file=sys.stderr)
         return 2
-    tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     Server(
         extender.app,
         listen=settings.listen,
         threads=settings.threads,
         drain=int(BUDGET) + 2,
         log_format=settings.log_format,
-        tls=tls if settings.tls_cert else None,
+        tls=tls,
         not_ready=extender.not_ready,
         start=extender.start,
         stop=extender.stop,
@@ -229,6 +230,27 @@ def _wired(settings: Settings) -> tuple[Settings, SchedulerFile]:
     for warning in found.warnings:
         print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
     return replace(settings, listen=settings.listen or found.listen), found
+
+
+def _tls(settings: Settings) -> tuple[str, str, str] | None:
+    """The certificate, the key and the callers' CA to listen with, tried; None without.
+
+    gunicorn reads them anew for each connection, so renewed ones count at once; what is wrong with
+    them would show only there, on every call. Raises SettingsError.
+    """
+    if not settings.tls_cert:
+        return None
+    certificate, key, authority = settings.tls_cert, settings.tls_key, settings.tls_client_ca
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    reading = f"tls-client-ca: {authority}"
+    try:
+        context.load_verify_locations(authority)
+        reading = f"tls-cert, tls-key: {certificate}, {key}"
+        # Without a password a key that needs one would have it asked for on the terminal.
+        context.load_cert_chain(certificate, key, password="")
+    except OSError as error:  # what OpenSSL says does not tell which file it is about
+        raise SettingsError(f"{reading}: {error}") from error
+    return certificate, key, authority
 
 
 def _connect(settings: Settings, pool_size: int) -> KubeClient:

@@ -1,16 +1,20 @@
 """The verbs of the real extender process, end to end over HTTP, on objects of a true API server."""
 
 import json
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from gpushare import __version__
+from gpushare.cli.main import main
 from gpushare.localcluster.client import ApiClient
 from tests.integration.cluster import COUNT, MARK, PODS, Json
 from tests.integration.conftest import World
 from tests.integration.verbs import bind_args, filter_args, never_over
+from tests.unit.kube.test_client_tls import make_certificate
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"
 
@@ -258,3 +262,29 @@ def test_version_probes_and_metrics_are_answered(world: World) -> None:
 def test_a_running_extender_is_alive(world: World) -> None:
     assert world.extender.probe("/livez").body == b"ok\n"
     assert world.extender.probe("/healthz").status == 200
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+@pytest.mark.parametrize(
+    ("wrong", "file"),
+    [
+        *((wrong, file) for wrong in ("tls-cert", "tls-key") for file in ("nowhere", "none")),
+        *(("tls-client-ca", file) for file in ("nowhere", "none")),
+        ("tls-cert", "other/ca.crt"),
+        ("tls-key", "other/key"),
+    ],
+)
+def test_certificates_to_listen_with_that_are_none_end_serve_with_2_and_one_line(
+    wrong: str, file: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make_certificate(tmp_path / "pki")
+    make_certificate(tmp_path / "other")
+    (tmp_path / "none").write_text("no certificate")
+    files = {"tls-cert": "pki/ca.crt", "tls-key": "pki/key", "tls-client-ca": "pki/ca.crt"}
+    files[wrong] = file
+    flags = [f"--{name}={tmp_path / path}" for name, path in files.items()]
+    assert main(["serve", "--leadership", "off", *flags]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith("gpushare serve: tls-")
+    assert str(tmp_path / file) in told
+    assert told.count("\n") == 1
