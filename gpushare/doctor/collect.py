@@ -24,6 +24,7 @@ from gpushare.doctor.facts import (
     NodeSeen,
     PodsSeen,
     Right,
+    SchedulerFile,
     Unread,
 )
 from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
@@ -111,10 +112,10 @@ class Collector:
         todo = f"let this account list configmaps in {self._namespace}"
         return _tried(read, "ConfigMaps", todo, "warn")
 
-    def rights(self) -> Mapping[Right, bool] | Unread:
+    def rights(self, scheduler: SchedulerFile | Unread | None) -> Mapping[Right, bool] | Unread:
         """Which of the rights that are asked about this account has."""
         return _tried(
-            lambda: {right: self._allowed(right) for right in asked(self._namespace)},
+            lambda: {right: self._allowed(right) for right in asked(self._namespace, scheduler)},
             "rights",
             "let this account create selfsubjectaccessreviews, as every account may by default",
         )

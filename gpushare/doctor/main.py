@@ -84,8 +84,8 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
     else:
         try:
             collector = Collector(client, names, given.unit, given.namespace)
-            facts = _collected(collector)
             scheduler = _scheduler(given.scheduler_config, collector)
+            facts = _collected(collector, scheduler)
         finally:
             client.close()
     extender = given.extender.rstrip("/")
@@ -105,7 +105,7 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
     return replace(facts, route=read_route(entry, extender)) if asks and entry else facts
 
 
-def _collected(collector: Collector) -> Facts:
+def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None) -> Facts:
     """What the API server tells; where it does not answer it is asked once."""
     api = collector.server()
     now = time.time()
@@ -117,7 +117,7 @@ def _collected(collector: Collector) -> Facts:
         collector.nodes(),
         collector.pods(now),
         collector.leases(),
-        collector.rights(),
+        collector.rights(scheduler),
         collector.closed(),
     )
 

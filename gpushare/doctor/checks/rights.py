@@ -6,22 +6,35 @@ Pure judgement over facts; the list is that of docs/protocol.md, "Rights".
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import LEASE, Facts, Right, Unread
+from gpushare.doctor.facts import LEASE, Facts, Right, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, some, warn
+from gpushare.wire.scheduler_component import DEFAULT_LEASE
 
 _LEASES = ("leases", "coordination.k8s.io")
 
 
-def needed(namespace: str) -> Sequence[Right]:
+def needed() -> Sequence[Right]:
     """Without these the extender does not work."""
     return (
         *(Right(verb, "nodes") for verb in ("list", "watch")),
         *(Right(verb, "pods") for verb in ("get", "list", "watch")),
         Right("create", "pods/binding"),
+    )
+
+
+def to_lead(namespace: str) -> Sequence[Right]:
+    """Needed beside them with --leadership lease."""
+    return (
         # A create carries no name in its path, so RBAC cannot tell it by one.
         Right("create", *_LEASES, namespace),
         *(Right(verb, *_LEASES, namespace, LEASE) for verb in ("get", "update")),
     )
+
+
+def to_follow(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
+    """Needed in their place with --leadership scheduler; none where kube-scheduler has no Lease."""
+    lease = scheduler.config.lease if isinstance(scheduler, SchedulerFile) else DEFAULT_LEASE
+    return () if lease is None else (Right("get", *_LEASES, *lease),)
 
 
 def useful(namespace: str) -> dict[Right, str]:
@@ -43,9 +56,10 @@ def to_spare() -> Sequence[Right]:
     return tuple(Right(verb, "pods") for verb in ("patch", "update"))
 
 
-def asked(namespace: str) -> Sequence[Right]:
+def asked(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
     """All rights to be asked about."""
-    return (*needed(namespace), *useful(namespace), *to_spare())
+    leading = (*to_lead(namespace), *to_follow(scheduler))
+    return (*needed(), *leading, *useful(namespace), *to_spare())
 
 
 def check_rights(facts: Facts) -> Iterator[Finding]:
@@ -54,7 +68,10 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
     if isinstance(rights, Unread):
         yield rights.finding("rights")
         return
-    lacking = [right for right in needed(facts.namespace) if not rights.get(right)]
+    lacking = [right for right in needed() if not rights.get(right)]
+    unled = [right for right in to_lead(facts.namespace) if not rights.get(right)]
+    if not any(rights.get(right) for right in to_follow(facts.scheduler)):
+        lacking += unled
     if lacking and facts.own_account:
         yield fail(
             "rights",
@@ -69,7 +86,8 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
         )
     elif facts.own_account:
-        yield ok("rights", "the extender's account may do all that is needed")
+        only = " with --leadership scheduler" if unled else ""
+        yield ok("rights", f"the extender's account may do all that is needed{only}")
     else:
         yield ok("rights", "the account used here may do all the extender needs (not its own)")
     if facts.own_account:

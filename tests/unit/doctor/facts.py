@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import __version__
-from gpushare.doctor.checks.rights import needed, useful
+from gpushare.doctor.checks.rights import needed, to_lead, useful
 from gpushare.doctor.facts import (
     ApiServer,
     ClosedSeen,
@@ -24,7 +24,7 @@ from gpushare.wire.scheduler_config import decode_scheduler_config
 
 NOW = 1_800_000_000.0
 MEM, COUNT = ALIYUN.resource, ALIYUN.count
-RIGHTS = dict.fromkeys((*needed("kube-system"), *useful("kube-system")), True)
+RIGHTS = dict.fromkeys((*needed(), *to_lead("kube-system"), *useful("kube-system")), True)
 V1 = "kubescheduler.config.k8s.io/v1"
 
 

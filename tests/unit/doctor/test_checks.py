@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.doctor.checks.rights import to_spare, useful
+from gpushare.doctor.checks.rights import to_lead, to_spare, useful
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
 from gpushare.doctor.facts import ApiServer, Certificate, PodsSeen, Right, Unread
 from gpushare.doctor.report import failed, judge
@@ -54,6 +54,16 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def without(*lacking: Right) -> dict[str, Any]:
     return {"rights": {right: right not in lacking for right in RIGHTS}}
+
+
+def election(**fields: object) -> dict[str, object]:
+    return {"leaderElection": fields}
+
+
+def following(name: str = "kube-scheduler", **changes: Any) -> dict[str, Any]:
+    """The rights of the static pods: no Lease of their own, only a look at kube-scheduler's."""
+    lease = Right("get", "leases", "coordination.k8s.io", "kube-system", name)
+    return {"rights": without(*to_lead("kube-system"))["rights"] | {lease: True}, **changes}
 
 
 CREATE = Right("create", "pods/binding")
@@ -171,6 +181,26 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("rights", "fail", "may not create pods/binding", without(CREATE)),
     ("rights", "warn", "account used here", without(CREATE) | {"own_account": False}),
     ("rights", "ok", "not its own", {"own_account": False}),
+    ("rights", "fail", "create leases.coordination.k8s.io", without(*to_lead("kube-system"))),
+    ("rights", "ok", "needed with --leadership scheduler", following()),
+    (
+        "rights",
+        "fail",
+        "create leases.coordination.k8s.io",
+        following(scheduler=config(top=election(resourceName="mine"))),
+    ),
+    (
+        "rights",
+        "ok",
+        "needed with --leadership scheduler",
+        following("mine", scheduler=config(top=election(resourceName="mine"))),
+    ),
+    (
+        "rights",
+        "fail",
+        "create leases.coordination.k8s.io",
+        following(scheduler=config(top=election(leaderElect=False))),
+    ),
     ("rights", "fail", "cannot be read", {"rights": Unread("rights cannot be read", "do")}),
     (
         "rights-useful",

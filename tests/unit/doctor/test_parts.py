@@ -145,7 +145,7 @@ def test_many_names_are_cut_short() -> None:
 
 
 def test_every_right_of_the_documents_is_asked_about() -> None:
-    inquired = {(right.verb, right.resource) for right in asked("kube-system")}
+    inquired = {(right.verb, right.resource) for right in asked("kube-system", None)}
     # One file in many needs that one; a ConfigMap that cannot be read is found by reading it.
     inquired.add(("get", "configmaps"))
     for cells in rows("Rights")[2:]:
