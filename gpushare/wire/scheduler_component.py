@@ -56,11 +56,19 @@ def read_component(dialect: Strict, document: Fields, short: str) -> Component:
         if short == "v1alpha1"
         else _scheduler_names(dialect, top)
     )
-    return Component(_percentage(top, ""), names, float(initial), float(longest), lease)
+    return Component(_least_percentage(top), names, float(initial), float(longest), lease)
 
 
-def _percentage(fields: Fields, where: str) -> int:
-    percentage = number(fields, "percentageOfNodesToScore", where)
+def _least_percentage(top: Fields) -> int:
+    """That of the profile that looks at the fewest nodes; its own goes before the file's."""
+    general = _percentage(top, "")
+    named = [(f"profiles[{index}]", item) for index, item in enumerate(items(top, "profiles"))]
+    own = (_percentage(fields_of(item, where), where, general) for where, item in named)
+    return min(own, default=general)
+
+
+def _percentage(fields: Fields, where: str, default: int = 0) -> int:
+    percentage = number(fields, "percentageOfNodesToScore", where, default)
     if not 0 <= percentage <= 100:
         path = f"{where}.percentageOfNodesToScore" if where else "percentageOfNodesToScore"
         raise SettingsError(f"{path}: must be from 0 to 100")
@@ -98,7 +106,6 @@ def _scheduler_names(dialect: Strict, top: Fields) -> tuple[str, ...]:
     for index, item in enumerate(profiles):
         where = f"profiles[{index}]"
         profile = dialect.fields(item, PROFILE_KEYS, where)
-        _percentage(profile, where)
         names.append(text(profile, "schedulerName", where, default))
         sorts.add(_queue_sort(profile, f"{where}.plugins"))
         if not names[-1]:

@@ -57,9 +57,10 @@ class ExtenderConfig:
 class SchedulerConfig:
     """What the file says.
 
-    percentage_of_nodes_to_score: 0 means adaptive. scheduler_names: one for each profile. Backoffs
-    in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of the Lease
-    that the leader holds; None where kube-scheduler elects none.
+    percentage_of_nodes_to_score: 0 means adaptive; of several profiles the least counts.
+    scheduler_names: one for each profile. Backoffs in seconds. warnings: legal, but hardly meant;
+    for a log. lease: (namespace, name) of the Lease that the leader holds; None where
+    kube-scheduler elects none.
     """
 
     api_version: str

@@ -14,8 +14,8 @@ from gpushare.wire.scheduler_entry import our_entry
 BIND_BUDGET = 4.0
 """Seconds that one bind may take the extender."""
 
-_SAMPLED_FROM = 100
-"""Nodes below which kube-scheduler looks at all of them whatever the percentage is."""
+_SAMPLED_ABOVE = 100
+"""Nodes up to which kube-scheduler looks at all of them whatever the percentage is."""
 _OURS = 140
 """All in-tree scores together are 1400 at most; a point of ours is 10 x weight."""
 
@@ -176,11 +176,11 @@ def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...] | Unread) -> Fi
     shown = f"percentageOfNodesToScore is {percentage or 'not set'}"
     if percentage == 100:
         return ok(name, "percentageOfNodesToScore is 100: all nodes are looked at")
-    if not isinstance(nodes, Unread) and len(nodes) >= _SAMPLED_FROM:
+    if not isinstance(nodes, Unread) and len(nodes) > _SAMPLED_ABOVE:
         return warn(
             name,
             f"{shown} with {len(nodes)} nodes: the extender is shown a sample, and where that"
             " has no room the pod waits although another node has some",
-            "set percentageOfNodesToScore: 100",
+            "set percentageOfNodesToScore: 100, in profiles too where they have one of their own",
         )
-    return ok(name, f"{shown}: of less than {_SAMPLED_FROM} nodes all are looked at")
+    return ok(name, f"{shown}: of up to {_SAMPLED_ABOVE} nodes all are looked at")

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.doctor.checks.rights import to_lead, to_spare, useful
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
-from gpushare.doctor.facts import ApiServer, Certificate, PodsSeen, Right, Unread
+from gpushare.doctor.facts import ApiServer, Certificate, NodeSeen, PodsSeen, Right, Unread
 from gpushare.doctor.report import failed, judge
 from gpushare.extender.binder import BUDGET
 from tests.unit.doctor.facts import (
@@ -54,6 +54,20 @@ def entry(**changes: Any) -> dict[str, Any]:
 
 def without(*lacking: Right) -> dict[str, Any]:
     return {"rights": {right: right not in lacking for right in RIGHTS}}
+
+
+def many(nodes: int) -> tuple[NodeSeen, ...]:
+    return tuple(node(name=f"n{number}") for number in range(nodes))
+
+
+def profiles(*percentages: int | None) -> dict[str, object]:
+    """Profiles of a scheduler's file, each with a percentage of its own unless that is None."""
+    return {
+        "profiles": [
+            {"schedulerName": f"s{index}", "percentageOfNodesToScore": own}
+            for index, own in enumerate(percentages)
+        ]
+    }
 
 
 def election(**fields: object) -> dict[str, object]:
@@ -107,11 +121,30 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "node-sample",
         "warn",
-        "not set with 100 nodes",
+        "not set with 101 nodes",
+        {"scheduler": config(top={"percentageOfNodesToScore": 0}), "nodes": many(101)},
+    ),
+    (
+        "node-sample",
+        "warn",
+        "is 30 with 101 nodes",
+        {"scheduler": config(top=profiles(30, None)), "nodes": many(101)},
+    ),
+    ("node-sample", "warn", "not set", {"scheduler": config(top=profiles(0)), "nodes": many(101)}),
+    (
+        "node-sample",
+        "ok",
+        "is 100: all",
         {
-            "scheduler": config(top={"percentageOfNodesToScore": 0}),
-            "nodes": tuple(node(name=f"n{number}") for number in range(100)),
+            "scheduler": config(top={"percentageOfNodesToScore": 0, **profiles(100, 100)}),
+            "nodes": many(101),
         },
+    ),
+    (
+        "node-sample",
+        "ok",
+        "of up to 100 nodes all",
+        {"scheduler": config(top={"percentageOfNodesToScore": 50}), "nodes": many(100)},
     ),
     ("node-sample", "ok", "all are", {"scheduler": config(top={"percentageOfNodesToScore": 50})}),
     ("node-sample", "skip", "Policy", {"scheduler": policy()}),
