@@ -13,6 +13,7 @@ from gpushare.localcluster.api.faults import status
 from tests.integration.cluster import LEASES, MAPS, MEM, NODES, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
 from tests.integration.process import Extender, free_port
+from tests.integration.verbs import poll
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -115,6 +116,28 @@ def test_it_reads_and_asks_for_rights_and_does_nothing_else(
     calls = set(cluster.server.requests)
     assert {path for method, path in calls if method != "GET"} == {REVIEWS}
     assert {method for method, _ in calls} == {"GET", "POST"}
+
+
+def test_an_extender_that_does_not_lead_is_not_ill(
+    cluster: Cluster,
+    start_extender: StartExtender,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster.node()
+    extender = start_extender(leadership="lease")
+
+    def waits_to_lead() -> bool:
+        lines = extender.probe("/readyz?verbose").body.decode().splitlines()
+        return [line for line in lines if line.startswith("[-]")] == [
+            "[-]leadership another process leads, or nobody does yet"
+        ]
+
+    poll(waits_to_lead, lambda: extender.log)
+    code, findings, document = Doctor(tmp_path, cluster, extender, capsys).run()
+    assert (code, findings["extender"]["level"]) == (0, "warn"), document
+    assert "does not lead" in findings["extender"]["what"]
+    assert findings["filter-calls"]["level"] == "skip"
 
 
 def no_gpus(doctor: Doctor) -> None:

@@ -49,15 +49,30 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
 def _alive(seen: ExtenderSeen) -> Finding:
     if seen.live != _OK:
         return fail("extender", f"/livez says {seen.live}", "restart it, and keep its log")
+    if _stands_by(seen):
+        return warn(
+            "extender",
+            "does not lead, and is well otherwise",
+            "ask the one that leads; if none of them does, look into their logs",
+        )
     if seen.ready != _OK:
-        lines = [line[3:] for line in seen.ready_text.splitlines() if line.startswith("[-]")]
-        said = "; ".join(lines) or f"/readyz says {seen.ready}"
+        said = "; ".join(_failing(seen)) or f"/readyz says {seen.ready}"
         return fail(
             "extender",
             f"is not ready: {said}",
-            "look into its log; missing rights and another leader are the usual reasons",
+            "look into its log; missing rights are the usual reason",
         )
     return ok("extender", "alive and ready")
+
+
+def _failing(seen: ExtenderSeen) -> list[str]:
+    return [line[3:] for line in seen.ready_text.splitlines() if line.startswith("[-]")]
+
+
+def _stands_by(seen: ExtenderSeen) -> bool:
+    """Whether it is not ready because another leads: of several, all but one are so."""
+    failing = _failing(seen)
+    return bool(failing) and all(line.startswith("leadership ") for line in failing)
 
 
 def _version(seen: ExtenderSeen) -> Finding:
@@ -80,6 +95,8 @@ def _version(seen: ExtenderSeen) -> Finding:
 
 def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
     name = "filter-calls"
+    if _stands_by(seen):
+        return skip(name, "nobody needs to call one that does not lead", "ask the one that leads")
     waiting = total(seen.samples, "gpushare_pending_without_call_seconds") or 0.0
     todo = (
         "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"

@@ -43,6 +43,13 @@ def samples(**changes: float) -> dict[str, Any]:
     return {"extender": extender(samples=kept | changes)}
 
 
+def standing_by() -> dict[str, Any]:
+    """An extender that nobody has called, as another one leads."""
+    text = "[+]nodes ok\n[-]leadership another process leads, or nobody does yet\n"
+    called = {k: v for k, v in extender().samples.items() if "requests" not in k}
+    return {"extender": extender(ready=503, ready_text=text, samples=called)}
+
+
 def alarmed() -> dict[str, Any]:
     alarm = 'gpushare_alarms_total{kind="bound_by_another",resource="aliyun.com/gpu-mem"}'
     return {"extender": extender(samples={**extender().samples, alarm: 2.0})}
@@ -190,6 +197,8 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
             )
         },
     ),
+    ("extender", "warn", "does not lead", standing_by()),
+    ("filter-calls", "skip", "does not lead", standing_by() | pods(waiting())),
     ("extender-version", "warn", "another program", {"extender": extender(samples={})}),
     (
         "extender-version",
