@@ -73,11 +73,12 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
         if _is_original(pod, images):
             originals.append(_name(pod))
         if _asks(pod, names.resource):
-            gpu.append(_read_pod(pod, names, now))
+            gpu += _read_pod(pod, names, now)
     return PodsSeen(tuple(gpu), tuple(originals), tuple(sorted(tags - {""})))
 
 
-def _read_pod(pod: Fields, names: Names, now: float) -> PodSeen:
+def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
+    """The pod, unless what it asks for is 0: it holds nothing, so nothing can be wrong with it."""
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
     condition = _unscheduled(pod)
     observed, broken = None, ""
@@ -85,9 +86,11 @@ def _read_pod(pod: Fields, names: Names, now: float) -> PodSeen:
         observed = observe_pod(PODS.decode(json.dumps(pod).encode()), names)
     except WireError as error:
         broken = str(error)
+    if observed and not observed.request.devices:
+        return ()
     notes = _map(metadata.get("annotations"))
     created = seconds(metadata.get("creationTimestamp"))
-    return PodSeen(
+    seen = PodSeen(
         name=_name(pod),
         node=str(spec.get("nodeName") or ""),
         scheduler=str(spec.get("schedulerName") or "default-scheduler"),
@@ -101,6 +104,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> PodSeen:
         # The map is of containers: there is none where init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
+    return (seen,)
 
 
 def _unscheduled(pod: Fields) -> Fields | None:

@@ -96,6 +96,7 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
             pod("s", "registry.k8s.io/kube-scheduler:v1.30.2@sha256:0"),
             pod("o", "registry:5000/acs/k8s-gpushare-schd-extender:1.11"),
             pod("gpu", "cuda", "4"),
+            pod("none", "cuda", "0", nodeName="n1"),
             pod("bad", "cuda", "four", schedulerName="other"),
             {"metadata": None, "spec": [], "status": "x"},
         ],
