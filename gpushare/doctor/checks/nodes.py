@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from gpushare.core.model import Reason
 from gpushare.doctor.facts import Facts, NodeSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
+from gpushare.wire.annotations import ALIYUN, Names
 
 _MIB_FROM = 1024
 """Units on one device from which GiB are hard to believe: no card has a TiB."""
@@ -31,10 +32,10 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
             "start the device plug-in on the GPU nodes (the original's wants the label"
             " gpushare=true), or give --resource the right name",
         )
-        yield _label(nodes, facts.names.resource)
+        yield from _label(nodes, facts.names)
         return
     yield ok("gpu-nodes", f"{facts.names.resource} is offered by {count(len(sharing), 'node')}")
-    yield _label(nodes, facts.names.resource)
+    yield from _label(nodes, facts.names)
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
     yield _unit(sharing, facts.unit)
@@ -115,16 +116,20 @@ def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
     return ok("node-unit", f"{unit}, as far as nodes say")
 
 
-def _label(nodes: Sequence[NodeSeen], resource: str) -> Finding:
+def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
+    """The label is the original's, and speaks of the original's resource alone."""
+    if names != ALIYUN:
+        return
     silent = [node.name for node in nodes if node.labelled and not node.shares]
     if silent:
-        return fail(
+        yield fail(
             "node-label",
-            f"{some(silent)}: labelled gpushare=true, but {resource} is not offered",
+            f"{some(silent)}: labelled gpushare=true, but {names.resource} is not offered",
             "look at the device plug-in's log there; with units of MiB its list may be larger than"
             " the kubelet's limit of 4 MiB: use larger units",
         )
-    return ok("node-label", "every node labelled gpushare=true offers devices")
+    else:
+        yield ok("node-label", "every node labelled gpushare=true offers devices")
 
 
 def _allocatable(nodes: Sequence[NodeSeen]) -> Finding:

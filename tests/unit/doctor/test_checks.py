@@ -10,6 +10,7 @@ from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
 from gpushare.doctor.facts import ApiServer, Certificate, NodeSeen, PodsSeen, Right, Unread
 from gpushare.doctor.report import failed, judge
 from gpushare.extender.binder import BUDGET
+from gpushare.wire.annotations import Names
 from tests.unit.doctor.facts import (
     NOW,
     RIGHTS,
@@ -413,3 +414,10 @@ def test_budgets_are_not_missed_where_nobody_asks_us_to_preempt() -> None:
     lacking = without(Right("list", "poddisruptionbudgets", "policy"))
     findings = judge(healthy(**lacking, scheduler=config(preemptVerb=None)))
     assert "rights-useful" not in {finding.check for finding in findings}
+
+
+def test_the_originals_label_says_nothing_of_another_resource() -> None:
+    labelled = node(name="gpu-9", total=None, labels={"gpushare": "true"})
+    other = Names.for_resource("example.com/npu-mem")
+    findings = judge(healthy(nodes=(node(), labelled), names=other))
+    assert "node-label" not in {finding.check for finding in findings}
