@@ -67,6 +67,7 @@ def render(report: Report, options: Options) -> str:
 
 def _show(options: Options) -> None:
     last = ("", [""])
+    redraws = options.watch and sys.stdout.isatty() and options.output in ("", "wide")
     for number, observed in enumerate(_observations(options)):
         report = make_report(
             observed.nodes.values(), observed.pods.values(), options.names, options.unit
@@ -75,11 +76,18 @@ def _show(options: Options) -> None:
         text, notes = render(report, options), _notes(report, options)
         if (text, notes) == last:
             continue
-        if notes != last[1]:
+        if redraws:
+            _write(_CLEAR + text)
+        if redraws or notes != last[1]:
             print("".join(f"{printable(note)}\n" for note in notes), end="", file=sys.stderr)
+        if not redraws:
+            _write(_between(number, options) + text)
         last = (text, notes)
-        sys.stdout.write(_between(number, options) + text)
-        sys.stdout.flush()
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
 
 
 def _observations(options: Options) -> Iterator[Observed]:
@@ -110,8 +118,6 @@ def _between(number: int, options: Options) -> str:
     """What stands before a report: nothing, or in a watch what sets it off from the one before."""
     if options.output == "yaml" and options.watch:
         return "---\n"
-    if options.watch and sys.stdout.isatty() and options.output in ("", "wide"):
-        return _CLEAR
     if number and options.output in ("", "wide") and options.headers:
         return "\n"
     return ""

@@ -372,6 +372,34 @@ def test_a_reader_that_leaves_is_no_traceback(cluster: FakeKubectl) -> None:
     assert (done.returncode, done.stderr) == (141, b"")
 
 
+@pytest.mark.parametrize(
+    ("nodes", "told"),
+    [
+        ([], f"No nodes with {MEM} found."),
+        ([node("a", 33, 2)], "Warning: node a: GPU Memory is not a whole multiple"),
+    ],
+)
+def test_what_is_wrong_stays_on_a_screen_that_is_redrawn(
+    kubectl: FakeKubectl, nodes: list[object], told: str
+) -> None:
+    kubectl.cluster(nodes, [])
+    code = "import sys; from gpushare.cli.inspect import main; sys.exit(main(['-w']))"
+    screen, terminal = os.openpty()
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, **kubectl.environ},
+        stdout=terminal,
+        stderr=terminal,
+    ) as process:
+        os.close(terminal)
+        seen = ""
+        while told not in seen or "\x1b[2J" not in seen:
+            seen += os.read(screen, 4096).decode()
+        process.terminate()
+    os.close(screen)
+    assert told in seen.rpartition("\x1b[2J")[2]
+
+
 def test_both_programs_are_installed() -> None:
     setup = ConfigParser()
     setup.read(Path(__file__).parents[3] / "setup.cfg")
