@@ -8,7 +8,7 @@ import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from gpushare import __version__
 from gpushare.cli.feed import Scope
@@ -89,13 +89,13 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
     )
 
 
-def connection(given: Mapping[str, str], environ: Mapping[str, str]) -> Kubectl:
+def connection(given: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
     """The kubectl that these flags mean, by their names without dashes."""
     flags = []
     for flag in PASSED_ON:
-        value = given.get(flag.removeprefix("--").replace("-", "_"))
-        if value:
-            flags += [f"{flag}={value}"]
+        value = given.get(flag.removeprefix("--").replace("-", "_")) or ()
+        values = (value,) if isinstance(value, str) else value
+        flags += [f"{flag}={each}" for each in values if each]
     return Kubectl(
         environ.get("KUBECTL") or "kubectl", tuple(flags), given.get("kubeconfig") or "", environ
     )
@@ -128,6 +128,6 @@ def _parser(prog: str) -> argparse.ArgumentParser:
     )
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():
-        add(flag, default="", metavar=metavar, help="as in kubectl")
+        add(flag, action="append", metavar=metavar, help="as in kubectl")
     add("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
     return parser

@@ -149,6 +149,11 @@ def test_one_node_asks_for_its_own_pods_alone(kubectl: FakeKubectl, inspect: Ins
     assert "status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cspec.nodeName%3Da&" in pods
 
 
+def test_every_group_is_handed_to_kubectl(cluster: FakeKubectl, inspect: Inspect) -> None:
+    assert inspect("--as=jane", "--as-group=dev", "--as-group", "ops")[0] == 0
+    assert cluster.log[0].endswith(" --as=jane --as-group=dev --as-group=ops")
+
+
 def test_flags_may_stand_anywhere(cluster: FakeKubectl, inspect: Inspect) -> None:
     _, out, _ = inspect("b", "-d", "a", "--no-headers")
     assert len(out.splitlines()) == 3
