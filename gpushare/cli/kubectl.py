@@ -49,7 +49,7 @@ class Kubectl:
         Raises ApiError with what kubectl said, SettingsError where it cannot be started, or
         MessageError where what came is no JSON object.
         """
-        body = self.run("get", "--raw", _uri(path, query))
+        body = self.run(*_raw(path, query))
         try:
             document: object = json.loads(body)
         except (ValueError, RecursionError) as error:
@@ -79,9 +79,7 @@ class Kubectl:
 
     def watch(self, path: str, **query: str) -> "subprocess.Popen[bytes]":
         """A kubectl that prints one watch event a line; the caller ends it."""
-        return self._start(
-            ("get", "--raw", _uri(path, {**query, "watch": "1"})), subprocess.DEVNULL
-        )
+        return self._start(_raw(path, {**query, "watch": "1"}), subprocess.DEVNULL)
 
     def _start(self, words: tuple[str, ...], stderr: int) -> "subprocess.Popen[bytes]":
         environ, flags = dict(self.environ), self.flags
@@ -108,6 +106,11 @@ def _any_file(paths: list[str]) -> bool:
     from pathlib import Path  # only here: it takes as long to import as the rest of this file
 
     return any(Path(path).exists() for path in paths if path)
+
+
+def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:
+    # A kuberc file (from kubectl 1.34 on) may give `get` an output, which --raw refuses.
+    return ("get", "--raw", _uri(path, query), "--output=")
 
 
 def _uri(path: str, query: Mapping[str, str]) -> str:

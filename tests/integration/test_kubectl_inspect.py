@@ -109,6 +109,17 @@ def test_contexts_of_several_files_are_found(kubectl: Kubectl, cluster: Cluster)
         other.stop()
 
 
+def test_preferences_of_kubectl_get_are_of_no_effect(kubectl: Kubectl) -> None:
+    """kubectl from 1.34 on reads them; its `get --raw` refuses an output."""
+    preferences = kubectl.folder / ".kube" / "kuberc"
+    preferences.parent.mkdir()
+    preferences.write_text(
+        "apiVersion: kubectl.config.k8s.io/v1beta1\nkind: Preference\n"
+        "defaults: [{command: get, options: [{name: output, default: wide}]}]\n"
+    )
+    assert "12/32" in kubectl.inspect()
+
+
 def test_what_goes_wrong_is_one_line(kubectl: Kubectl, cluster: Cluster) -> None:
     (kubectl.folder / "bad").write_text("clusters: [")
     cases: list[tuple[tuple[str, ...], str]] = [

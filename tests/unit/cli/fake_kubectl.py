@@ -16,7 +16,8 @@ MEM = "aliyun.com/gpu-mem"
 _SCRIPT = """\
 #!/bin/sh
 echo "KUBECONFIG=$KUBECONFIG $*" >> "{folder}/log"
-file="{folder}/$(printf %s "$*" | tr -c 'A-Za-z0-9' _)"
+words=$(printf %s "$*" | sed 's/ --output=//')
+file="{folder}/$(printf %s "$words" | tr -c 'A-Za-z0-9' _)"
 if [ -p "$file" ]; then exec cat "$file"; fi
 if [ -f "$file.sh" ]; then . "$file.sh"; fi
 if [ -f "$file" ]; then exec cat "$file"; fi
@@ -25,7 +26,7 @@ if [ -f "$file" ]; then exec cat "$file"; fi
 
 
 class FakeKubectl:
-    """The program, and how to say what it answers."""
+    """The program, and how to say what it answers; it looks past an empty --output."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir()

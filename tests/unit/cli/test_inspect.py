@@ -144,7 +144,7 @@ def test_one_node_asks_for_its_own_pods_alone(kubectl: FakeKubectl, inspect: Ins
     nodes, pods = kubectl.log
     assert nodes == (
         "KUBECONFIG= get --raw /api/v1/nodes?fieldSelector=metadata.name%3Da&limit=5000"
-        " --context=dev --as=jane"
+        " --output= --context=dev --as=jane"
     )
     assert "status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed%2Cspec.nodeName%3Da&" in pods
 

@@ -155,7 +155,7 @@ def test_completion_offers_what_can_follow(
 def test_completion_asks_the_cluster_that_was_named(kubectl: FakeKubectl) -> None:
     assert complete(["--context", "dev", "--as=x", "-n", "y", ""], kubectl.environ) == ":4\n"
     assert kubectl.log == [
-        "KUBECONFIG= get --raw /api/v1/nodes --context=dev --as=x --request-timeout=3s"
+        "KUBECONFIG= get --raw /api/v1/nodes --output= --context=dev --as=x --request-timeout=3s"
     ]
 
 
