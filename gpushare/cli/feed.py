@@ -77,10 +77,10 @@ class Observed:
     def warnings(self) -> list[str]:
         """What the numbers leave out, one line each."""
         found = sorted(self.unread.values())
-        if not self.scope.nodes and not self.scope.selector:
+        if not self.scope.selector:
             strays: dict[str, int] = {}
             for pod in self.pods.values():
-                if pod.node not in self.nodes:
+                if pod.node not in self.nodes and self.scope.has(pod.node):
                     strays[pod.node] = strays.get(pod.node, 0) + 1
             found += [
                 f"node {node} shares no {self.names.resource}, and {count} pods on it ask for it"

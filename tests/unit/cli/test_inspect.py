@@ -319,6 +319,16 @@ def test_a_broken_node_is_shown_with_a_note(kubectl: FakeKubectl, inspect: Inspe
     assert len(json.loads(inspect("-o", "json")[1])["warnings"]) == 4
 
 
+@pytest.mark.parametrize("names", [("a",), ("a", "b"), ("b",)])
+def test_pods_of_a_named_node_that_shares_nothing_any_more_are_told_of(
+    kubectl: FakeKubectl, inspect: Inspect, names: tuple[str, ...]
+) -> None:
+    """The kubelet sets the capacity to 0 five minutes after the device plug-in went away."""
+    kubectl.cluster([node("a", total=0), node("b")], [pod("p1", "a")])
+    told = f"Warning: node a shares no {MEM}, and 1 pods on it ask for it"
+    assert (told in inspect(*names)[2]) == ("a" in names)
+
+
 def test_names_cannot_command_the_terminal(kubectl: FakeKubectl, inspect: Inspect) -> None:
     cards = inventory(16, model="\x1b]0;gotcha\x07\ud800")
     kubectl.cluster([node("a", inventory=cards)], [pod("p\x1b[2J", "a", namespace="\u202e")])
