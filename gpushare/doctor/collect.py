@@ -75,7 +75,7 @@ class Collector:
         return _tried(read, "nodes", "let this account list nodes")
 
     def pods(self, now: float) -> PodsSeen | Unread:
-        """The pods that have not ended."""
+        """The pods that have not ended; now: by the API server's clock, as are their ages."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         return _tried(
             lambda: read_pods(self._items("/api/v1/pods", query), self._names, now),

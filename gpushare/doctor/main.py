@@ -115,7 +115,7 @@ def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None) -
         now,
         api,
         collector.nodes(),
-        collector.pods(now),
+        collector.pods(now + (api.ahead or 0.0)),
         collector.leases(),
         collector.rights(scheduler),
         collector.closed(),

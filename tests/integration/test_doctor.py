@@ -2,8 +2,10 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -138,6 +140,19 @@ def test_an_extender_that_does_not_lead_is_not_ill(
     assert (code, findings["extender"]["level"]) == (0, "warn"), document
     assert "does not lead" in findings["extender"]["what"]
     assert findings["filter-calls"]["level"] == "skip"
+
+
+def test_a_new_pod_is_not_old_by_a_clock_that_is_ahead(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doctor.cluster.node()
+    doctor.cluster.pod(4)
+    ahead = SimpleNamespace(time=lambda: time.time() + 300)
+    for module in ("main", "collect"):
+        monkeypatch.setattr(f"gpushare.doctor.{module}.time", ahead)
+    _, findings, _ = doctor.run()
+    assert findings["clock"]["level"] == "warn"
+    assert findings["pending-pods"]["level"] == "ok", findings
 
 
 def no_gpus(doctor: Doctor) -> None:
