@@ -45,7 +45,7 @@ def _address(entry: ExtenderConfig, route: int | Unread | None) -> Finding:
             f" says {_NEEDS_POST}",
             "look who listens there",
         )
-    if place.host.endswith((".svc", ".local", ".cluster")) or ".svc." in place.host:
+    if place.host.endswith((".svc", ".cluster.local")) or ".svc." in place.host:
         return warn(
             name,
             f"{place.host} is a name of the cluster's DNS, which a kube-scheduler in the host"

@@ -165,6 +165,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "cluster's DNS",
         entry(urlPrefix="http://gpushare.kube-system.svc:32766/gpushare-scheduler"),
     ),
+    (
+        "extender-address",
+        "ok",
+        "answers",
+        entry(urlPrefix="http://gpushare.example.local:32766/gpushare-scheduler"),
+    ),
     ("extender-address", "skip", "not called", {"route": None}),
     ("tls", "warn", "plain http to 10.0.0.1", entry(urlPrefix="http://10.0.0.1:1/p")),
     ("tls", "warn", "without a CA", entry(urlPrefix=HTTPS, enableHTTPS=True)),
