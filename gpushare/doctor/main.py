@@ -190,7 +190,8 @@ def _parse(text: str, where: str) -> object:
 
 def _certificate(path: str) -> Certificate:
     try:
-        return Certificate(path, ends_at(Path(path).read_text(encoding="ascii")))
+        # Beside the certificate there may be comments in whatever encoding.
+        return Certificate(path, ends_at(Path(path).read_text(encoding="latin-1")))
     except (OSError, ValueError) as error:
         return Certificate(path, broken=" ".join(str(error).split()))
 

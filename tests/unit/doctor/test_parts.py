@@ -3,6 +3,7 @@
 import json
 import shutil
 import subprocess
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from gpushare.doctor.checks.rights import asked
 from gpushare.doctor.checks.versions import minor_of
 from gpushare.doctor.collect import samples
 from gpushare.doctor.finding import fail, ok, some
+from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
@@ -47,19 +49,40 @@ def test_a_release_is_read_from_a_tag(version: str, minor: int) -> None:
     assert minor_of(version) == minor
 
 
-@pytest.mark.parametrize("days", [10, 20_000])
-def test_the_end_of_a_certificate_is_what_openssl_was_told(days: int, tmp_path: Path) -> None:
-    """20,000 days lie beyond 2050, where X.509 changes the form of the date."""
+@pytest.fixture
+def certificate(tmp_path: Path) -> Callable[[int], Path]:
+    """Makes one that is good for so many days."""
     openssl = shutil.which("openssl")
     if openssl is None:
         pytest.skip("there is no openssl here")
-    made = tmp_path / "cert.pem"
-    words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(made)]
-    command = [openssl, *words, "-subj", "/CN=x", "-days", str(days), *files]
-    subprocess.run(command, check=True, capture_output=True, timeout=60)
+
+    def make(days: int) -> Path:
+        made = tmp_path / "cert.pem"
+        words = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+        files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(made)]
+        command = [openssl, *words, "-subj", "/CN=x", "-days", str(days), *files]
+        subprocess.run(command, check=True, capture_output=True, timeout=60)
+        return made
+
+    return make
+
+
+@pytest.mark.parametrize("days", [10, 20_000])
+def test_the_end_of_a_certificate_is_what_openssl_was_told(
+    days: int, certificate: Callable[[int], Path]
+) -> None:
+    """20,000 days lie beyond 2050, where X.509 changes the form of the date."""
     wanted = datetime.now(UTC).timestamp() + days * 86400
-    assert ends_at(made.read_text()) == pytest.approx(wanted, abs=120)
+    assert ends_at(certificate(days).read_text()) == pytest.approx(wanted, abs=120)
+
+
+def test_comments_around_a_certificate_may_be_in_any_language(
+    certificate: Callable[[int], Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = certificate(100)
+    file.write_text("subject=O = Müller\n" + file.read_text(), encoding="utf-8")
+    assert main(["--kubeconfig", "/nowhere", "--tls-cert", str(file)]) == 1
+    assert f"{file} is good until" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
