@@ -21,6 +21,8 @@ usage: gpushare VERB [OPTIONS]
 gpushare VERB --help tells more; gpushare --version the version.
 """
 
+_INTERRUPTED = 130
+
 
 def _demo(argv: Sequence[str]) -> int:
     from gpushare.localcluster.main import main as demo
@@ -76,7 +78,7 @@ _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of the verb; 2 for one there is not."""
+    """The exit code of the verb; 2 for one there is not, 130 after Ctrl-C."""
     words = sys.argv[1:] if argv is None else argv
     match list(words):
         case ["--version"]:
@@ -84,7 +86,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
         case [verb, *rest] if verb in _VERBS:
-            return _VERBS[verb](rest)
+            try:
+                return _VERBS[verb](rest)
+            except KeyboardInterrupt:
+                return _INTERRUPTED
         case [verb, *_]:
             print(f"gpushare: there is no verb {verb!r}\n\n{_USAGE}", end="", file=sys.stderr)
             return 2

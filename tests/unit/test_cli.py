@@ -1,5 +1,8 @@
 """The command `gpushare`: its verbs, its exit codes, and what it does not import."""
 
+import json
+import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -50,6 +53,37 @@ def test_a_word_that_is_no_verb_ends_with_2_and_the_usage(
 def test_no_word_at_all_ends_with_2_and_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
     assert capsys.readouterr().err.startswith("usage: gpushare VERB")
+
+
+def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
+    kubeconfig = tmp_path / "config"
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        cluster = {
+            "name": "c",
+            "cluster": {"server": f"http://127.0.0.1:{silent.getsockname()[1]}"},
+        }
+        context = {"name": "c", "context": {"cluster": "c", "user": "u"}}
+        users = [{"name": "u", "user": {}}]
+        document = {"clusters": [cluster], "contexts": [context], "users": users}
+        kubeconfig.write_text(json.dumps({**document, "current-context": "c"}))
+        with (
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    "-m",
+                    "gpushare.cli.main",
+                    "doctor",
+                    "--kubeconfig",
+                    str(kubeconfig),
+                ],
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as process,
+            silent.accept()[0],
+        ):
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (130, "")
 
 
 def test_the_command_ends_with_what_main_returns() -> None:
