@@ -72,17 +72,30 @@ def _tls(entry: ExtenderConfig, facts: Facts) -> Finding:
             "use 127.0.0.1, or mutual TLS (--tls-cert, --tls-key, --tls-client-ca)",
         )
     tls = _tls_config(facts, entry)
-    if tls.get("insecure") is True or not (tls.get("cafile") or tls.get("cadata")):
-        return warn(
-            "tls",
-            "https without a CA: kube-scheduler does not verify who answers",
-            "give tlsConfig.caFile (and serverName where urlPrefix names an IP address)",
-        )
     if not (tls.get("certfile") or tls.get("certdata")):
         return fail(
             "tls",
             "tlsConfig names no client certificate, and the extender answers nobody without one",
             "give tlsConfig.certFile and keyFile",
+        )
+    insecure, trusting = tls.get("insecure") is True, tls.get("cafile") or tls.get("cadata")
+    if insecure and trusting:
+        return fail(
+            "tls",
+            "tlsConfig is insecure and names a CA: kube-scheduler does not start with both",
+            "leave insecure out",
+        )
+    if insecure or (entry.enable_https and not trusting):
+        return warn(
+            "tls",
+            "https without a CA: kube-scheduler does not verify who answers",
+            "give tlsConfig.caFile (and serverName where urlPrefix names an IP address)",
+        )
+    if not trusting:
+        return warn(
+            "tls",
+            "https without a CA or enableHTTPS: kube-scheduler believes those that its image knows",
+            "give tlsConfig.caFile, unless one of those has signed the extender's certificate",
         )
     return ok("tls", "https, verified by a CA, with a client certificate")
 

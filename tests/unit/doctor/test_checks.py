@@ -26,7 +26,8 @@ from tests.unit.doctor.facts import (
     waiting,
 )
 
-TLS = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
+SHOWN = {"certFile": "client.crt", "keyFile": "client.key"}
+TLS = {"caFile": "ca.crt", **SHOWN}
 HTTPS = "https://10.0.0.1:32766/gpushare-scheduler"
 BROKEN = '{"v":1,"unit":"GiB","devices":[{"mem":-1}]}'
 MIB = '{"v":1,"unit":"MiB","devices":[{"mem":16384},{"mem":16384}]}'
@@ -173,13 +174,11 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ),
     ("extender-address", "skip", "not called", {"route": None}),
     ("tls", "warn", "plain http to 10.0.0.1", entry(urlPrefix="http://10.0.0.1:1/p")),
-    ("tls", "warn", "without a CA", entry(urlPrefix=HTTPS, enableHTTPS=True)),
-    (
-        "tls",
-        "warn",
-        "without a CA",
-        entry(urlPrefix=HTTPS, enableHTTPS=True, tlsConfig={"insecure": True}),
-    ),
+    ("tls", "warn", "not verify", entry(urlPrefix=HTTPS, enableHTTPS=True, tlsConfig=SHOWN)),
+    ("tls", "warn", "not verify", entry(urlPrefix=HTTPS, tlsConfig={"insecure": True, **SHOWN})),
+    ("tls", "warn", "its image knows", entry(urlPrefix=HTTPS, tlsConfig=SHOWN)),
+    ("tls", "fail", "not start", entry(urlPrefix=HTTPS, tlsConfig={"insecure": True, **TLS})),
+    ("tls", "fail", "no client certificate", entry(urlPrefix=HTTPS, enableHTTPS=True)),
     (
         "tls",
         "fail",
