@@ -42,6 +42,7 @@ def report_of(nodes: list[Any], pods: list[Any], unit: str = "") -> Report:
         ([node("a", 202, 2)], "", "MiB", "guess"),
         ([node("a", 282, 2)], "GiB", "GiB", "flag"),
         ([node("a", 282, 2), node("b", inventory=inventory(141))], "", "GiB", "inventory"),
+        ([node("a", 282, 2), node("b", inventory=inventory(141))], "MiB", "MiB", "flag"),
         ([node("b", inventory=inventory(64, unit="256MiB"))], "MiB", "256MiB", "inventory"),
     ],
 )
