@@ -74,7 +74,7 @@ def _inventory(nodes: Sequence[NodeSeen]) -> Finding:
         return fail(
             name,
             f"{some(broken)}: cannot be read ({broken[first]}), and no pod is placed there",
-            "let our device plug-in write it again, or correct or remove the annotation",
+            "correct the annotation; remove it only where all devices of the node are equal",
         )
     differing = [node.name for node in nodes if _differs(node)]
     if differing:
