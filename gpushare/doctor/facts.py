@@ -78,9 +78,10 @@ class PodSeen:
     """A pod that has not ended and asks for our resource.
 
     name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
-    while false, None before any scheduler has looked at it. broken: why its amounts cannot be read.
-    placement: the devices its annotations name. assumed: the annotation of the time it was given
-    them. mapped: the per-container map is there (which the original does not write) or needless.
+    while false, None before any scheduler has looked at it. bound: seconds since the epoch since
+    when that is true, 0 where it is not. broken: why its amounts cannot be read. placement: the
+    devices its annotations name. assumed: they name a time at which it was given them. mapped: the
+    per-container map is there (which the original does not write) or needless.
     """
 
     name: str
@@ -90,9 +91,10 @@ class PodSeen:
     gated: bool = False
     reason: str | None = None
     message: str = ""
+    bound: float = 0.0
     broken: str = ""
     placement: Shares | None = None
-    assumed: str = ""
+    assumed: bool = False
     mapped: bool = False
 
 

@@ -80,7 +80,8 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
 def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
     """The pod, unless what it asks for is 0: it holds nothing, so nothing can be wrong with it."""
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
-    condition = _unscheduled(pod)
+    condition = _scheduled(pod)
+    bound = condition.get("status") == "True"
     observed, broken = None, ""
     try:
         observed = observe_pod(PODS.decode(json.dumps(pod).encode()), names)
@@ -96,23 +97,26 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         scheduler=str(spec.get("schedulerName") or "default-scheduler"),
         age=now - created if created else 0.0,
         gated=bool(spec.get("schedulingGates")),
-        reason=None if condition is None else str(condition.get("reason") or ""),
-        message=str((condition or {}).get("message") or ""),
+        reason=None if bound or not condition else str(condition.get("reason") or ""),
+        message="" if bound else str(condition.get("message") or ""),
+        bound=seconds(condition.get("lastTransitionTime")) if bound else 0.0,
         broken=broken,
         placement=observed.placement if observed else None,
-        assumed=str(notes.get(names.assume_time) or ""),
+        assumed=names.assume_time in notes,
         # The map is of containers: there is none where init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
     return (seen,)
 
 
-def _unscheduled(pod: Fields) -> Fields | None:
-    """The condition PodScheduled while it is false."""
-    for item in _maps(_map(pod.get("status")).get("conditions")):
-        if item.get("type") == "PodScheduled" and item.get("status") != "True":
-            return item
-    return None
+def _scheduled(pod: Fields) -> Fields:
+    """The condition PodScheduled; empty where there is none yet."""
+    found = (
+        item
+        for item in _maps(_map(pod.get("status")).get("conditions"))
+        if item.get("type") == "PodScheduled"
+    )
+    return next(found, {})
 
 
 def _is_original(pod: Fields, images: Iterable[str]) -> bool:

@@ -63,23 +63,15 @@ def _alarms(facts: Facts) -> Finding:
 
 
 def _foreign(pods: PodsSeen, lease: LeaseSeen) -> list[str]:
-    """Pods assumed in our leader's term whose annotations ours does not write so.
+    """Pods bound in our leader's term with annotations that ours does not write so.
 
-    Both write nanoseconds; only ours always writes the map of containers beside them.
+    Only ours always writes the map of containers. The time in the annotations does not tell when
+    a pod was bound: the original's device plug-in writes its own there, when it serves the pod.
     """
     if not lease.acquired:
         return []
     since = lease.acquired + _GRACE
-    return [
-        pod.name
-        for pod in pods.gpu
-        if pod.node and pod.assumed and not pod.mapped and _later(pod.assumed, since)
-    ]
-
-
-def _later(assumed: str, since: float) -> bool:
-    digits = assumed.isascii() and assumed.isdigit() and len(assumed) <= 20
-    return digits and int(assumed) / 1e9 > since
+    return [pod.name for pod in pods.gpu if pod.assumed and not pod.mapped and pod.bound > since]
 
 
 def _leases(facts: Facts) -> tuple[LeaseSeen, ...]:

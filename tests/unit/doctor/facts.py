@@ -112,9 +112,8 @@ def lease(**changes: Any) -> LeaseSeen:
 
 def bound(**changes: Any) -> PodSeen:
     """A pod that our extender has bound in the leader's term."""
-    assumed = str(int(NOW - 100) * 10**9)
-    pod = PodSeen("default/a", "n1", placement=((0, 4),), assumed=assumed, mapped=True, age=120.0)
-    return replace(pod, **changes)
+    pod = PodSeen("default/a", "n1", age=120.0, bound=NOW - 100, placement=((0, 4),))
+    return replace(pod, **{"assumed": True, "mapped": True, **changes})
 
 
 def waiting(**changes: Any) -> PodSeen:

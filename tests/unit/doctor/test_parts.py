@@ -19,7 +19,7 @@ from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
-from tests.unit.doctor.facts import MEM, NOW
+from tests.unit.doctor.facts import MEM, NOW, found, healthy
 from tests.unit.test_docs import rows
 
 METRICS = """\
@@ -133,6 +133,22 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
         ("ns/bad", "other", True),
     ]
     assert seen.gpu[0].age == 60.0
+
+
+@pytest.mark.parametrize(
+    ("bound", "level"), [("2027-01-15T06:00:00Z", "ok"), ("2027-01-15T07:59:00Z", "fail")]
+)
+def test_a_pod_served_late_was_bound_when_it_was_bound(bound: str, level: str) -> None:
+    """The original's plug-in writes over the assume time when it serves the pod."""
+    notes = {ALIYUN.idx: "0", ALIYUN.assigned: "true", ALIYUN.assume_time: str(int(NOW) * 10**9)}
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
+    pod = {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "p", "annotations": notes},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {MEM: "4"}}}]},
+        "status": {"phase": "Running", "conditions": [condition]},
+    }
+    facts = healthy(pods=read_pods([pod], ALIYUN, NOW))
+    assert found(facts, "two-binders").level == level
 
 
 def test_a_lease_of_odd_fields_is_held_by_nobody() -> None:
