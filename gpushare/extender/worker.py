@@ -56,7 +56,9 @@ class BufferedThreadWorker(ThreadWorker):
         self.nr_conns += 1
         try:
             conn = self.connection_class(self.cfg, client_sock, client, listener.getsockname())
-        except OSError:  # TLS: it was gone before the handshake
+        except OSError as error:  # TLS: it was gone before the handshake, or our files are
+            if not isinstance(error, ConnectionError):
+                self.log.warning("no certificate can be shown client=%s error=%s", client, error)
             self.nr_conns -= 1
             client_sock.close()
             return

@@ -330,3 +330,19 @@ def test_with_tls_a_stalled_handshake_or_request_delays_nobody(
                 connection.sendall(head + body)
                 assert answer(connection).endswith(body)
         assert time.monotonic() - begin < 2
+
+
+def test_a_certificate_that_can_no_longer_be_read_is_told_to_the_log(
+    start: Start, certificate: tuple[Path, Path], tmp_path: Path
+) -> None:
+    cert, key = (tmp_path / file.name for file in certificate)
+    for file, copy in zip(certificate, (cert, key), strict=True):
+        copy.write_bytes(file.read_bytes())
+    server = start(certfile=str(cert), keyfile=str(key))
+    with server.connect():
+        pass
+    assert "certificate" not in server.log.read_text()
+    key.write_text("")
+    with server.connect() as connection:
+        assert closed(connection, 10)
+    poll(lambda: "no certificate can be shown" in server.log.read_text(), "it is told")
