@@ -113,9 +113,11 @@ def address(text: str, name: str) -> tuple[str, int]:
     """(host, port) of HOST:PORT; port 0 takes a free one. Raises SettingsError by that name."""
     host, colon, port = text.rpartition(":")
     number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else -1
-    if not colon or not host or not 0 <= number <= 65535:
-        raise SettingsError(f"{name}: {text!r} is not HOST:PORT")
-    return host.strip("[]"), number
+    bare = host.removeprefix("[").removesuffix("]")
+    bracketed = host == f"[{bare}]"
+    if not colon or not bare or bracketed != (":" in bare) or not 0 <= number <= 65535:
+        raise SettingsError(f"{name}: {text!r} is not HOST:PORT (of IPv6: [HOST]:PORT)")
+    return bare, number
 
 
 def is_loopback(host: str) -> bool:

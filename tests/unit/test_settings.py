@@ -207,7 +207,7 @@ def test_values_that_cannot_work_are_refused_by_name(argv: list[str], text: str)
 
 @pytest.mark.parametrize(
     "host",
-    [EVERYWHERE, "[::]", "10.0.0.1", "example.com", "::ffff:10.0.0.1", "127.0.0.1.example.com"],
+    [EVERYWHERE, "[::]", "10.0.0.1", "example.com", "[::ffff:10.0.0.1]", "127.0.0.1.example.com"],
 )
 def test_a_listener_others_can_reach_needs_mutual_tls_or_a_word(host: str) -> None:
     listen = f"{host}:32766"
@@ -249,7 +249,23 @@ def test_addresses_are_host_and_port(text: str, expected: tuple[str, int]) -> No
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", ":80", "host", "host:", "host:x", "host:-1", "host:65536", "host:٨٠", "h:000080"],
+    [
+        *(
+            "",
+            ":",
+            ":80",
+            "host",
+            "host:",
+            "host:x",
+            "host:-1",
+            "host:65536",
+            "host:٨٠",
+            "h:000080",
+        ),
+        # gunicorn would not find the port of these.
+        *("::1:80", "::1", "[::1", "[::1]", "[]:80", "[host]:80", "]::1[:80"),
+    ],
 )
 def test_other_texts_are_no_addresses(text: str) -> None:
-    assert refused(lambda: address(text, "listen")) == f"listen: {text!r} is not HOST:PORT"
+    said = refused(lambda: address(text, "listen"))
+    assert said == f"listen: {text!r} is not HOST:PORT (of IPv6: [HOST]:PORT)"
