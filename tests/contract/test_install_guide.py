@@ -3,6 +3,7 @@
 import os
 import re
 import shutil
+import stat
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,16 @@ def test_the_pod_to_try_passes_the_policy_and_the_sample_is_refused() -> None:
     assert not rejected(POD["spec"])
     sample = yaml.safe_load((ROOT / "config" / "samples" / "one-device.yaml").read_text())
     assert rejected({"schedulerName": "default-scheduler", **sample["spec"]})
+
+
+def test_the_extenders_user_can_read_the_files_whatever_umask_root_has(tmp_path: Path) -> None:
+    line = r"^ *((?:mkdir|cp|install) .*/etc/kubernetes/gpushare\b.*)"
+    made = re.findall(line, GUIDE, re.MULTILINE)
+    commands = "\n".join(["umask 077", *made]).replace("/etc/kubernetes", str(tmp_path))
+    subprocess.run(["sh", "-ec", commands], cwd=ROOT, check=True, timeout=60)
+    folder = tmp_path / "gpushare"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / "kube-scheduler.yaml").stat().st_mode) == 0o644
 
 
 def test_every_path_that_is_named_is_there() -> None:
