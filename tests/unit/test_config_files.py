@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from gpushare.settings import read_settings
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
@@ -59,3 +60,9 @@ def test_the_pod_in_the_readme_is_the_sample() -> None:
     shown = (ROOT / "README.md").read_text().split("```yaml\n")[1].split("```")[0]
     sample = (ROOT / "config" / "samples" / "one-device.yaml").read_text()
     assert yaml.safe_load(shown) == yaml.safe_load(sample)
+
+
+def test_the_serve_of_the_readme_leads_where_its_scheduler_does() -> None:
+    _, _, words = (ROOT / "README.md").read_text().partition("gpushare serve --")
+    flags = f"--{words.split('```')[0]}".replace("\\\n", "").split()
+    assert read_settings(flags, {}, lambda _path: {}, "gpushare serve").leadership == "scheduler"
