@@ -118,6 +118,15 @@ def test_every_folder_that_is_applied_is_deleted_in_reverse() -> None:
     assert deleted == [folder for wiring in wirings for folder in reversed(wiring)]
 
 
+def test_every_version_of_the_file_is_deleted(tmp_path: Path) -> None:
+    (selector,) = re.findall(r"delete configmap -l (\S+)", GUIDE)
+    label, _, value = selector.partition("=")
+    shutil.copy(EXTENDER / "second-scheduler" / "kube-scheduler.yaml", tmp_path)
+    for overlay in (OVERLAY, {**OVERLAY, **REPLACED_FILE}):
+        generated = of_kind(rendered(tmp_path, overlay), "ConfigMap")
+        assert generated["metadata"]["labels"][label] == value
+
+
 def test_the_flags_of_serve_exist() -> None:
     (block,) = re.findall(r"^gpushare serve (.*?)```", GUIDE, re.DOTALL | re.MULTILINE)
     settings = read_settings(block.replace("\\\n", "").split(), {}, lambda path: {}, "serve")
