@@ -164,6 +164,11 @@ def test_our_pods_are_placed_while_no_extender_answers() -> None:
         assert "schedulerName" not in pod["spec"], name
 
 
+def test_the_second_scheduler_is_placed_where_its_images_run() -> None:
+    # Windows nodes of managed clusters have no taint.
+    assert second_pod()["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
+
+
 def test_the_second_scheduler_is_one_and_never_two_at_once() -> None:
     deployment = one("second-scheduler", "Deployment", "gpushare-scheduler")
     spec = deployment["spec"]
