@@ -1,6 +1,6 @@
-# syntax=docker/dockerfile:1
 # The extender: docker build -t gpushare .
-# Both stages use one base, so that the environment built in the first runs in the second.
+# Both stages use one base, so that the environment built in the first runs in the second; it can be
+# a mirror's: --build-arg BASE=registry.example.com/python:3.11.14-slim-bookworm
 ARG BASE=python:3.11.14-slim-bookworm
 
 FROM ${BASE} AS build

@@ -217,6 +217,15 @@ def test_the_user_is_the_one_of_the_image() -> None:
         assert (context["runAsUser"], context["runAsGroup"]) == (int(user[1]), int(user[2]))
 
 
+def test_a_build_pulls_one_image_which_can_be_a_mirrors() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    (base,) = re.findall(r"^ARG BASE=(\S+)", text, re.MULTILINE)
+    assert re.search(r":\d+\.\d+\.\d+-", base)
+    assert set(re.findall(r"^FROM (\S+)", text, re.MULTILINE)) == {"${BASE}"}
+    # That line would have the builder pull docker/dockerfile from Docker Hub, whatever BASE is.
+    assert not re.search(r"^#\s*syntax\s*=", text, re.MULTILINE)
+
+
 def test_every_image_is_pinned_and_ours_is_of_this_version() -> None:
     for name, pod in all_pods():
         for part in pod["spec"]["containers"]:
