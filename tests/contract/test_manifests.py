@@ -169,6 +169,12 @@ def test_the_second_scheduler_is_placed_where_its_images_run() -> None:
     assert second_pod()["spec"]["nodeSelector"] == {"kubernetes.io/os": "linux"}
 
 
+def test_an_autoscaler_may_take_the_second_schedulers_node_away() -> None:
+    # It spares pods of kube-system without a budget, and pods with an emptyDir, that do not say so.
+    annotations = second_pod()["metadata"]["annotations"]
+    assert annotations == {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+
+
 def test_the_second_scheduler_is_one_and_never_two_at_once() -> None:
     deployment = one("second-scheduler", "Deployment", "gpushare-scheduler")
     spec = deployment["spec"]
