@@ -59,6 +59,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scheduler_config import ExtenderConfig
@@ -223,6 +224,9 @@ def main(argv: Sequence[str]) -> int:
 
 def _wired(settings: Settings) -> tuple[Settings, SchedulerFile]:
     """The settings with the address that kube-scheduler's file calls, and what it says."""
+    # It goes into paths of the API, and a list of ConfigMaps that is refused closes no device.
+    if NAME.fullmatch(settings.namespace) is None:
+        raise SettingsError(f"namespace: {settings.namespace[:80]!r} is no name of a namespace")
     path = settings.scheduler_config
     listen = address(settings.listen, "listen") if settings.listen else None
     reader = Reader(_read_yaml, _parse_yaml, lambda: _connect(settings, 1))

@@ -288,3 +288,12 @@ def test_certificates_to_listen_with_that_are_none_end_serve_with_2_and_one_line
     assert told.startswith("gpushare serve: tls-")
     assert str(tmp_path / file) in told
     assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("namespace", ["", "kube system", "kube-system/", "Kube-System", "../x"])
+def test_a_namespace_that_is_none_ends_serve_with_2_and_one_line(
+    namespace: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["serve", "--leadership", "off", "--namespace", namespace]) == 2
+    told = capsys.readouterr().err
+    assert told == f"gpushare serve: namespace: {namespace!r} is no name of a namespace\n"
