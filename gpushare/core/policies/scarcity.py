@@ -126,24 +126,24 @@ class Scarcity:
 
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     """What is scarce for pods with these shares of the GPU, among the nodes of the snapshot."""
-    fits = np.array([_fits_empty(snapshot, cls) for cls, _ in shares]).reshape(
-        len(shares), len(snapshot.names)
-    )
-    groups = int(snapshot.group.max(initial=0)) + 1
+    # An empty row, which a removed node leaves, is of a group that others are in.
+    there = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
+    # Nodes of a group are alike, so one speaks for all.
+    filled, first = np.unique(snapshot.group[there], return_index=True)
+    groups, rows = int(snapshot.group.max(initial=0)) + 1, there[first]
+    fits = np.zeros((len(shares), groups), dtype=bool)
+    for line, (cls, _) in zip(fits, shares, strict=True):
+        line[filled] = _fits_empty(snapshot, rows, cls)
     needs: dict[bytes, float] = {}
     for line, (_, share) in zip(fits, shares, strict=True):
-        # Nodes of a group are alike, so one speaks for all.
-        members = np.zeros(groups, dtype=bool)
-        members[snapshot.group[line]] = True
-        if 0 < members.sum() < len(set(snapshot.group[_there(snapshot)].tolist())):
-            needs[members.tobytes()] = needs.get(members.tobytes(), 0.0) + share
+        if 0 < line.sum() < len(filled):
+            needs[line.tobytes()] = needs.get(line.tobytes(), 0.0) + share
     per_unit = np.zeros(groups)
-    # An empty row, which a removed node leaves, is of a group that others are in.
-    there = _there(snapshot)
-    per_unit[snapshot.group[there]] = 1 / snapshot.capacity[there].max(axis=1, initial=0)
+    per_unit[filled] = 1 / snapshot.capacity[rows].max(axis=1, initial=0)
     per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
     blocks = _block_classes(shares)
-    accepted = np.array([_accepts(snapshot, cls) for cls, _ in blocks], dtype=np.int64)
+    every = np.arange(len(snapshot.names))
+    accepted = np.array([_accepts(snapshot, every, cls) for cls, _ in blocks], dtype=np.int64)
     return Scarcity(
         needs=np.array(list(needs.values())),
         needed=np.array([np.frombuffer(key, bool) for key in needs]).reshape(len(needs), groups),
@@ -151,7 +151,7 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         devices=np.array([cls.devices for cls, _ in blocks], dtype=np.int64),
         cpu=np.array([max(cls.cpu, 1) for cls, _ in blocks], dtype=np.int64),
         memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
-        accepted=accepted.reshape(len(blocks), len(snapshot.names)).T.copy(),
+        accepted=accepted.reshape(len(blocks), len(every)).T.copy(),
         unit=np.maximum(snapshot.capacity, 1),
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
@@ -160,8 +160,8 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
 
 
 def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
-    """See Scarcity; fits: bool (classes, N)."""
-    devices = (snapshot.capacity > 0).sum(axis=1)
+    """See Scarcity; fits: bool (classes, groups)."""
+    devices = np.bincount(snapshot.group, (snapshot.capacity > 0).sum(axis=1), fits.shape[1])
     enough = NEARLY_ALL * devices.sum()
     return sum(
         share
@@ -175,29 +175,24 @@ def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
     return sorted(several, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
 
 
-def _there(snapshot: Snapshot) -> Bools:
-    """bool (N,): rows that hold a node with devices."""
-    there: Bools = snapshot.capacity.max(axis=1, initial=0) > 0
-    return there
-
-
-def _accepts(snapshot: Snapshot, cls: PodClass) -> Bools:
-    """bool (N,): nodes of a model that the class accepts, with devices large enough."""
-    large: Bools = snapshot.capacity.max(axis=1, initial=0) >= cls.units
+def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
+    """bool (K,): nodes of a model that the class accepts, with devices large enough."""
+    large: Bools = snapshot.capacity[rows].max(axis=1, initial=0) >= cls.units
     if not cls.models:
         return large
     known = [model in cls.models for model in snapshot.models]
-    accepted: Bools = large & np.array([*known, False])[snapshot.model.max(axis=1, initial=-1)]
+    model = snapshot.model[rows].max(axis=1, initial=-1)
+    accepted: Bools = large & np.array([*known, False])[model]
     return accepted
 
 
-def _fits_empty(snapshot: Snapshot, cls: PodClass) -> Bools:
-    """bool (N,): nodes on which a pod of the class fits while nothing else runs there."""
-    enough = (snapshot.capacity >= max(cls.units, 1)).sum(axis=1) >= cls.devices
+def _fits_empty(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
+    """bool (K,): nodes on which a pod of the class fits while nothing else runs there."""
+    enough = (snapshot.capacity[rows] >= max(cls.units, 1)).sum(axis=1) >= cls.devices
     for capacity, asked in (
-        (snapshot.cpu_capacity, cls.cpu),
-        (snapshot.memory_capacity, cls.memory),
+        (snapshot.cpu_capacity[rows], cls.cpu),
+        (snapshot.memory_capacity[rows], cls.memory),
     ):
         enough &= (capacity < 0) | (capacity >= asked)
-    fits: Bools = enough & _accepts(snapshot, cls) & _there(snapshot)
+    fits: Bools = enough & _accepts(snapshot, rows, cls)
     return fits
