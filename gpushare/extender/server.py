@@ -5,12 +5,16 @@ Knows gunicorn and what it is handed; reads no setting and no environment.
 
 import logging
 import resource
+import signal
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
 from gpushare.extender.logs import formatter
+
+_MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
+"""Signals at which gunicorn starts a worker beside the one there is: two would keep books."""
 
 
 class Server(BaseApplication):
@@ -59,7 +63,8 @@ class Server(BaseApplication):
             # Behind a Service another replica may be ready: only a new connection comes to it.
             "pre_request": lambda _worker, asked: asked.force_close() if not_ready() else None,
             "on_starting": lambda _server: _format_own_log(log_format),
-            "post_worker_init": lambda _worker: start(),
+            "when_ready": lambda _server: _ignore(_MORE_WORKERS),
+            "post_worker_init": lambda _worker: _begin(start),
             "worker_exit": lambda _server, _worker: stop(),
         }
         if tls is not None:
@@ -80,6 +85,17 @@ class Server(BaseApplication):
     def load(self) -> Any:  # noqa: ANN401 -- as the base class
         """The WSGI application."""
         return self._app
+
+
+def _begin(start: Callable[[], None]) -> None:
+    """In the worker: gunicorn has set its signals as they are by default."""
+    _ignore(_MORE_WORKERS)
+    start()
+
+
+def _ignore(signals: Iterable[signal.Signals]) -> None:
+    for number in signals:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def _connections() -> int:

@@ -124,6 +124,11 @@ class Extender(Verbs):
         """Whether the process has ended by itself."""
         return self._process.poll() is not None
 
+    def children(self) -> list[str]:
+        """The pids of the workers."""
+        found = Path(f"/proc/{self.pid}/task/{self.pid}/children")
+        return found.read_text(encoding="ascii").split()
+
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)

@@ -9,9 +9,8 @@ from tests.integration.cluster import Cluster
 from tests.integration.process import Extender
 
 
-def cpus(pid: int) -> set[frozenset[int]]:
-    """The CPUs that each thread of the worker may run on."""
-    (worker,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+def cpus(worker: str) -> set[frozenset[int]]:
+    """The CPUs that each of its threads may run on."""
     threads = Path(f"/proc/{worker}/task").iterdir()
     return {frozenset(os.sched_getaffinity(int(thread.name))) for thread in threads}
 
@@ -23,7 +22,7 @@ def test_all_threads_share_one_cpu_unless_told_otherwise(tmp_path: Path, any_cpu
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), "--leadership", "off", *flags)
     try:
         extender.wait_ready()
-        found = cpus(extender.pid)
+        found = cpus(*extender.children())
     finally:
         extender.stop()
         cluster.stop()

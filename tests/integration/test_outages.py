@@ -6,10 +6,14 @@ Real extender processes, each of its test alone.
 import signal
 import time
 
+import pytest
+
 from gpushare.localcluster.api import faults
 from tests.integration.cluster import MARK, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.verbs import poll
+
+_FOR_GUNICORN = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 
 DOWN = faults.status(503, "ServiceUnavailable")
 
@@ -118,3 +122,19 @@ def test_asked_to_end_it_finishes_the_binds_under_way(
     assert answer.result(20) == ""
     assert cluster.node_of(pod) == node
     poll(extender.ended, "the process has ended")
+
+
+@pytest.mark.parametrize("number", _FOR_GUNICORN)
+def test_no_signal_starts_a_second_worker_or_ends_the_one_there_is(
+    start_extender: StartExtender, cluster: Cluster, number: signal.Signals
+) -> None:
+    """gunicorn's own reload has two for seconds: each would bind by its own books."""
+    node = cluster.node()
+    extender = start_extender()
+    extender.wait_ready()
+    before = extender.children()
+    extender.signal(number)
+    assert extender.bind(cluster.pod(4), node) == ""
+    time.sleep(1.5)  # gunicorn's master looks once a second
+    assert extender.children() == before
+    assert extender.used(node) == [4, 0]
