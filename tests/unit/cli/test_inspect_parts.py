@@ -1,5 +1,6 @@
 """Parts of the command: units, columns, YAML, completion, the watch."""
 
+import gc
 import json
 import os
 import threading
@@ -14,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.completion import complete
-from gpushare.cli.feed import Observed, Scope
+from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.follow import follow
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.report import Report, make_report
@@ -116,6 +117,25 @@ def test_yaml_is_read_back_as_it_was(document: Any) -> None:
 )
 def test_words_that_yaml_takes_for_something_else_stay_texts(word: str) -> None:
     assert yaml.safe_load(to_yaml({word: [word]})) == {word: [word]}
+
+
+def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
+    kubectl: FakeKubectl,
+) -> None:
+    kubectl.cluster([node("a")], [pod(f"p{number}", "a") for number in range(1000)])
+    phases: list[str] = []
+
+    def collected(phase: str, _: object) -> None:
+        phases.append(phase)
+
+    gc.callbacks.append(collected)
+    try:
+        observed, *_ = observe(Kubectl(str(kubectl.path)), Scope(), ALIYUN)
+    finally:
+        gc.callbacks.remove(collected)
+    assert len(observed.pods) == 1000
+    assert phases.count("start") <= 2  # what was due before it begins and after it ends
+    assert gc.isenabled()
 
 
 # -- completion ----------------------------------------------------------------------------------
