@@ -142,6 +142,16 @@ def test_an_extender_that_does_not_lead_is_not_ill(
     assert findings["filter-calls"]["level"] == "skip"
 
 
+def test_a_version_that_is_not_for_this_account_leaves_the_other_checks_alone(
+    doctor: Doctor,
+) -> None:
+    doctor.cluster.node()
+    doctor.cluster.faults.on("GET", "^/version$", status(403, "Forbidden"))
+    _, findings, document = doctor.run()
+    assert findings["api-version"]["level"] == "skip", document
+    assert findings["gpu-nodes"]["level"] == "ok", document
+
+
 def test_a_new_pod_is_not_old_by_a_clock_that_is_ahead(
     doctor: Doctor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
