@@ -28,7 +28,8 @@ def _rivals(facts: Facts) -> Finding:
         return fail(
             _NAME,
             f"the original extender runs too: {some(pods.originals)}",
-            "scale its Deployment to 0; the pods it has bound are taken over as they are",
+            "scale its Deployment to 0 and delete its Service, whose node port 32766 takes the"
+            " calls meant for us; the pods it has bound are taken over as they are",
         )
     leading = [lease for lease in _leases(facts) if _fresh(lease, facts)]
     if len(leading) > 1:

@@ -434,3 +434,9 @@ def test_the_inventory_of_cards_that_differ_is_not_to_be_removed() -> None:
     assert bare.spec.capacity[0] > cards.spec.capacity[0]
     finding = found(healthy(nodes=(node(inventory=BROKEN, total="40"),)), "node-inventory")
     assert "remove it only where all devices of the node are equal" in finding.todo
+
+
+def test_who_stops_the_original_is_told_of_its_service() -> None:
+    """kube-proxy takes node port 32766 on 127.0.0.1 too, and refuses what has no pod behind it."""
+    originals = pods(originals=("kube-system/gpushare-schd-extender-x",))
+    assert "delete its Service" in found(healthy(**originals), "two-binders").todo
