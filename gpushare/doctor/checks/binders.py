@@ -12,6 +12,7 @@ from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 _NAME = "two-binders"
 _GRACE = 15.0
 """Seconds after a change of leader in which the last one's binds may still land."""
+_OK = 200
 _SLACK = 5.0
 """Seconds that the clocks of a leader and the API server may differ."""
 
@@ -99,6 +100,13 @@ def _leadership(facts: Facts) -> Finding:
         )
     if _fresh(ours[0], facts):
         return ok(name, f"{ours[0].holder} leads")
+    if isinstance(facts.extender, ExtenderSeen) and facts.extender.ready == _OK:
+        return warn(
+            name,
+            f"the extender leads, but nobody has lately renewed the Lease in {facts.namespace}",
+            "compare the clocks; the Lease of an extender that is no more, or whose --leadership"
+            " is another now, may be deleted",
+        )
     return fail(
         name,
         "nobody leads: the Lease is "

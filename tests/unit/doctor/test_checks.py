@@ -52,6 +52,11 @@ def standing_by() -> dict[str, Any]:
     return {"extender": extender(ready=503, ready_text=text, samples=called)}
 
 
+def ended() -> dict[str, Any]:
+    """A Lease that nobody renews."""
+    return {"leases": (lease(renewed=NOW - 99),)}
+
+
 def alarmed() -> dict[str, Any]:
     alarm = 'gpushare_alarms_total{kind="bound_by_another",resource="aliyun.com/gpu-mem"}'
     return {"extender": extender(samples={**extender().samples, alarm: 2.0})}
@@ -359,8 +364,10 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("two-binders", "skip", "not read", {"pods": FORBIDDEN}),
     ("leadership", "skip", "no Lease", {"leases": ()}),
     ("leadership", "warn", "403", {"leases": Unread("403", "do", level="warn")}),
-    ("leadership", "fail", "no longer renewed by pod-1", {"leases": (lease(renewed=NOW - 99),)}),
-    ("leadership", "fail", "free", {"leases": (lease(holder=""),)}),
+    ("leadership", "fail", "no longer renewed by pod-1", {**ended(), "extender": None}),
+    ("leadership", "fail", "no longer renewed by pod-1", ended() | standing_by()),
+    ("leadership", "warn", "the extender leads", ended()),
+    ("leadership", "fail", "free", {"leases": (lease(holder=""),), "extender": None}),
 ]
 
 
