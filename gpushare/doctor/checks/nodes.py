@@ -6,7 +6,7 @@ Pure judgement over facts. What closes a node is decided by the codec that the b
 from collections.abc import Callable, Iterator, Sequence
 
 from gpushare.core.model import Reason
-from gpushare.doctor.facts import Facts, NodeSeen, Unread
+from gpushare.doctor.facts import Facts, NodeSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
 from gpushare.wire.annotations import ALIYUN, Names
 
@@ -39,7 +39,7 @@ def check_nodes(facts: Facts) -> Iterator[Finding]:
     yield _capacity(sharing, facts)
     yield _inventory(sharing)
     yield _unit(sharing, facts.unit)
-    yield _allocatable(sharing)
+    yield _allocatable(sharing, _deserted(nodes, facts.pods))
     yield _list_size(sharing)
 
 
@@ -132,7 +132,16 @@ def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
         yield ok("node-label", "every node labelled gpushare=true offers devices")
 
 
-def _allocatable(nodes: Sequence[NodeSeen]) -> Finding:
+def _deserted(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> list[str]:
+    """Nodes that offer nothing and have pods that ask for it.
+
+    The kubelet sets even the capacity to 0 when a device plug-in has been away for five minutes.
+    """
+    hosts = set() if isinstance(pods, Unread) else {pod.node for pod in pods.gpu}
+    return [node.name for node in nodes if node.name in hosts and not node.shares]
+
+
+def _allocatable(nodes: Sequence[NodeSeen], deserted: list[str]) -> Finding:
     def lacking(test: Callable[[int, int], bool]) -> list[str]:
         return [
             node.name
@@ -140,7 +149,7 @@ def _allocatable(nodes: Sequence[NodeSeen]) -> Finding:
             if node.total and node.allocatable is not None and test(node.allocatable, node.total)
         ]
 
-    away = lacking(lambda usable, _: usable == 0)
+    away = deserted + lacking(lambda usable, _: usable == 0)
     if away:
         return fail(
             "node-allocatable",

@@ -319,6 +319,18 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         {"nodes": (node(), node(name="gpu-9", total=None, labels={"gpushare": "true"}))},
     ),
     ("node-allocatable", "fail", "nothing is allocatable", {"nodes": (node(usable="0"),)}),
+    (
+        "node-allocatable",
+        "fail",
+        "n2: nothing is allocatable",
+        {"nodes": (node(), node(name="n2", total="0", count="0")), **pods(bound(node="n2"))},
+    ),
+    (
+        "node-allocatable",
+        "ok",
+        "all",
+        {"nodes": (node(), node(name="n2", total="0", count="0")), **pods(bound())},
+    ),
     ("node-allocatable", "warn", "less allocatable", {"nodes": (node(usable="16"),)}),
     ("device-list", "warn", "68941", {"nodes": (node(total="81920", count="1"),)}),
     ("device-list", "fail", "195700", {"nodes": (node(unit="MiB", inventory=LONG),)}),
