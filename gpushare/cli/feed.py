@@ -60,7 +60,7 @@ class Scope:
         return {"fieldSelector": f"{_HOLDING},{node}"}
 
     def has(self, node: str) -> bool:
-        """Whether a node that was listed is one of them."""
+        """Whether a node that was listed, or that of a pod, is one of them."""
         return not self.nodes or node in self.nodes
 
 
@@ -81,7 +81,7 @@ class Observed:
         if not self.scope.selector:
             strays: dict[str, int] = {}
             for pod in self.pods.values():
-                if pod.node not in self.nodes and self.scope.has(pod.node):
+                if pod.node not in self.nodes:
                     strays[pod.node] = strays.get(pod.node, 0) + 1
             found += [
                 f"node {node} shares no {self.names.resource}, and {count} pods on it ask for it"
@@ -103,7 +103,7 @@ class Observed:
         ref = pod_ref(item)
         self.pods.pop(ref.uid, None)
         self.unread.pop(ref.uid, None)
-        if gone:
+        if gone or not self.scope.has(text(mapping(item.get("spec")).get("nodeName"))):
             return
         try:
             found = read_pod(item, self.names)

@@ -329,6 +329,14 @@ def test_pods_of_a_named_node_that_shares_nothing_any_more_are_told_of(
     assert (told in inspect(*names)[2]) == ("a" in names)
 
 
+def test_pods_of_other_nodes_than_those_named_are_not_spoken_of(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    kubectl.cluster([node("a"), node("b"), node("c")], [pod("p1", "c", "1.5")])
+    assert "default/p1" not in inspect("a", "b")[2]
+    assert "default/p1" in inspect("a", "c")[2]
+
+
 def test_names_cannot_command_the_terminal(kubectl: FakeKubectl, inspect: Inspect) -> None:
     cards = inventory(16, model="\x1b]0;gotcha\x07\ud800")
     kubectl.cluster([node("a", inventory=cards)], [pod("p\x1b[2J", "a", namespace="\u202e")])
