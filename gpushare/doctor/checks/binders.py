@@ -6,6 +6,7 @@ Pure judgement over facts.
 from collections.abc import Iterator
 
 from gpushare.doctor.checks.extender import total
+from gpushare.doctor.checks.rights import follows
 from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 
@@ -90,6 +91,10 @@ def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
 def _leadership(facts: Facts) -> Finding:
     name = "leadership"
     if isinstance(facts.leases, Unread):
+        if follows(facts):
+            return skip(
+                name, "this account follows kube-scheduler's Lease, and has none of its own"
+            )
         return facts.leases.finding(name)
     ours = [lease for lease in facts.leases if lease.namespace == facts.namespace]
     if not ours:

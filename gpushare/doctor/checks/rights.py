@@ -37,6 +37,13 @@ def to_follow(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
     return () if lease is None else (Right("get", *_LEASES, *lease),)
 
 
+def follows(facts: Facts) -> bool:
+    """Whether the account may follow kube-scheduler's Lease, and cannot lead by its own."""
+    rights = {} if isinstance(facts.rights, Unread) else facts.rights
+    leads = all(rights.get(right) for right in to_lead(facts.namespace))
+    return not leads and any(rights.get(right) for right in to_follow(facts.scheduler))
+
+
 def useful(namespace: str) -> dict[Right, str]:
     """Without these it does less: the right, and what is missed without it."""
     maps = "no ConfigMap closes devices"
@@ -69,9 +76,8 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield rights.finding("rights")
         return
     lacking = [right for right in needed() if not rights.get(right)]
-    unled = [right for right in to_lead(facts.namespace) if not rights.get(right)]
-    if not any(rights.get(right) for right in to_follow(facts.scheduler)):
-        lacking += unled
+    if not follows(facts):
+        lacking += [right for right in to_lead(facts.namespace) if not rights.get(right)]
     if lacking and facts.own_account:
         yield fail(
             "rights",
@@ -86,7 +92,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
         )
     elif facts.own_account:
-        only = " with --leadership scheduler" if unled else ""
+        only = " with --leadership scheduler" if follows(facts) else ""
         yield ok("rights", f"the extender's account may do all that is needed{only}")
     else:
         yield ok("rights", "the account used here may do all the extender needs (not its own)")

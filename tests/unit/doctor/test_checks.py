@@ -376,6 +376,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("two-binders", "skip", "not read", {"pods": FORBIDDEN}),
     ("leadership", "skip", "no Lease", {"leases": ()}),
     ("leadership", "warn", "403", {"leases": Unread("403", "do", level="warn")}),
+    ("leadership", "skip", "follows", following(leases=Unread("403", "do", level="warn"))),
     ("leadership", "fail", "no longer renewed by pod-1", {**ended(), "extender": None}),
     ("leadership", "fail", "no longer renewed by pod-1", ended() | standing_by()),
     ("leadership", "warn", "the extender leads", ended()),
