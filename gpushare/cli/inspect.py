@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import NoReturn
 
 from gpushare.cli.documents import as_json, as_names, as_yaml
+from gpushare.cli.ending import ended
 from gpushare.cli.feed import Observed, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
@@ -18,13 +19,14 @@ from gpushare.cli.tables import details, printable, summary
 from gpushare.errors import ApiError, GpuShareError
 
 _CLEAR = "\x1b[H\x1b[2J"
-_INTERRUPTED = 130
-_BROKEN_PIPE = 141
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
     """The exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads any more."""
-    words = sys.argv[1:] if argv is None else argv
+    return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
+
+
+def _run(words: Sequence[str], prog: str) -> int:
     try:
         _show(read_options(words, os.environ, prog))
     except GpuShareError as error:
@@ -32,12 +34,6 @@ def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushar
         # What kubectl says of the API server is passed on as it says it.
         print(said if isinstance(error, ApiError) else f"error: {said}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        return _INTERRUPTED
-    except BrokenPipeError:
-        # The interpreter flushes stdout once more when it ends.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return _BROKEN_PIPE
     return 0
 
 

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 
 from gpushare import __version__
+from gpushare.cli.ending import ended
 
 _USAGE = """\
 usage: gpushare VERB [OPTIONS]
@@ -20,8 +21,6 @@ usage: gpushare VERB [OPTIONS]
 
 gpushare VERB --help tells more; gpushare --version the version.
 """
-
-_INTERRUPTED = 130
 
 
 def _demo(argv: Sequence[str]) -> int:
@@ -78,18 +77,18 @@ _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of the verb; 2 for one there is not, 130 after Ctrl-C."""
-    words = sys.argv[1:] if argv is None else argv
+    """The exit code of the verb; 2 for one there is not, and see `ended`."""
+    return ended(lambda: _run(sys.argv[1:] if argv is None else argv))
+
+
+def _run(words: Sequence[str]) -> int:
     match list(words):
         case ["--version"]:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
         case [verb, *rest] if verb in _VERBS:
-            try:
-                return _VERBS[verb](rest)
-            except KeyboardInterrupt:
-                return _INTERRUPTED
+            return _VERBS[verb](rest)
         case [verb, *_]:
             print(f"gpushare: there is no verb {verb!r}\n\n{_USAGE}", end="", file=sys.stderr)
             return 2

@@ -1,6 +1,7 @@
 """The command `gpushare`: its verbs, its exit codes, and what it does not import."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -84,6 +85,19 @@ def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
             process.send_signal(signal.SIGINT)
             _, said = process.communicate(timeout=60)
     assert (process.returncode, said) == (130, "")
+
+
+def test_a_reader_that_has_gone_ends_a_verb_in_silence() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "gpushare.cli.main", "help"]
+    try:
+        ran = subprocess.run(
+            command, stdout=writing, stderr=subprocess.PIPE, check=False, text=True
+        )
+    finally:
+        os.close(writing)
+    assert (ran.returncode, ran.stderr) == (141, "")
 
 
 def test_the_command_ends_with_what_main_returns() -> None:

@@ -1,0 +1,22 @@
+"""How a command ends that its user or its reader has left: in silence, with the shell's codes."""
+
+import os
+import sys
+from collections.abc import Callable
+
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
+
+
+def ended(run: Callable[[], int]) -> int:
+    """The exit code of `run`; 130 after Ctrl-C, 141 where nobody reads what it prints any more."""
+    try:
+        code = run()
+        sys.stdout.flush()
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The interpreter flushes stdout once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    return code
