@@ -56,8 +56,10 @@ def marked(resource: Resource, body: Object, options: DeleteOptions, now: dateti
         if wanted is not None and wanted != held.get(field):
             why = f"the {field} in the precondition ({wanted}) does not match ({held.get(field)})"
             raise conflict(resource.qualified, name_of(body), why)
+    if held.get("deletionTimestamp"):
+        return _shortened(body, options.grace, now)
     grace = grace_period(body, options.grace) if resource is PODS else 0
-    return _marked(body, grace, now)
+    return _ending(body, now + timedelta(seconds=grace), grace)
 
 
 def grace_period(pod: Object, asked: int | None) -> int:
@@ -79,10 +81,21 @@ def removable(body: Object) -> bool:
     return deleting and not held.get("deletionGracePeriodSeconds") and not held.get("finalizers")
 
 
-def _marked(body: Object, grace: int, now: datetime) -> Object:
-    held = metadata(body).get("deletionGracePeriodSeconds")
-    # A second DELETE may shorten the period, never lengthen it.
-    if metadata(body).get("deletionTimestamp") and (held is None or grace >= held):
+def _shortened(body: Object, asked: int | None, now: datetime) -> Object:
+    """Return a marked object after another DELETE: only a shorter period, named there, counts.
+
+    It counts from the first DELETE; where it is over already, a second is left of it.
+    """
+    meta = metadata(body)
+    held = meta.get("deletionGracePeriodSeconds") or 0
+    grace = 1 if asked is not None and asked < 0 else asked
+    if grace is None or grace >= held:
         return body
-    end = timestamp(now + timedelta(seconds=grace))
-    return with_metadata(body, deletionTimestamp=end, deletionGracePeriodSeconds=grace)
+    end = datetime.fromisoformat(meta["deletionTimestamp"]) + timedelta(seconds=grace - held)
+    if end >= now:
+        return _ending(body, end, grace)
+    return _ending(body, now, min(grace, 1))
+
+
+def _ending(body: Object, end: datetime, grace: int) -> Object:
+    return with_metadata(body, deletionTimestamp=timestamp(end), deletionGracePeriodSeconds=grace)

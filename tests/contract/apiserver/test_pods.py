@@ -188,6 +188,20 @@ def test_an_assigned_pod_goes_when_its_kubelet_says_so(
     assert api.get(path).status == 404
 
 
+def test_another_delete_that_names_no_grace_changes_nothing_even_if_the_pod_has_ended(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    """BeforeDelete of k8s.io/apiserver: "graceful deletion is pending, do nothing"."""
+    path = f"{namespace}/pods/p"
+    api.create(f"{namespace}/pods", pod())
+    bind(api, namespace, node_name)
+    marked = api.delete(path, {"gracePeriodSeconds": 60})
+    assert api.delete(path).version == marked.version
+    ended = api.patch(f"{path}/status", {"status": {"phase": "Failed"}}, STRATEGIC)
+    assert api.delete(path).version == ended.version
+    assert api.get(path).meta["deletionGracePeriodSeconds"] == 60
+
+
 def test_a_pod_that_has_ended_goes_at_once(api: Api, namespace: str, node_name: str) -> None:
     api.create(f"{namespace}/pods", pod())
     bind(api, namespace, node_name)

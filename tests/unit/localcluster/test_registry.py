@@ -2,7 +2,7 @@
 
 import json
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -165,3 +165,23 @@ def test_an_odd_patch_is_applied_or_refused(
                 registry.revise(resource, namespace, "x", change, status_only=status_only)
     records, version = registry.records(resource, None)
     json.dumps(table(resource, records, version, NOW))
+
+
+def test_a_shorter_grace_counts_from_the_first_delete_and_is_never_over_before_it_is_named() -> (
+    None
+):
+    """BeforeDelete of k8s.io/apiserver moves the deletionTimestamp back by the difference."""
+    now = NOW
+    registry = Registry(Store(clock=lambda: now))
+    pod = {"metadata": {"name": "x"}, "spec": {**POD["spec"], "nodeName": "n"}}
+    registry.create(PODS, "default", pod)
+
+    def delete(grace: int, after: int) -> tuple[str, int]:
+        nonlocal now
+        now = NOW + timedelta(seconds=after)
+        meta = registry.delete(PODS, "default", "x", DeleteOptions(grace))[0].body["metadata"]
+        return meta["deletionTimestamp"], meta["deletionGracePeriodSeconds"]
+
+    assert delete(300, after=0) == ("2026-01-01T00:05:00Z", 300)
+    assert delete(200, after=60) == ("2026-01-01T00:03:20Z", 200)
+    assert delete(30, after=60) == ("2026-01-01T00:01:00Z", 1)
