@@ -105,11 +105,10 @@ def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
     name = str(held["name"])
     for field in ("name", "namespace"):
         if (asked.get(field) or held.get(field)) != held.get(field):
-            why = f"Invalid value: {asked[field]!r}: field is immutable"
-            raise invalid(resource.kind, name, f"metadata.{field}", why)
+            raise bad_request(f"the {field} of the object does not match that of the request")
     if asked.get("uid") and asked["uid"] != held["uid"]:
-        why = f"Precondition failed: UID in precondition: {asked['uid']}, UID in object meta: "
-        raise conflict(resource.qualified, name, why + str(held["uid"]))
+        why = f"Invalid value: {asked['uid']!r}: field is immutable"
+        raise invalid(resource.kind, name, "metadata.uid", why)
     version = asked.get("resourceVersion")
     if version and version != held["resourceVersion"]:
         raise conflict(resource.qualified, name, CHANGED_MEANWHILE)

@@ -26,6 +26,7 @@ from gpushare.localcluster.api.resources import ACCESS_REVIEWS, PODS
 from gpushare.localcluster.api.status import (
     StatusError,
     bad_request,
+    conflict,
     method_not_allowed,
     success,
     unsupported_media_type,
@@ -79,9 +80,18 @@ def create(registry: Registry, target: Target, call: Call) -> Answer:
 def replace(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the object after a PUT."""
     body = object_of(call)
-    if str(metadata(body).get("name") or target.name) != target.name:
+    uid = metadata(body).get("uid")
+    if metadata(body).get("name") != target.name:
         raise bad_request("the name of the object does not match the name on the URL")
-    return _revise(registry, target, call, lambda _: body)
+
+    def replaced(current: Object) -> Object:
+        held = metadata(current)["uid"]
+        if uid and uid != held:
+            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {held}"
+            raise conflict(target.resource.qualified, target.name, why)
+        return body
+
+    return _revise(registry, target, call, replaced)
 
 
 def patch(registry: Registry, target: Target, call: Call) -> Answer:

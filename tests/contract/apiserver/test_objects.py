@@ -1,5 +1,7 @@
 """Objects of any kind: created, read, listed, replaced, deleted."""
 
+import pytest
+
 from tests.contract.apiserver.client import Api
 from tests.contract.apiserver.conftest import config_map
 
@@ -99,8 +101,23 @@ def test_identity_cannot_be_changed(api: Api, namespace: str) -> None:
     made = api.create(f"{namespace}/configmaps", config_map("a"))
     other = {**made.body, "metadata": {**made.meta, "uid": "another"}}
     assert api.call("PUT", f"{namespace}/configmaps/a", other).status == 409
-    renamed = {**made.body, "metadata": {**made.meta, "name": "b"}}
-    assert api.call("PUT", f"{namespace}/configmaps/a", renamed).status == 400
+    for change in ({"name": "b"}, {"name": None}, {"namespace": "elsewhere"}):
+        moved = {**made.body, "metadata": {**made.meta, **change}}
+        assert api.call("PUT", f"{namespace}/configmaps/a", moved).status == 400
+    assert api.get(f"{namespace}/configmaps/a").body == made.body
+
+
+@pytest.mark.parametrize(
+    ("field", "status"), [("name", 400), ("namespace", 400), ("uid", 422), ("resourceVersion", 409)]
+)
+def test_a_patch_for_another_object_changes_nothing(
+    api: Api, namespace: str, field: str, status: int
+) -> None:
+    """Controllers tell by 422 that their object has a successor of its name (client-go does)."""
+    made = api.create(f"{namespace}/configmaps", config_map("a"))
+    patch = {"metadata": {field: "7"}, "data": {"x": "1"}}
+    assert api.patch(f"{namespace}/configmaps/a", patch).status == status
+    assert api.get(f"{namespace}/configmaps/a").body == made.body
 
 
 def test_a_dry_run_answers_and_does_nothing(api: Api, namespace: str) -> None:
