@@ -30,7 +30,7 @@ class Resource:
     `storage` names the table in the store: two resources with the same one are two views of the
     same objects. `fields` are the field selectors besides name and namespace.
     `blind_update` says that a PUT without resourceVersion is taken (not for leases: a leader that
-    overwrites blindly would be two leaders).
+    overwrites blindly would be two leaders), `put_creates` that a PUT makes what is not there.
     """
 
     plural: str
@@ -44,6 +44,7 @@ class Resource:
     fields: tuple[str, ...] = ()
     storage: str = ""
     blind_update: bool = True
+    put_creates: bool = False
     verbs: tuple[str, ...] = ALL_VERBS
 
     @property
@@ -84,12 +85,13 @@ def _cluster_wide(plural: str, kind: str, group: str, *short_names: str) -> Reso
 def _core() -> Iterable[Resource]:
     yield Resource("bindings", "Binding", verbs=("create",))
     yield Resource("configmaps", "ConfigMap", short_names=("cm",))
-    yield Resource("endpoints", "Endpoints", short_names=("ep",))
+    yield Resource("endpoints", "Endpoints", short_names=("ep",), put_creates=True)
     yield Resource(
         "events",
         "Event",
         short_names=("ev",),
         fields=_event_fields("involvedObject", "reportingComponent"),
+        put_creates=True,
     )
     yield Resource(
         "namespaces",
@@ -139,7 +141,14 @@ def _core() -> Iterable[Resource]:
     )
     yield Resource("secrets", "Secret", fields=("type",))
     yield Resource("serviceaccounts", "ServiceAccount", short_names=("sa",))
-    yield Resource("services", "Service", short_names=("svc",), categories=("all",), status=True)
+    yield Resource(
+        "services",
+        "Service",
+        short_names=("svc",),
+        categories=("all",),
+        status=True,
+        put_creates=True,
+    )
 
 
 def _grouped() -> Iterable[Resource]:
@@ -162,17 +171,23 @@ def _grouped() -> Iterable[Resource]:
         namespaced=False,
         verbs=("create",),
     )
-    yield Resource("leases", "Lease", "coordination.k8s.io", blind_update=False)
+    yield Resource("leases", "Lease", "coordination.k8s.io", blind_update=False, put_creates=True)
     yield Resource(
         "events",
         "Event",
         "events.k8s.io",
         short_names=("ev",),
         fields=_event_fields("regarding", "reportingController"),
+        put_creates=True,
         storage="events",
     )
     yield Resource(
-        "poddisruptionbudgets", "PodDisruptionBudget", "policy", short_names=("pdb",), status=True
+        "poddisruptionbudgets",
+        "PodDisruptionBudget",
+        "policy",
+        short_names=("pdb",),
+        status=True,
+        blind_update=False,
     )
     yield _cluster_wide("priorityclasses", "PriorityClass", "scheduling.k8s.io", "pc")
 

@@ -16,7 +16,7 @@ from gpushare.localcluster.api.calls import (
     json_answer,
 )
 from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.objects import Object, metadata, to_json
+from gpushare.localcluster.api.objects import Object, metadata, to_json, with_metadata
 from gpushare.localcluster.api.patch import json_patch, merge_patch
 from gpushare.localcluster.api.protobuf import UnknownKindError
 from gpushare.localcluster.api.reading import encoder, selection
@@ -78,20 +78,31 @@ def create(registry: Registry, target: Target, call: Call) -> Answer:
 
 
 def replace(registry: Registry, target: Target, call: Call) -> Answer:
-    """Return the object after a PUT."""
+    """Return the object after a PUT, which makes some kinds of objects that are not there (201)."""
     body = object_of(call)
     uid = metadata(body).get("uid")
     if metadata(body).get("name") != target.name:
         raise bad_request("the name of the object does not match the name on the URL")
 
     def replaced(current: Object) -> Object:
-        held = metadata(current)["uid"]
-        if uid and uid != held:
-            why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {held}"
-            raise conflict(target.resource.qualified, target.name, why)
+        _check_uid(target, uid, metadata(current)["uid"])
         return body
 
-    return _revise(registry, target, call, replaced)
+    try:
+        return _revise(registry, target, call, replaced)
+    except StatusError as error:
+        if error.code != 404 or not target.resource.put_creates or target.subresource:
+            raise
+    _check_uid(target, uid, "")
+    fresh = with_metadata(body, resourceVersion=None)
+    record = registry.create(target.resource, target.home, fresh, dry_run=call.dry_run)
+    return _answer(target, record, 201)
+
+
+def _check_uid(target: Target, wanted: object, held: str) -> None:
+    if wanted and wanted != held:
+        why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {held}"
+        raise conflict(target.resource.qualified, target.name, why)
 
 
 def patch(registry: Registry, target: Target, call: Call) -> Answer:

@@ -1,6 +1,7 @@
 """Leases, by which a leader is elected, and Events, which have two views."""
 
 from tests.contract.apiserver.client import STRATEGIC, Api, Json
+from tests.contract.apiserver.conftest import config_map
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
 TIME = "2026-11-21T01:39:09.378127Z"
@@ -37,6 +38,23 @@ def test_a_lease_cannot_be_overwritten_blindly(api: Api, namespace: str) -> None
     api.create(path, lease("a"))
     reply = api.call("PUT", f"{path}/leader", lease("b"))
     assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+
+
+def test_a_put_makes_a_lease_that_is_gone_but_not_for_a_holder_who_names_its_uid(
+    api: Api, namespace: str
+) -> None:
+    """AllowCreateOnUpdate of kube-apiserver: a holder that drops the uid would lead again."""
+    path = LEASES.format(short(namespace))
+    held = api.create(path, lease("a")).body
+    api.delete(f"{path}/leader")
+    reply = api.call("PUT", f"{path}/leader", held)
+    assert (reply.status, reply.body["reason"]) == (409, "Conflict")
+    assert api.get(f"{path}/leader").status == 404
+    del held["metadata"]["uid"]
+    made = api.call("PUT", f"{path}/leader", held)
+    assert (made.status, made.body["spec"]["holderIdentity"]) == (201, "a")
+    assert int(made.version) > int(held["metadata"]["resourceVersion"])
+    assert api.call("PUT", f"{namespace}/configmaps/leader", config_map("leader")).status == 404
 
 
 def test_microseconds_are_kept(api: Api, namespace: str) -> None:
