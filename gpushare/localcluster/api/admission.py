@@ -11,6 +11,9 @@ from gpushare.localcluster.api.resources import NAMESPACES, NODES, PODS, PRIORIT
 from gpushare.localcluster.api.status import bad_request, conflict, invalid
 from gpushare.localcluster.api.store import CHANGED_MEANWHILE
 
+WITH_STATUS = ("labels", "annotations", "finalizers")
+"""Metadata that a write of the status sets too."""
+
 FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 """Metadata that only the server sets."""
 
@@ -94,7 +97,8 @@ def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) 
 
 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
-    replaced = with_fields(old, status=section(new, "status"))
+    meta = {field: metadata(new).get(field) for field in WITH_STATUS}
+    replaced = with_metadata(with_fields(old, status=section(new, "status")), **meta)
     if resource is NODES:
         return completed(resource, replaced, 0)
     return replaced

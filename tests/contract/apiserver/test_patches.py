@@ -64,6 +64,20 @@ def test_a_patch_of_the_status_merges_conditions_and_leaves_the_rest(
     assert again.version == reply.version
 
 
+def test_a_patch_of_the_status_may_carry_labels_and_annotations(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    """Kubelets and device plug-ins write a node's so; the strategies reset spec and owners only."""
+    api.create(f"{namespace}/pods", pod())
+    meta = {"labels": {"a": "b"}, "annotations": {"c": "d"}}
+    owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "y"}
+    for path in (f"{namespace}/pods/p/status", f"/api/v1/nodes/{node_name}/status"):
+        reply = api.patch(path, {"metadata": {**meta, "ownerReferences": [owner]}}, STRATEGIC)
+        assert reply.status == 200
+        assert {field: reply.meta[field] for field in meta} == meta
+    assert "ownerReferences" not in api.get(f"{namespace}/pods/p").meta
+
+
 def test_null_in_a_status_patch_removes(api: Api, namespace: str) -> None:
     api.create(f"{namespace}/pods", pod())
     path = f"{namespace}/pods/p/status"
