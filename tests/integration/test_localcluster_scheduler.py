@@ -72,6 +72,12 @@ class Cluster:
     def node_of(self, name: str) -> str:
         return str(self.get(name)["spec"].get("nodeName", ""))
 
+    def nominations(self, name: str) -> set[str]:
+        """Where room was made for the pod; forgotten when it is bound."""
+        changes, _ = self.server.store.since("pods", 0)
+        statuses = [c.record.body["status"] for c in changes if c.record.key[1] == name]
+        return {status["nominatedNodeName"] for status in statuses if "nominatedNodeName" in status}
+
     def condition(self, name: str) -> tuple[str, str, str]:
         for condition in self.get(name)["status"].get("conditions", []):
             if condition["type"] == "PodScheduled":
@@ -260,7 +266,7 @@ def test_a_pod_of_higher_priority_evicts_one_and_takes_its_place(cluster: Cluste
     with pytest.raises(ApiNotFound):
         cluster.get("low")
     assert cluster.node_of("small") == "n1"
-    assert cluster.get("high")["status"]["nominatedNodeName"] == "n1"
+    assert cluster.nominations("high") == {"n1"}
     uid = cluster.get("high")["metadata"]["uid"]
     told = ("Preempted", f"Preempted by pod {uid} on node n1", 1)
     eventually(lambda: told in cluster.events("low"))

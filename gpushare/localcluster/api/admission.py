@@ -99,6 +99,8 @@ def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
     meta = {field: metadata(new).get(field) for field in WITH_STATUS}
     replaced = with_metadata(with_fields(old, status=section(new, "status")), **meta)
+    if resource is PODS:
+        pods.check_status(old, replaced)
     if resource is NODES:
         return completed(resource, replaced, 0)
     return replaced

@@ -2,7 +2,8 @@
 
 Pure: the pod as stored and the Binding in, the bound pod out. Checked on real kube-apiservers 1.30
 and 1.37: annotations (from 1.37 on labels, too) of the Binding are merged into the pod, `uid` and
-`resourceVersion` are preconditions, and every refusal of a state is 409.
+`resourceVersion` are preconditions, and every refusal of a state is 409. What the pod was nominated
+for is forgotten (from 1.35 on).
 """
 
 from gpushare.localcluster.api.objects import (
@@ -11,6 +12,7 @@ from gpushare.localcluster.api.objects import (
     metadata,
     name_of,
     section,
+    with_fields,
     with_metadata,
 )
 from gpushare.localcluster.api.status import StatusError, bad_request, conflict, invalid
@@ -61,7 +63,7 @@ def bound(pod: Object, binding: Object, now: str) -> Object:
     }
     status = section(pod, "status")
     others = [item for item in elements(status, "conditions") if item.get("type") != "PodScheduled"]
-    placed["status"] = {**status, "conditions": [*others, scheduled]}
+    placed["status"] = with_fields(status, conditions=[*others, scheduled], nominatedNodeName=None)
     return with_metadata(placed, **changes)
 
 

@@ -75,6 +75,19 @@ def check_update(old: Object, new: Object) -> None:
         raise StatusError(422, "Invalid", f'Pod "{name_of(old)}" is invalid: {UPDATABLE}')
 
 
+def check_status(old: Object, new: Object) -> None:
+    """Refuse to nominate a pod that is bound.
+
+    Raises:
+        StatusError: 422.
+
+    """
+    node, before = (section(pod, "status").get("nominatedNodeName") for pod in (new, old))
+    if node and node != before and section(old, "spec").get("nodeName"):
+        why = "Forbidden: may not be set on pods that are already bound to a node"
+        raise invalid("Pod", name_of(old), "status.nominatedNodeName", why)
+
+
 def _frozen(spec: Object) -> Object:
     """Return the parts of the spec that never change."""
     fixed = {

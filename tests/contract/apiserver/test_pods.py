@@ -3,7 +3,7 @@
 import pytest
 
 from tests.contract.apiserver.client import STRATEGIC, Api, Reply
-from tests.contract.apiserver.conftest import binding, pod
+from tests.contract.apiserver.conftest import binding, newest, pod
 
 
 def test_a_new_pod_gets_its_defaults(api: Api, namespace: str) -> None:
@@ -97,6 +97,17 @@ def test_a_binding_is_one_write_of_node_annotations_and_condition(
     }
     (condition,) = bound["status"]["conditions"]
     assert (condition["type"], condition["status"]) == ("PodScheduled", "True")
+
+
+@newest
+def test_a_bound_pod_is_nominated_for_no_node(api: Api, namespace: str, node_name: str) -> None:
+    """ClearingNominatedNodeNameAfterBinding, on since 1.35."""
+    nominated = {"status": {"nominatedNodeName": node_name}}
+    api.create(f"{namespace}/pods", pod())
+    assert api.patch(f"{namespace}/pods/p/status", nominated, STRATEGIC).status == 200
+    assert bind(api, namespace, node_name).status == 201
+    assert "nominatedNodeName" not in api.get(f"{namespace}/pods/p").body["status"]
+    assert api.patch(f"{namespace}/pods/p/status", nominated, STRATEGIC).status == 422
 
 
 def refused(api: Api, namespace: str, reply: Reply, version: str) -> bool:
