@@ -251,12 +251,14 @@ def test_deletion_frees_room_for_the_pod_that_waits_and_priority_goes_first(
 
 def test_a_pod_of_higher_priority_evicts_one_and_takes_its_place(cluster: Cluster) -> None:
     high = {"metadata": {"name": "high"}, "value": 10}
-    cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", high)
+    polite = {"metadata": {"name": "polite"}, "value": 10, "preemptionPolicy": "Never"}
+    for each in (high, polite):
+        cluster.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", each)
     cluster.node("n1")
     cluster.pod("low", units=16)
     cluster.pod("small", units=0)
     eventually(lambda: cluster.get("low")["status"].get("phase") == "Running")
-    cluster.pod("modest", units=16, priorityClassName="high", preemptionPolicy="Never")
+    cluster.pod("modest", units=16, priorityClassName="polite")
     never = "preemption: not eligible due to preemptionPolicy=Never."
     eventually(lambda: cluster.condition("modest")[2].endswith(never))
     assert cluster.node_of("low") == "n1"

@@ -18,8 +18,12 @@ FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 """Metadata that only the server sets."""
 
 
-def admitted(resource: Resource, body: Object, priority: int) -> Object:
-    """Return a new object as the server stores it; `priority` is the value of a pod's class.
+PREEMPT = "PreemptLowerPriority"
+"""The preemption policy of a priority class that names none."""
+
+
+def admitted(resource: Resource, body: Object) -> Object:
+    """Return a new object as the server stores it; a pod comes with what its class says.
 
     Raises:
         StatusError: 400 or 422 for an object against the rules of its kind.
@@ -27,7 +31,7 @@ def admitted(resource: Resource, body: Object, priority: int) -> Object:
     """
     typed = _typed(resource, body)
     clean = with_metadata(typed, **dict.fromkeys((*FIXED, "resourceVersion", "selfLink")))
-    clean = completed(resource, clean, priority)
+    clean = completed(resource, clean)
     if resource is PODS:
         return {**clean, "status": pods.new_status(clean)}
     if resource is NAMESPACES:
@@ -35,7 +39,7 @@ def admitted(resource: Resource, body: Object, priority: int) -> Object:
     return clean
 
 
-def completed(resource: Resource, body: Object, priority: int) -> Object:
+def completed(resource: Resource, body: Object) -> Object:
     """Return the object with its defaults and canonical quantities.
 
     Raises:
@@ -43,7 +47,7 @@ def completed(resource: Resource, body: Object, priority: int) -> Object:
 
     """
     if resource is PODS:
-        return pods.with_defaults(body, priority)
+        return pods.with_defaults(body)
     if resource is NODES:
         status = section(body, "status")
         lists = {
@@ -53,7 +57,8 @@ def completed(resource: Resource, body: Object, priority: int) -> Object:
         }
         return {**body, "spec": section(body, "spec"), "status": {**status, **lists}}
     if resource is PRIORITY_CLASSES:
-        return {**body, "value": _priority_value(body)}
+        policy = body.get("preemptionPolicy") or PREEMPT
+        return {**body, "value": _priority_value(body), "preemptionPolicy": policy}
     if resource is NAMESPACES:
         labels = metadata(body).get("labels") or {}
         named = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
@@ -90,10 +95,21 @@ def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) 
     )
     if resource.status:
         body = with_fields(body, status=old.get("status"))
-    body = completed(resource, body, section(old, "spec").get("priority", 0))
+    if resource is PODS:
+        body = pods.with_importance(old, body)
+    body = completed(resource, body)
     if resource is PODS:
         pods.check_update(old, body)
+    if resource is PRIORITY_CLASSES:
+        _check_class(old, body)
     return body
+
+
+def _check_class(old: Object, new: Object) -> None:
+    for field in ("value", "preemptionPolicy"):
+        if new[field] != old[field]:
+            why = "Forbidden: may not be changed in an update."
+            raise invalid("PriorityClass", str(metadata(old)["name"]), field, why)
 
 
 def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
@@ -102,7 +118,7 @@ def _with_status_of(resource: Resource, old: Object, new: Object) -> Object:
     if resource is PODS:
         pods.check_status(old, replaced)
     if resource is NODES:
-        return completed(resource, replaced, 0)
+        return completed(resource, replaced)
     return replaced
 
 

@@ -1,6 +1,6 @@
 """What a real API server does to pods on their way in: defaults, checks, what may change later.
 
-Pure: a body in, a body out. Which priority a class stands for is handed in as a value, binding and
+Pure: a body in, a body out. What its priority class says is in the pod already, binding and
 deletion are elsewhere. Facts: k8s.io/kubernetes pkg/apis/core/v1/defaults.go, the admission
 plug-ins DefaultTolerationSeconds and Priority, and pkg/apis/core/validation.
 """
@@ -33,11 +33,10 @@ _SPEC_DEFAULTS: Object = {
     "securityContext": {},
     "schedulerName": "default-scheduler",
     "enableServiceLinks": True,
-    "preemptionPolicy": "PreemptLowerPriority",
 }
 
 
-def with_defaults(body: Object, priority: int) -> Object:
+def with_defaults(body: Object) -> Object:
     """Return the pod with everything set that a real API server sets.
 
     Raises:
@@ -48,12 +47,19 @@ def with_defaults(body: Object, priority: int) -> Object:
     for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
         _check_list(spec, field)
     _check_containers(body, spec)
-    filled = {**_SPEC_DEFAULTS, "priority": priority, **with_fields(spec)}
+    filled = {**_SPEC_DEFAULTS, **with_fields(spec)}
     filled["tolerations"] = _tolerations(elements(spec, "tolerations"))
     for field in CONTAINER_LISTS:
         if field in spec:
             filled[field] = [_container(body, item) for item in elements(spec, field)]
     return {**body, "spec": filled}
+
+
+def with_importance(old: Object, new: Object) -> Object:
+    """Return the pod with the priority it has, where a client's update leaves it out."""
+    told = ("priority", "preemptionPolicy")
+    kept = {field: value for field, value in section(old, "spec").items() if field in told}
+    return {**new, "spec": {**kept, **with_fields(section(new, "spec"))}}
 
 
 def new_status(body: Object) -> Object:

@@ -34,7 +34,10 @@ from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.api.validation import check_metadata, check_shape, check_type
 
 START_NAMESPACES = ("default", "kube-system", "kube-node-lease", "kube-public")
-BUILT_IN_PRIORITIES = {"system-cluster-critical": 2000000000, "system-node-critical": 2000001000}
+BUILT_IN_CLASSES: dict[str, Object] = {
+    "system-cluster-critical": {"value": 2000000000, "preemptionPolicy": admission.PREEMPT},
+    "system-node-critical": {"value": 2000001000, "preemptionPolicy": admission.PREEMPT},
+}
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -78,7 +81,8 @@ class Registry:
         placed = self._placed(resource, namespace, stored)
         check_metadata(resource, placed)
         self._check_namespace(resource, placed)
-        new = admission.admitted(_core(resource), placed, self._priority(resource, placed))
+        new = admission.admitted(_core(resource), self._classed(resource, placed))
+        self._check_default(resource, new)
         return self.store.create(resource.table, new, commit=not dry_run)
 
     def get(self, resource: Resource, namespace: str, name: str) -> Record:
@@ -133,6 +137,7 @@ class Registry:
             core = _core(resource)
             new = admission.revised(core, current, wanted, status_only=status_only)
             check_metadata(resource, new)
+            self._check_default(resource, new)
             return None if deletion.removable(new) else new
 
         return self.store.update(resource.table, namespace, name, step, commit=not dry_run)
@@ -238,33 +243,58 @@ class Registry:
         if resource.namespaced:
             self.store.get(NAMESPACES.table, "", namespace_of(body))
 
-    def _priority(self, resource: Resource, body: Object) -> int:
-        """Return the value of a pod's priority class, as the admission plug-in Priority does.
+    def _classed(self, resource: Resource, body: Object) -> Object:
+        """Return a pod with what its priority class says, as the admission plug-in Priority does.
 
         Raises:
-            StatusError: 403 for an unknown class, or a number of the client's own.
+            StatusError: 403 for an unknown class, or for something else of the client's own.
 
         """
         if resource is not PODS:
-            return 0
+            return body
         spec = section(body, "spec")
-        priority = self._class_value(body, spec.get("priorityClassName"))
-        if spec.get("priority", priority) != priority:
-            why = "the integer value of priority must not be provided in pod spec; priority "
-            why += f"admission controller computed {priority} from the given PriorityClass name"
-            raise forbidden("pods", name_of(body), why)
-        return priority
+        told = self._class_of(body, spec.get("priorityClassName"))
+        for field in ("priority", "preemptionPolicy"):
+            if spec.get(field, told[field]) != told[field]:
+                why = f"{field} ({spec[field]}) must not be provided in pod spec; priority "
+                why += f"admission controller computed {told[field]} from the given PriorityClass"
+                raise forbidden("pods", name_of(body), f"{why} name")
+        return {**body, "spec": {**spec, **told}}
 
-    def _class_value(self, pod: Object, name: object) -> int:
+    def _class_of(self, pod: Object, name: object) -> Object:
         classes = [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
         if not name:
-            defaults = [int(item["value"]) for item in classes if item.get("globalDefault")]
-            return max(defaults, default=0)
-        known = {name_of(item): int(item["value"]) for item in classes}
-        value = {**BUILT_IN_PRIORITIES, **known}.get(str(name))
-        if value is None:
-            raise forbidden("pods", name_of(pod), f"no PriorityClass with name {name} was found")
-        return value
+            defaults = [item for item in classes if item.get("globalDefault")]
+            if not defaults:
+                return {"priority": 0, "preemptionPolicy": admission.PREEMPT}
+            named = min(defaults, key=lambda item: int(item["value"]))
+        else:
+            known = {**BUILT_IN_CLASSES, **{name_of(item): item for item in classes}}
+            found = known.get(str(name))
+            if found is None:
+                raise forbidden(
+                    "pods", name_of(pod), f"no PriorityClass with name {name} was found"
+                )
+            named = {"metadata": {"name": name}, **found}
+        return {
+            "priorityClassName": name_of(named),
+            "priority": named["value"],
+            "preemptionPolicy": named["preemptionPolicy"],
+        }
+
+    def _check_default(self, resource: Resource, body: Object) -> None:
+        """Refuse a second priority class that is the default.
+
+        Raises:
+            StatusError: 403.
+
+        """
+        if resource is not PRIORITY_CLASSES or not body.get("globalDefault"):
+            return
+        for record in self.store.records(resource.table)[0]:
+            if record.body.get("globalDefault") and name_of(record.body) != name_of(body):
+                why = f"PriorityClass {name_of(record.body)} is already marked as default. Only one"
+                raise forbidden(resource.qualified, name_of(body), f"{why} default can exist")
 
     def _empty(self, namespace: str) -> None:
         """Remove what a namespace held; a real cluster has a controller for it."""

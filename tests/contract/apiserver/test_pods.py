@@ -62,6 +62,22 @@ def test_the_priority_comes_from_the_class_alone(api: Api, namespace: str) -> No
     assert unknown.status == 403
 
 
+def test_whether_a_pod_may_preempt_is_said_by_its_class_alone(api: Api, namespace: str) -> None:
+    name = namespace.rpartition("/")[2]
+    path = "/apis/scheduling.k8s.io/v1/priorityclasses"
+    polite = {"metadata": {"name": name}, "value": 1000, "preemptionPolicy": "Never"}
+    api.create(path, polite)
+    made = api.create(f"{namespace}/pods", pod(priorityClassName=name)).body
+    assert made["spec"]["preemptionPolicy"] == "Never"
+    for own in (
+        {"preemptionPolicy": "Never"},
+        {"preemptionPolicy": "PreemptLowerPriority", "priorityClassName": name},
+    ):
+        assert api.call("POST", f"{namespace}/pods", pod("q", **own)).status == 403
+    for change in ({"value": 1001}, {"preemptionPolicy": "PreemptLowerPriority"}):
+        assert api.patch(f"{path}/{name}", change).status == 422
+
+
 def bind(api: Api, namespace: str, node: str, **metadata: object) -> Reply:
     path = f"{namespace}/pods/p/binding"
     return api.call("POST", path, binding("p", node, **metadata))

@@ -4,6 +4,7 @@ import json
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -185,3 +186,26 @@ def test_a_shorter_grace_counts_from_the_first_delete_and_is_never_over_before_i
     assert delete(300, after=0) == ("2026-01-01T00:05:00Z", 300)
     assert delete(200, after=60) == ("2026-01-01T00:03:20Z", 200)
     assert delete(30, after=60) == ("2026-01-01T00:01:00Z", 1)
+
+
+def test_a_pod_without_a_class_is_of_the_one_default_class() -> None:
+    """plugin/pkg/admission/priority of kube-apiserver; it refuses a second default with 403."""
+    registry = Registry(Store(clock=lambda: NOW))
+
+    def made(name: str, **fields: object) -> Object:
+        body = {"metadata": {"name": name}, "value": len(name), **fields}
+        return registry.create(PRIORITY_CLASSES, "", body).body
+
+    made("usual", globalDefault=True, preemptionPolicy="Never")
+    with pytest.raises(StatusError) as second:
+        made("another", globalDefault=True)
+    assert second.value.code == 403
+    assert made("urgent")["preemptionPolicy"] == "PreemptLowerPriority"
+    with pytest.raises(StatusError):
+        registry.revise(
+            PRIORITY_CLASSES, "", "urgent", lambda body: {**body, "globalDefault": True}
+        )
+    pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+    spec = registry.create(PODS, "default", pod).body["spec"]
+    told = ("priorityClassName", "priority", "preemptionPolicy")
+    assert [spec[field] for field in told] == ["usual", 5, "Never"]
