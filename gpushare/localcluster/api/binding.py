@@ -15,7 +15,8 @@ from gpushare.localcluster.api.objects import (
     with_fields,
     with_metadata,
 )
-from gpushare.localcluster.api.status import StatusError, bad_request, conflict, invalid
+from gpushare.localcluster.api.status import StatusError, bad_request, conflict
+from gpushare.localcluster.api.validation import is_subdomain
 
 RESOURCE = "pods/binding"
 
@@ -24,18 +25,19 @@ def target_node(binding: Object) -> str:
     """Return the node that a Binding names.
 
     Raises:
-        StatusError: 400 for a Binding of the wrong shape, 422 for one of another kind of target,
-            500 for one without a node, as kube-apiserver's storage does.
+        StatusError: 400 for a Binding of the wrong shape, 500 for one of another kind of target or
+            without the name of a node, as kube-apiserver's storage does.
 
     """
     target = binding.get("target") or {}
     if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
         raise bad_request("target of a Binding must be a reference to a node")
     if target.get("kind") not in (None, "", "Node"):
-        raise invalid("Binding", name_of(binding), "target.kind", "Unsupported value")
-    if not target.get("name"):
-        raise StatusError(500, "", "target.name: Required value")
-    return str(target["name"])
+        raise StatusError(500, "", "target.kind: Unsupported value")
+    name = str(target.get("name") or "")
+    if not is_subdomain(name):
+        raise StatusError(500, "", f"target.name: {name!r} is not the name of a node")
+    return name
 
 
 def bound(pod: Object, binding: Object, now: str) -> Object:

@@ -208,8 +208,12 @@ class Registry:
         check_shape(body)
         if body.get("kind", "Binding") != "Binding":
             raise bad_request(f"expected a Binding, not {body['kind']!r}")
-        if (name_of(body) or name) != name:
+        if name_of(body) != name:
             raise bad_request(f"the Binding is for pod {name_of(body)!r}, the path for {name!r}")
+        if (namespace_of(body) or namespace) != namespace:
+            raise bad_request(
+                f"the Binding is for namespace {namespace_of(body)!r}, the path for {namespace!r}"
+            )
         binding.target_node(body)
         now = self.now()
         return self.store.update(

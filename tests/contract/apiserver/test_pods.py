@@ -187,6 +187,25 @@ def test_a_binding_of_nothing_is_not_found_and_one_without_node_is_refused(
     assert bind(api, namespace, "").status == 500
 
 
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"metadata": {}}, 400),
+        ({"metadata": {"name": "another"}}, 400),
+        ({"metadata": {"name": "p", "namespace": "elsewhere"}}, 400),
+        ({"target": {"kind": "Pod", "name": "n"}}, 500),
+        pytest.param({"target": {"kind": "Node", "name": "Not_A_Name"}}, 500, marks=newest),
+    ],
+)
+def test_a_binding_that_names_no_pod_of_its_path_or_no_node_is_refused(
+    api: Api, namespace: str, change: dict[str, object], status: int
+) -> None:
+    made = api.create(f"{namespace}/pods", pod())
+    reply = api.call("POST", f"{namespace}/pods/p/binding", {**binding("p", "n"), **change})
+    assert reply.status == status
+    assert api.get(f"{namespace}/pods/p").version == made.version
+
+
 def test_an_unassigned_pod_goes_at_once(api: Api, namespace: str) -> None:
     made = api.create(f"{namespace}/pods", pod())
     with api.watch(f"{namespace}/pods", resourceVersion=made.version) as stream:
