@@ -5,11 +5,19 @@ that is not named here is stored as it comes.
 """
 
 from gpushare.localcluster.api import pods
-from gpushare.localcluster.api.objects import Object, metadata, section, with_fields, with_metadata
+from gpushare.localcluster.api.objects import (
+    Object,
+    metadata,
+    name_of,
+    section,
+    with_fields,
+    with_metadata,
+)
 from gpushare.localcluster.api.quantities import canonical_list
 from gpushare.localcluster.api.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Resource
 from gpushare.localcluster.api.status import bad_request, conflict, invalid
 from gpushare.localcluster.api.store import CHANGED_MEANWHILE
+from gpushare.localcluster.api.validation import check_amount
 
 WITH_STATUS = ("labels", "annotations", "finalizers")
 """Metadata that a write of the status sets too."""
@@ -55,6 +63,10 @@ def completed(resource: Resource, body: Object) -> Object:
             for field in ("capacity", "allocatable")
             if status.get(field) is not None
         }
+        for field, amounts in lists.items():
+            for name, quantity in amounts.items():
+                where = f"status.{field}.{name}"
+                check_amount("Node", name_of(body), where, name, quantity)
         return {**body, "spec": section(body, "spec"), "status": {**status, **lists}}
     if resource is PRIORITY_CLASSES:
         policy = body.get("preemptionPolicy") or PREEMPT

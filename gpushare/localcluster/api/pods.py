@@ -14,7 +14,12 @@ from gpushare.localcluster.api.objects import (
 )
 from gpushare.localcluster.api.quantities import canonical_list, parse
 from gpushare.localcluster.api.status import StatusError, bad_request, invalid
-from gpushare.localcluster.api.validation import is_label
+from gpushare.localcluster.api.validation import (
+    check_amount,
+    is_label,
+    is_native,
+    is_qualified,
+)
 
 NATIVE = ("cpu", "memory", "ephemeral-storage")
 CONTAINER_LISTS = ("containers", "initContainers")
@@ -180,8 +185,8 @@ def _resources(pod: Object, container: Object) -> Object:
         raise bad_request("resources of a container must be an object")
     limits = canonical_list(given.get("limits"), "limits")
     requests = {**limits, **canonical_list(given.get("requests"), "requests")}
-    for resource, quantity in {**limits, **requests}.items():
-        _check_extended(pod, container, resource, quantity, limits.get(resource))
+    for resource, quantity in requests.items():
+        _check_resource(pod, container, resource, quantity, limits.get(resource))
     filled = {field: value for field, value in given.items() if value}
     if limits:
         filled["limits"] = limits
@@ -190,22 +195,28 @@ def _resources(pod: Object, container: Object) -> Object:
     return filled
 
 
-def _check_extended(
+def _check_resource(
     pod: Object, container: Object, resource: str, request: str, limit: str | None
 ) -> None:
-    """Refuse an extended resource that is over-committed or not whole."""
-    if resource in NATIVE or resource.startswith("hugepages-"):
-        return
+    """Refuse a resource that there cannot be, and an extended one that is over-committed."""
     name, where = name_of(pod), f"spec.containers[{container.get('name')}].resources.{resource}"
-    if limit is None:
+    if resource.startswith("hugepages-"):
+        return
+    if not is_qualified(resource) or ("/" not in resource and resource not in NATIVE):
+        why = f"Invalid value: {resource!r}: must be a standard resource type or fully qualified"
+        raise invalid("Pod", name, where, why)
+    for amount in {request, limit or request}:
+        check_amount("Pod", name, where, resource, amount)
+    if is_native(resource):
+        if limit is not None and parse(request)[0] > parse(limit)[0]:
+            why = f"must be less than or equal to {resource} limit of {limit}"
+            raise invalid("Pod", name, where, f"Invalid value: {request!r}: {why}")
+    elif limit is None:
         why = "Required value: Limit must be set for non overcommitable resources"
         raise invalid("Pod", name, where, why)
-    if limit != request:
+    elif limit != request:
         why = f"Invalid value: {request!r}: must be equal to {resource} limit of {limit}"
         raise invalid("Pod", name, where, why)
-    value, _ = parse(request)
-    if value < 0 or value != value.to_integral_value():
-        raise invalid("Pod", name, where, f"Invalid value: {request!r}: must be an integer")
 
 
 def qos_class(body: Object) -> str:

@@ -6,6 +6,7 @@ Pure. The wrong JSON type is 400 (a real server fails to decode it), a wrong val
 import re
 
 from gpushare.localcluster.api.objects import Object, metadata, name_of
+from gpushare.localcluster.api.quantities import parse
 from gpushare.localcluster.api.resources import NAMESPACES, Resource
 from gpushare.localcluster.api.status import StatusError, bad_request, invalid
 
@@ -105,7 +106,7 @@ def check_metadata(resource: Resource, body: Object) -> None:
         if not _is_label_pair(key, value):
             raise wrong("labels", f"Invalid value: {key!r}: {value!r} is no label")
     annotations: dict[str, str] = meta.get("annotations") or {}
-    odd = [key for key in annotations if not _is_qualified(key.lower())]
+    odd = [key for key in annotations if not is_qualified(key.lower())]
     if odd:
         raise wrong("annotations", f"Invalid value: {odd[0]!r} is no qualified name")
     if sum(map(len, annotations)) + sum(map(len, annotations.values())) > ANNOTATIONS_LIMIT:
@@ -113,11 +114,32 @@ def check_metadata(resource: Resource, body: Object) -> None:
 
 
 def _is_label_pair(key: str, value: str) -> bool:
-    return _is_qualified(key) and len(value) <= 63 and bool(_LABEL_VALUE.fullmatch(value))
+    return is_qualified(key) and len(value) <= 63 and bool(_LABEL_VALUE.fullmatch(value))
 
 
-def _is_qualified(key: str) -> bool:
+def is_qualified(key: str) -> bool:
+    """Return whether the text is a qualified name (labels, annotations, resources)."""
     prefix, slash, name = key.rpartition("/")
     if slash and not is_subdomain(prefix):
         return False
     return len(name) <= 63 and bool(_QUALIFIED.fullmatch(name))
+
+
+def is_native(resource: str) -> bool:
+    """Return whether Kubernetes itself knows the resource; others are extended, and come whole."""
+    return "/" not in resource or "kubernetes.io/" in resource
+
+
+def check_amount(kind: str, name: str, where: str, resource: str, quantity: str) -> None:
+    """Refuse an amount of a resource that there cannot be.
+
+    Raises:
+        StatusError: 422.
+
+    """
+    value, _ = parse(quantity)
+    if value < 0:
+        why = "must be greater than or equal to 0"
+        raise invalid(kind, name, where, f"Invalid value: {quantity!r}: {why}")
+    if value != value.to_integral_value() and (resource == "pods" or not is_native(resource)):
+        raise invalid(kind, name, where, f"Invalid value: {quantity!r}: must be an integer")

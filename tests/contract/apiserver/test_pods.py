@@ -51,6 +51,35 @@ def test_an_extended_resource_is_whole_and_never_overcommitted(
     assert (reply.status, reply.body["reason"]) == (422, "Invalid")
 
 
+@pytest.mark.parametrize(
+    "resources",
+    [
+        {"limits": {"gpu-mem": "3"}},
+        {"limits": {"aliyun.com/gpu mem": "3"}},
+        {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}},
+        {"limits": {"cpu": "-1"}},
+    ],
+)
+def test_a_container_asks_for_resources_that_there_can_be(
+    api: Api, namespace: str, resources: dict[str, object]
+) -> None:
+    body = pod()
+    body["spec"]["containers"][0]["resources"] = resources
+    reply = api.call("POST", f"{namespace}/pods", body)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+
+
+@pytest.mark.parametrize("amount", ["-4", "1500m"])
+def test_a_node_has_whole_devices_and_no_debts(api: Api, node_name: str, amount: str) -> None:
+    path, amounts = f"/api/v1/nodes/{node_name}", {"aliyun.com/gpu-mem": amount}
+    before = api.get(path)
+    reply = api.patch(f"{path}/status", {"status": {"allocatable": amounts}}, STRATEGIC)
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+    body = {"metadata": {"name": f"{node_name}-b"}, "status": {"capacity": amounts}}
+    assert api.call("POST", "/api/v1/nodes", body).status == 422
+    assert api.get(path).body == before.body
+
+
 def test_the_priority_comes_from_the_class_alone(api: Api, namespace: str) -> None:
     name = namespace.rpartition("/")[2]
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
