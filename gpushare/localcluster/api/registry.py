@@ -21,6 +21,7 @@ from gpushare.localcluster.api.objects import (
 )
 from gpushare.localcluster.api.records import Record, timestamp
 from gpushare.localcluster.api.resources import (
+    EVENTS,
     NAMESPACES,
     NEW_EVENTS,
     PODS,
@@ -83,6 +84,8 @@ class Registry:
         self._check_namespace(resource, placed)
         new = admission.admitted(_core(resource), self._classed(resource, placed))
         self._check_default(resource, new)
+        if _core(resource) is EVENTS:
+            events.check(new, None, strict=resource is NEW_EVENTS)
         return self.store.create(resource.table, new, commit=not dry_run)
 
     def get(self, resource: Resource, namespace: str, name: str) -> Record:
@@ -138,6 +141,8 @@ class Registry:
             new = admission.revised(core, current, wanted, status_only=status_only)
             check_metadata(resource, new)
             self._check_default(resource, new)
+            if core is EVENTS:
+                events.check(new, current, strict=resource is NEW_EVENTS)
             return None if deletion.removable(new) else new
 
         return self.store.update(resource.table, namespace, name, step, commit=not dry_run)

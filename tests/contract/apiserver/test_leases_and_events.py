@@ -1,5 +1,7 @@
 """Leases, by which a leader is elected, and Events, which have two views."""
 
+import pytest
+
 from tests.contract.apiserver.client import STRATEGIC, Api, Json
 from tests.contract.apiserver.conftest import config_map
 
@@ -98,28 +100,67 @@ def test_events_are_found_by_what_they_are_about(api: Api, namespace: str) -> No
         assert len(found.body["items"]) == count
 
 
+def new_event(namespace: str, **changes: object) -> Json:
+    event = {
+        "kind": "Event",
+        "apiVersion": "events.k8s.io/v1",
+        "metadata": {"name": "p.18"},
+        "eventTime": TIME,
+        "reportingController": "default-scheduler",
+        "reportingInstance": "default-scheduler-host",
+        "action": "Binding",
+        "reason": "Scheduled",
+        "regarding": {"kind": "Pod", "namespace": short(namespace), "name": "p", "uid": "u-1"},
+        "note": "it fits",
+        "type": "Normal",
+        "deprecatedSource": {},
+        "deprecatedFirstTimestamp": None,
+        "deprecatedLastTimestamp": None,
+    }
+    return {**event, **changes}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"eventTime": None},
+        {"action": None},
+        {"reason": ""},
+        {"reportingController": None},
+        {"reportingInstance": None},
+        {"type": "Odd"},
+        {"note": "é" * 513},
+        {"action": "a" * 129},
+        {"regarding": {"kind": "Node", "name": "n"}},
+        {"deprecatedCount": 1},
+    ],
+)
+def test_an_event_says_what_when_and_who_in_so_many_bytes(
+    api: Api, namespace: str, change: Json
+) -> None:
+    path = f"/apis/events.k8s.io/v1/namespaces/{short(namespace)}/events"
+    reply = api.call("POST", path, new_event(namespace, **change))
+    assert (reply.status, reply.body["reason"]) == (422, "Invalid")
+
+
+@pytest.mark.parametrize(
+    "change", [{"series": {"count": 1, "lastObservedTime": TIME}}, {"note": "another"}]
+)
+def test_of_an_event_only_its_series_changes(api: Api, namespace: str, change: Json) -> None:
+    path = f"/apis/events.k8s.io/v1/namespaces/{short(namespace)}/events"
+    api.create(path, new_event(namespace))
+    assert api.patch(f"{path}/p.18", change).status == 422
+
+
+def test_a_core_event_lies_in_the_namespace_of_what_it_is_about(api: Api, namespace: str) -> None:
+    event = {**core_event(namespace), "involvedObject": {"kind": "Pod", "namespace": "default"}}
+    assert api.call("POST", f"{namespace}/events", event).status == 422
+
+
 def test_an_event_of_either_style_is_seen_in_both(api: Api, namespace: str) -> None:
     name = short(namespace)
     path = f"/apis/events.k8s.io/v1/namespaces/{name}/events"
-    made = api.create(
-        path,
-        {
-            "kind": "Event",
-            "apiVersion": "events.k8s.io/v1",
-            "metadata": {"name": "p.18"},
-            "eventTime": TIME,
-            "reportingController": "default-scheduler",
-            "reportingInstance": "default-scheduler-host",
-            "action": "Binding",
-            "reason": "Scheduled",
-            "regarding": {"kind": "Pod", "namespace": name, "name": "p", "uid": "u-1"},
-            "note": "it fits",
-            "type": "Normal",
-            "deprecatedSource": {},
-            "deprecatedFirstTimestamp": None,
-            "deprecatedLastTimestamp": None,
-        },
-    ).body
+    made = api.create(path, new_event(namespace)).body
     assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "it fits")
     core = api.get(f"{namespace}/events/p.18").body
     assert (core["apiVersion"], core["message"]) == ("v1", "it fits")
