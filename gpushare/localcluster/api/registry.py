@@ -9,14 +9,13 @@ import contextlib
 import secrets
 from collections.abc import Callable
 
-from gpushare.localcluster.api import admission, binding, deletion, events
+from gpushare.localcluster.api import admission, binding, deletion, events, priority
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import (
     Object,
     metadata,
     name_of,
     namespace_of,
-    section,
     with_metadata,
 )
 from gpushare.localcluster.api.records import Record, timestamp
@@ -35,10 +34,6 @@ from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.api.validation import check_metadata, check_shape, check_type
 
 START_NAMESPACES = ("default", "kube-system", "kube-node-lease", "kube-public")
-BUILT_IN_CLASSES: dict[str, Object] = {
-    "system-cluster-critical": {"value": 2000000000, "preemptionPolicy": admission.PREEMPT},
-    "system-node-critical": {"value": 2000001000, "preemptionPolicy": admission.PREEMPT},
-}
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -82,10 +77,10 @@ class Registry:
         placed = self._placed(resource, namespace, stored)
         check_metadata(resource, placed)
         self._check_namespace(resource, placed)
-        new = admission.admitted(_core(resource), self._classed(resource, placed))
-        self._check_default(resource, new)
-        if _core(resource) is EVENTS:
-            events.check(new, None, strict=resource is NEW_EVENTS)
+        if resource is PODS:
+            placed = priority.classed(placed, self._classes())
+        new = admission.admitted(_core(resource), placed)
+        self._check_rules(resource, new, None)
         return self.store.create(resource.table, new, commit=not dry_run)
 
     def get(self, resource: Resource, namespace: str, name: str) -> Record:
@@ -140,9 +135,7 @@ class Registry:
             core = _core(resource)
             new = admission.revised(core, current, wanted, status_only=status_only)
             check_metadata(resource, new)
-            self._check_default(resource, new)
-            if core is EVENTS:
-                events.check(new, current, strict=resource is NEW_EVENTS)
+            self._check_rules(resource, new, current)
             return None if deletion.removable(new) else new
 
         return self.store.update(resource.table, namespace, name, step, commit=not dry_run)
@@ -252,58 +245,15 @@ class Registry:
         if resource.namespaced:
             self.store.get(NAMESPACES.table, "", namespace_of(body))
 
-    def _classed(self, resource: Resource, body: Object) -> Object:
-        """Return a pod with what its priority class says, as the admission plug-in Priority does.
+    def _check_rules(self, resource: Resource, new: Object, before: Object | None) -> None:
+        """Refuse what goes against others of its kind, or the version it came in."""
+        if _core(resource) is EVENTS:
+            events.check(new, before, strict=resource is NEW_EVENTS)
+        if resource is PRIORITY_CLASSES:
+            priority.check_default(new, self._classes())
 
-        Raises:
-            StatusError: 403 for an unknown class, or for something else of the client's own.
-
-        """
-        if resource is not PODS:
-            return body
-        spec = section(body, "spec")
-        told = self._class_of(body, spec.get("priorityClassName"))
-        for field in ("priority", "preemptionPolicy"):
-            if spec.get(field, told[field]) != told[field]:
-                why = f"{field} ({spec[field]}) must not be provided in pod spec; priority "
-                why += f"admission controller computed {told[field]} from the given PriorityClass"
-                raise forbidden("pods", name_of(body), f"{why} name")
-        return {**body, "spec": {**spec, **told}}
-
-    def _class_of(self, pod: Object, name: object) -> Object:
-        classes = [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
-        if not name:
-            defaults = [item for item in classes if item.get("globalDefault")]
-            if not defaults:
-                return {"priority": 0, "preemptionPolicy": admission.PREEMPT}
-            named = min(defaults, key=lambda item: int(item["value"]))
-        else:
-            known = {**BUILT_IN_CLASSES, **{name_of(item): item for item in classes}}
-            found = known.get(str(name))
-            if found is None:
-                raise forbidden(
-                    "pods", name_of(pod), f"no PriorityClass with name {name} was found"
-                )
-            named = {"metadata": {"name": name}, **found}
-        return {
-            "priorityClassName": name_of(named),
-            "priority": named["value"],
-            "preemptionPolicy": named["preemptionPolicy"],
-        }
-
-    def _check_default(self, resource: Resource, body: Object) -> None:
-        """Refuse a second priority class that is the default.
-
-        Raises:
-            StatusError: 403.
-
-        """
-        if resource is not PRIORITY_CLASSES or not body.get("globalDefault"):
-            return
-        for record in self.store.records(resource.table)[0]:
-            if record.body.get("globalDefault") and name_of(record.body) != name_of(body):
-                why = f"PriorityClass {name_of(record.body)} is already marked as default. Only one"
-                raise forbidden(resource.qualified, name_of(body), f"{why} default can exist")
+    def _classes(self) -> list[Object]:
+        return [record.body for record in self.store.records(PRIORITY_CLASSES.table)[0]]
 
     def _empty(self, namespace: str) -> None:
         """Remove what a namespace held; a real cluster has a controller for it."""
