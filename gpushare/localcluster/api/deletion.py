@@ -51,15 +51,25 @@ def marked(resource: Resource, body: Object, options: DeleteOptions, now: dateti
         StatusError: 409 if a precondition fails.
 
     """
+    check_preconditions(resource, body, options)
+    if metadata(body).get("deletionTimestamp"):
+        return _shortened(body, options.grace, now)
+    grace = grace_period(body, options.grace) if resource is PODS else 0
+    return _ending(body, now + timedelta(seconds=grace), grace)
+
+
+def check_preconditions(resource: Resource, body: Object, options: DeleteOptions) -> None:
+    """Refuse to delete another object, or another version of it.
+
+    Raises:
+        StatusError: 409.
+
+    """
     held = metadata(body)
     for field, wanted in (("uid", options.uid), ("resourceVersion", options.version)):
         if wanted is not None and wanted != held.get(field):
             why = f"the {field} in the precondition ({wanted}) does not match ({held.get(field)})"
             raise conflict(resource.qualified, name_of(body), why)
-    if held.get("deletionTimestamp"):
-        return _shortened(body, options.grace, now)
-    grace = grace_period(body, options.grace) if resource is PODS else 0
-    return _ending(body, now + timedelta(seconds=grace), grace)
 
 
 def grace_period(pod: Object, asked: int | None) -> int:

@@ -8,8 +8,10 @@ thread can use it as it is.
 import contextlib
 import secrets
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
-from gpushare.localcluster.api import admission, binding, deletion, events, priority
+from gpushare.localcluster.api import admission, binding, deletion, events, eviction, priority
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import (
     Object,
@@ -20,6 +22,7 @@ from gpushare.localcluster.api.objects import (
 )
 from gpushare.localcluster.api.records import Record, timestamp
 from gpushare.localcluster.api.resources import (
+    BUDGETS,
     EVENTS,
     NAMESPACES,
     NEW_EVENTS,
@@ -167,6 +170,23 @@ class Registry:
             self._empty(name)
         return record, gone
 
+    def evict(self, namespace: str, name: str, options: DeleteOptions) -> None:
+        """Delete the pod if its budget lets it go, and count it there.
+
+        Raises:
+            StatusError: 404, 409, 429, or 500 for a pod with several budgets.
+
+        """
+        commit, now = not options.dry_run, self.now()
+        pod = self.get(PODS, namespace, name).body
+        found, _ = self.store.records(BUDGETS.table, namespace)
+        if budget := eviction.covering(pod, (record.body for record in found)):
+            count = partial(eviction.counted, pod=pod, now=now)
+            self.store.update(BUDGETS.table, namespace, budget, count, commit=commit)
+        tell = partial(eviction.disrupted, options=options, now=now)
+        self.store.update(PODS.table, namespace, name, tell, commit=commit)
+        self.delete(PODS, namespace, name, replace(options, version=None))
+
     def _remove_marked(self, namespace: str, name: str) -> None:
         """Remove a pod that has been marked and has nothing left to wait for.
 
@@ -246,7 +266,6 @@ class Registry:
             self.store.get(NAMESPACES.table, "", namespace_of(body))
 
     def _check_rules(self, resource: Resource, new: Object, before: Object | None) -> None:
-        """Refuse what goes against others of its kind, or the version it came in."""
         if _core(resource) is EVENTS:
             events.check(new, before, strict=resource is NEW_EVENTS)
         if resource is PRIORITY_CLASSES:

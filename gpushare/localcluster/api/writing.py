@@ -158,13 +158,15 @@ def bind(registry: Registry, target: Target, call: Call) -> Answer:
 
 
 def evict(registry: Registry, target: Target, call: Call) -> Answer:
-    """Return the Status of an eviction (201): a deletion, since no budget is enforced here."""
+    """Return the Status of an eviction (201): a deletion that a budget may refuse."""
     body = object_of(call)
+    if body.get("kind", "Eviction") != "Eviction" or metadata(body).get("name") != target.name:
+        raise bad_request("the body must be an Eviction of the pod in the URL")
     options = body.get("deleteOptions") or {}
     if not isinstance(options, dict):
         raise bad_request("deleteOptions must be an object")
     chosen = _with_query(deletion.decode_options(options), call)
-    registry.delete(target.resource, target.home, target.name, chosen)
+    registry.evict(target.home, target.name, chosen)
     return json_answer(success(201), 201)
 
 

@@ -293,6 +293,72 @@ def test_an_eviction_is_a_deletion(api: Api, namespace: str) -> None:
     assert api.get(f"{namespace}/pods/p").status == 404
 
 
+def covered_pod(api: Api, namespace: str, node: str, allowed: int) -> str:
+    """Path of a running pod with a budget over it, which has its controller's count."""
+    body = pod()
+    body["metadata"]["labels"] = {"app": "a"}
+    api.create(f"{namespace}/pods", body)
+    assert bind(api, namespace, node).status == 201
+    api.patch(f"{namespace}/pods/p/status", {"status": {"phase": "Running"}}, STRATEGIC)
+    path = BUDGETS.format(namespace.rpartition("/")[2])
+    spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}
+    api.create(path, {"metadata": {"name": "b"}, "spec": spec})
+    counts = {"currentHealthy": 1, "desiredHealthy": 1, "expectedPods": 1}
+    status = {"observedGeneration": 1, "disruptionsAllowed": allowed, **counts}
+    api.patch(f"{path}/b/status", {"status": status})
+    return f"{namespace}/pods/p"
+
+
+BUDGETS = "/apis/policy/v1/namespaces/{}/poddisruptionbudgets"
+EVICTION = {"kind": "Eviction", "apiVersion": "policy/v1", "metadata": {"name": "p"}}
+READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
+
+def test_an_eviction_that_a_budget_forbids_is_to_be_tried_again(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    path = covered_pod(api, namespace, node_name, allowed=0)
+    version = api.patch(f"{path}/status", READY, STRATEGIC).version
+    reply = api.call("POST", f"{path}/eviction", EVICTION)
+    assert (reply.status, reply.body["reason"]) == (429, "TooManyRequests")
+    (cause,) = reply.body["details"]["causes"]
+    assert cause["reason"] == "DisruptionBudget"
+    assert api.get(path).version == version
+
+
+def test_an_eviction_that_a_budget_allows_is_counted(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    path = covered_pod(api, namespace, node_name, allowed=1)
+    api.patch(f"{path}/status", READY, STRATEGIC)
+    assert api.call("POST", f"{path}/eviction", EVICTION).status == 201
+    assert api.get(path).meta["deletionTimestamp"]
+    told = {item["type"]: item.get("reason") for item in api.get(path).body["status"]["conditions"]}
+    assert told["DisruptionTarget"] == "EvictionByEvictionAPI"
+    budget = api.get(f"{BUDGETS.format(namespace.rpartition('/')[2])}/b").body
+    assert budget["status"]["disruptionsAllowed"] == 0
+    assert list(budget["status"]["disruptedPods"]) == ["p"]
+
+
+def test_an_unready_pod_may_go_where_enough_others_are_healthy(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    path = covered_pod(api, namespace, node_name, allowed=0)
+    assert api.call("POST", f"{path}/eviction", EVICTION).status == 201
+    assert api.get(path).meta["deletionTimestamp"]
+
+
+@pytest.mark.parametrize(
+    "change", [{"metadata": {}}, {"metadata": {"name": "q"}}, {"kind": "Pod", "apiVersion": "v1"}]
+)
+def test_an_eviction_of_another_pod_than_its_path_names_is_refused(
+    api: Api, namespace: str, change: dict[str, object]
+) -> None:
+    api.create(f"{namespace}/pods", pod())
+    assert api.call("POST", f"{namespace}/pods/p/eviction", {**EVICTION, **change}).status == 400
+    assert api.get(f"{namespace}/pods/p").status == 200
+
+
 FORBIDDEN = [
     {"nodeName": "elsewhere"},
     {"schedulerName": "another"},
