@@ -88,9 +88,11 @@ def listing(registry: Registry, target: Target, call: Call) -> Answer:
     All pages are of the version of the first one.
 
     Raises:
-        StatusError: 400, 406, 410 for a token too old, 504 for a version not yet reached.
+        StatusError: 400, 406, 410 for a token too old, 422 for options that contradict each other,
+            504 for a version not yet reached.
 
     """
+    _check_options(target, call)
     at, after = _position(call)
     if at is None:
         at = _exact_version(registry, call)
@@ -128,6 +130,8 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
     token = call.query.get("continue")
     if not token:
         return None, None
+    if call.number("resourceVersion"):
+        raise bad_request("specifying resource version is not allowed when using continue")
     try:
         found: Any = from_json(base64.urlsafe_b64decode(token))
         version, namespace, name = found
@@ -140,10 +144,10 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     """Return a stream of changes.
 
     Raises:
-        StatusError: 400, 406, 410 for a version too old, 422 for `sendInitialEvents` without
-            `resourceVersionMatch=NotOlderThan`.
+        StatusError: 400, 406, 410 for a version too old, 422 for options that contradict others.
 
     """
+    _check_options(target, call)
     resource, store = target.resource, registry.store
     matches = selection(target, call)
     as_table = wants_table(call)
@@ -162,7 +166,7 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
         return event_line("BOOKMARK", {**typed, "metadata": meta})
 
     started = Watch(store, scope, call.number("resourceVersion"))
-    first = _first_lines(started, registry, target, call)
+    first = _first_lines(started, registry, call)
     allowed = call.flag("allowWatchBookmarks")
     if call.flag("sendInitialEvents") and allowed:
         first.append(bookmark(started.cursor, end="true"))
@@ -171,16 +175,9 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     return Answer(200, stream(started, first, course, call.connection))
 
 
-def _first_lines(started: Watch, registry: Registry, target: Target, call: Call) -> list[bytes]:
+def _first_lines(started: Watch, registry: Registry, call: Call) -> list[bytes]:
     """Return what the stream opens with, and check that it can go on from there."""
     asked = call.query.get("sendInitialEvents")
-    if asked is not None and call.query.get("resourceVersionMatch") != "NotOlderThan":
-        raise StatusError(
-            422,
-            "Invalid",
-            f"{target.resource.kind}ListOptions is invalid: resourceVersionMatch: Forbidden: "
-            "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-        )
     if call.flag("sendInitialEvents") or (asked is None and started.cursor == 0):
         return started.initial()
     if started.cursor == 0:
@@ -189,3 +186,20 @@ def _first_lines(started: Watch, registry: Registry, target: Target, call: Call)
         # A server that came back with an empty memory: waiting for that version would never end.
         raise expired(f"resource version {started.cursor} is not known")
     return started.step()
+
+
+def _check_options(target: Target, call: Call) -> None:
+    """Refuse what ValidateListOptions of k8s.io/apimachinery refuses."""
+    watching, initial = call.flag("watch"), "sendInitialEvents" in call.query
+    match, version = (call.query.get(f"resourceVersion{end}", "") for end in ("Match", ""))
+    why = ""
+    if initial and (match != "NotOlderThan" or not watching):
+        why = "sendInitialEvents requires a watch, with resourceVersionMatch=NotOlderThan"
+    elif match and watching and not initial:
+        why = "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"
+    elif match and not watching and (not version or call.query.get("continue")):
+        why = "resourceVersionMatch is forbidden unless resourceVersion is provided"
+    elif match not in ("", "Exact", "NotOlderThan") or (match, version) == ("Exact", "0"):
+        why = f"resourceVersionMatch {match!r} of resourceVersion {version!r} is not supported"
+    if why:
+        raise StatusError(422, "Invalid", f"{target.resource.kind}ListOptions is invalid: {why}")

@@ -142,6 +142,32 @@ def test_a_query_that_makes_no_sense_is_a_bad_request(
     assert is_refusal(api.get(f"{namespace}/configmaps", **query), 400)
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        {"resourceVersionMatch": "Exact"},
+        {"resourceVersionMatch": "Exact", "resourceVersion": "0"},
+        {"resourceVersionMatch": "Newest", "resourceVersion": "1"},
+        {"sendInitialEvents": "true"},
+        {"watch": "1", "resourceVersionMatch": "NotOlderThan", "resourceVersion": "1"},
+        {"watch": "1", "resourceVersionMatch": "Exact", "sendInitialEvents": "true"},
+    ],
+)
+def test_a_query_that_asks_for_what_there_cannot_be_is_invalid(
+    api: Api, namespace: str, query: dict[str, object]
+) -> None:
+    assert is_refusal(api.get(f"{namespace}/configmaps", timeoutSeconds=1, **query), 422)
+
+
+def test_the_pages_after_the_first_name_no_version(api: Api, namespace: str) -> None:
+    path = f"{namespace}/configmaps"
+    for name in ("a", "b"):
+        api.create(path, config_map(name))
+    first = api.get(path, limit=1)
+    query = {"continue": first.meta["continue"], "resourceVersion": first.version}
+    assert is_refusal(api.get(path, limit=1, **query), 400)
+
+
 def test_a_verb_that_a_resource_does_not_have_is_not_allowed(api: Api, namespace: str) -> None:
     for method, path in (
         ("PUT", f"{namespace}/configmaps"),
