@@ -26,8 +26,8 @@ def version() -> Object:
     """Return what `/version` says."""
     return {
         "major": "1",
-        "minor": "32",
-        "gitVersion": "v1.32.0+gpushare-localcluster",
+        "minor": "37",
+        "gitVersion": "v1.37.0+gpushare-localcluster",
         "gitCommit": "",
         "gitTreeState": "clean",
         "buildDate": "1970-01-01T00:00:00Z",
