@@ -1,7 +1,8 @@
 """The kubelet of every node: admits bound pods, runs them, ends them, confirms their deletion.
 
 Containers are no processes here: a pod "runs" by its status saying so. Admission is the real
-kubelet's: a pod that asks for more of a resource than its node has left fails with OutOf<resource>.
+kubelet's: a pod that asks for more than its node has left fails, for devices of a plug-in with
+UnexpectedAdmissionError (pkg/kubelet/cm/devicemanager), for other resources with OutOf<resource>.
 Pods are seen by a watch and written through the API server, as everything in the cluster does it.
 """
 
@@ -25,7 +26,7 @@ from gpushare.localcluster.pod_status import (
     succeeded_status,
 )
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.objects import CPU, PODS, PodView, read_node, read_pod
+from gpushare.localcluster.scheduler.objects import PODS, PodView, read_node, read_pod
 
 log = logging.getLogger(__name__)
 
@@ -228,16 +229,19 @@ def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
     An extended resource that the node does not list at all is not checked, as the kubelet does it.
     """
     wanted = {PODS: 1, **{name: amount for name, amount in pod.requests.items() if amount}}
-    for name, amount in wanted.items():
-        if name not in node.node.allocatable or amount <= node.free(name):
+    # Devices are allocated before anything else is looked at.
+    for name in sorted(wanted, key=lambda name: "/" not in name):
+        amount, free = wanted[name], node.free(name)
+        if name not in node.node.allocatable or amount <= free:
             continue
+        if "/" in name:
+            why = f"requested number of devices unavailable for {name}. Requested: {amount}"
+            why = f"Allocate failed due to {why}, Available: {free}, which is unexpected"
+            return "UnexpectedAdmissionError", f"Pod was rejected: {why}"
         capacity = node.node.allocatable[name]
-        scale = "m" if name == CPU else ""
-        message = (
-            f"Pod was rejected: Node didn't have enough resource: {name}, requested: {amount}"
-            f"{scale}, used: {capacity - node.free(name)}{scale}, capacity: {capacity}{scale}"
-        )
-        return f"OutOf{name}", message
+        why = f"Node didn't have enough resource: {name}, requested: {amount}"
+        why = f"{why}, used: {capacity - free}, capacity: {capacity}"
+        return f"OutOf{name}", f"Pod was rejected: {why}"
     return None
 
 

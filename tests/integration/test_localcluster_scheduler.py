@@ -53,8 +53,17 @@ class Cluster:
         )
         eventually(lambda: self.scheduler.sees(name))
 
-    def pod(self, name: str, units: int = 4, annotations: Json | None = None, **spec: Any) -> None:
+    def pod(
+        self,
+        name: str,
+        units: int = 4,
+        annotations: Json | None = None,
+        cpu: str = "",
+        **spec: Any,
+    ) -> None:
         resources = {"limits": {GPU: str(units)}} if units else {}
+        if cpu:
+            resources["requests"] = {"cpu": cpu}
         container = {"name": "main", "image": "pause", "resources": resources}
         self.api.create(
             PODS,
@@ -330,10 +339,18 @@ def test_the_kubelet_refuses_what_the_node_does_not_have(cluster: Cluster) -> No
     cluster.pod("over", nodeName="n1", units=4)
     eventually(lambda: cluster.get("over")["status"]["phase"] == "Failed")
     status = cluster.get("over")["status"]
-    assert status["reason"] == f"OutOf{GPU}"
+    assert status["reason"] == "UnexpectedAdmissionError"
     assert status["message"] == (
-        f"Pod was rejected: Node didn't have enough resource: {GPU},"
-        " requested: 4, used: 6, capacity: 8"
+        "Pod was rejected: Allocate failed due to requested number of devices unavailable for"
+        f" {GPU}. Requested: 4, Available: 2, which is unexpected"
+    )
+    cluster.pod("busy", nodeName="n1", units=0, cpu="9")
+    eventually(lambda: cluster.get("busy")["status"]["phase"] == "Failed")
+    status = cluster.get("busy")["status"]
+    assert status["reason"] == "OutOfcpu"
+    assert status["message"] == (
+        "Pod was rejected: Node didn't have enough resource: cpu,"
+        " requested: 9000, used: 0, capacity: 8000"
     )
 
 
