@@ -4,6 +4,7 @@ Knows media types, query parameters and status codes of writing; the rules are t
 """
 
 from collections.abc import Callable
+from dataclasses import replace as with_options
 
 from gpushare.localcluster.api import deletion, protobuf_kinds
 from gpushare.localcluster.api.calls import (
@@ -165,8 +166,9 @@ def evict(registry: Registry, target: Target, call: Call) -> Answer:
     options = body.get("deleteOptions") or {}
     if not isinstance(options, dict):
         raise bad_request("deleteOptions must be an object")
-    chosen = _with_query(deletion.decode_options(options), call)
-    registry.evict(target.home, target.name, chosen)
+    chosen = deletion.decode_options(options)
+    dry_run = chosen.dry_run or call.dry_run
+    registry.evict(target.home, target.name, with_options(chosen, dry_run=dry_run))
     return json_answer(success(201), 201)
 
 
@@ -189,13 +191,8 @@ def _revise(
 
 
 def _options(call: Call) -> DeleteOptions:
-    body = object_of(call) if call.body else {}
-    return _with_query(deletion.decode_options(body), call)
-
-
-def _with_query(options: DeleteOptions, call: Call) -> DeleteOptions:
-    grace = options.grace
-    if "gracePeriodSeconds" in call.query:
-        grace = call.number("gracePeriodSeconds")
-    dry_run = options.dry_run or call.dry_run
-    return DeleteOptions(grace, options.uid, options.version, dry_run)
+    """Return the options of a DELETE: those in its body, or without one those in its query."""
+    if call.body:
+        return deletion.decode_options(object_of(call))
+    grace = call.number("gracePeriodSeconds") if "gracePeriodSeconds" in call.query else None
+    return DeleteOptions(grace, dry_run=call.dry_run)

@@ -132,6 +132,16 @@ def test_a_dry_run_answers_and_does_nothing(api: Api, namespace: str) -> None:
     assert api.get(f"{path}/a").body == real.body
 
 
+def test_of_a_delete_with_a_body_the_body_counts_alone(api: Api, namespace: str) -> None:
+    """DeleteResource of k8s.io/apiserver decodes the query only where there is no body."""
+    path = f"{namespace}/configmaps/a"
+    api.create(f"{namespace}/configmaps", config_map("a"))
+    assert api.call("DELETE", path, {"dryRun": ["All"]}).status == 200
+    assert api.get(path).status == 200
+    assert api.call("DELETE", path, {"kind": "DeleteOptions"}, dryRun="All").status == 200
+    assert api.get(path).status == 404
+
+
 def test_a_deleted_object_is_gone_and_says_which(api: Api, namespace: str) -> None:
     made = api.create(f"{namespace}/configmaps", config_map("a"))
     reply = api.delete(f"{namespace}/configmaps/a")
