@@ -30,7 +30,7 @@ PREEMPT = "PreemptLowerPriority"
 """The preemption policy of a priority class that names none."""
 
 
-def admitted(resource: Resource, body: Object) -> Object:
+def admitted(resource: Resource, body: Object, now: str) -> Object:
     """Return a new object as the server stores it; a pod comes with what its class says.
 
     Raises:
@@ -41,7 +41,7 @@ def admitted(resource: Resource, body: Object) -> Object:
     clean = with_metadata(typed, **dict.fromkeys((*FIXED, "resourceVersion", "selfLink")))
     clean = completed(resource, clean)
     if resource is PODS:
-        return {**clean, "status": pods.new_status(clean)}
+        return {**clean, "status": pods.new_status(clean, now)}
     if resource is NAMESPACES:
         return {**clean, "status": {"phase": "Active"}}
     return clean

@@ -52,6 +52,9 @@ def with_defaults(body: Object) -> Object:
     for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
         _check_list(spec, field)
     _check_containers(body, spec)
+    if spec.get("schedulingGates") and spec.get("nodeName"):
+        why = "Forbidden: cannot be set until all schedulingGates have been cleared"
+        raise invalid("Pod", name_of(body), "spec.nodeName", why)
     filled = {**_SPEC_DEFAULTS, **with_fields(spec)}
     filled["tolerations"] = _tolerations(elements(spec, "tolerations"))
     for field in CONTAINER_LISTS:
@@ -67,9 +70,20 @@ def with_importance(old: Object, new: Object) -> Object:
     return {**new, "spec": {**kept, **with_fields(section(new, "spec"))}}
 
 
-def new_status(body: Object) -> Object:
+def new_status(body: Object, now: str) -> Object:
     """Return the status of a pod just created, whatever the client sent."""
-    return {"phase": "Pending", "qosClass": qos_class(body)}
+    status: Object = {"phase": "Pending", "qosClass": qos_class(body)}
+    if not section(body, "spec").get("schedulingGates"):
+        return status
+    waiting = {
+        "type": "PodScheduled",
+        "status": "False",
+        "lastProbeTime": None,
+        "lastTransitionTime": now,
+        "reason": "SchedulingGated",
+        "message": "Scheduling is blocked due to non-empty scheduling gates",
+    }
+    return {**status, "conditions": [waiting]}
 
 
 def check_update(old: Object, new: Object) -> None:

@@ -82,7 +82,7 @@ class Registry:
         self._check_namespace(resource, placed)
         if resource is PODS:
             placed = priority.classed(placed, self._classes())
-        new = admission.admitted(_core(resource), placed)
+        new = admission.admitted(_core(resource), placed, self.now())
         self._check_rules(resource, new, None)
         return self.store.create(resource.table, new, commit=not dry_run)
 

@@ -235,6 +235,18 @@ def test_a_binding_that_names_no_pod_of_its_path_or_no_node_is_refused(
     assert api.get(f"{namespace}/pods/p").version == made.version
 
 
+def test_a_gated_pod_says_that_it_waits_and_has_no_node(
+    api: Api, namespace: str, node_name: str
+) -> None:
+    gates = [{"name": "example.com/wait"}]
+    made = api.create(f"{namespace}/pods", pod(schedulingGates=gates)).body
+    (condition,) = made["status"]["conditions"]
+    told = [condition[field] for field in ("type", "status", "reason")]
+    assert told == ["PodScheduled", "False", "SchedulingGated"]
+    placed = pod("q", schedulingGates=gates, nodeName=node_name)
+    assert api.call("POST", f"{namespace}/pods", placed).status == 422
+
+
 def test_an_unassigned_pod_goes_at_once(api: Api, namespace: str) -> None:
     made = api.create(f"{namespace}/pods", pod())
     with api.watch(f"{namespace}/pods", resourceVersion=made.version) as stream:

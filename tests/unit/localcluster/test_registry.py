@@ -174,7 +174,8 @@ def test_a_shorter_grace_counts_from_the_first_delete_and_is_never_over_before_i
     """BeforeDelete of k8s.io/apiserver moves the deletionTimestamp back by the difference."""
     now = NOW
     registry = Registry(Store(clock=lambda: now))
-    pod = {"metadata": {"name": "x"}, "spec": {**POD["spec"], "nodeName": "n"}}
+    spec = {"containers": POD["spec"]["containers"], "nodeName": "n"}
+    pod = {"metadata": {"name": "x"}, "spec": spec}
     registry.create(PODS, "default", pod)
 
     def delete(grace: int, after: int) -> tuple[str, int]:
