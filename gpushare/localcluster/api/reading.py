@@ -144,7 +144,7 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     """Return a stream of changes.
 
     Raises:
-        StatusError: 400, 406, 410 for a version too old, 422 for options that contradict others.
+        StatusError: 400, 406, 422 for options that contradict others.
 
     """
     _check_options(target, call)
@@ -166,7 +166,11 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
         return event_line("BOOKMARK", {**typed, "metadata": meta})
 
     started = Watch(store, scope, call.number("resourceVersion"))
-    first = _first_lines(started, registry, call)
+    try:
+        first = _first_lines(started, registry, call)
+    except StatusError as error:
+        # As kube-apiserver's watch cache: a version that is gone is an event, not a status.
+        return Answer(200, iter([event_line("ERROR", error.body())]))
     allowed = call.flag("allowWatchBookmarks")
     if call.flag("sendInitialEvents") and allowed:
         first.append(bookmark(started.cursor, end="true"))
