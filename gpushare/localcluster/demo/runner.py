@@ -127,6 +127,9 @@ class Runner:
         elif isinstance(step, Apply):
             for pod in step.pods:
                 self._apply(pod)
+            # The steps that follow go by the board, which hears of them by its watch.
+            names = {pod.name for pod in step.pods}
+            self._board.wait_until(lambda pods: names <= pods.keys(), _PATIENCE * self._stretch)
         elif isinstance(step, Delete):
             for name in self._matching(step.patterns):
                 self._delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{name}")
