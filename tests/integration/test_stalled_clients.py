@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+import select
 import signal
 import socket
 import ssl
@@ -257,13 +258,15 @@ def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start, answered: int)
     part = b"POST / HTTP/1.1\r\nContent-Length: 1000000\r\n\r\n" + b"x" * 900_000
     with contextlib.ExitStack() as stalled:
         clients = [stalled.enter_context(server.connect()) for _ in range(4)]
-        first = clients[0]
         for client in clients:
             for _ in range(answered):
                 client.sendall(_WHOLE)
                 answer(client)
             client.sendall(part)
-        assert closed(first, 10), "it was dropped for the others, long before its deadline"
+        # The one whose part was collected first, which a busy machine does in any order.
+        dropped, _, _ = select.select(clients, [], [], 10)
+        assert dropped, "one is dropped for the others, long before its deadline"
+        assert all(closed(client, 1) for client in dropped)
         assert seconds_of_a_request(server) < 10
 
 
