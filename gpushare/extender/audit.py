@@ -35,8 +35,8 @@ class Finding:
     """One difference; equal ones are the same difference seen again.
 
     what: one of the texts above. node: where it is in the books, else on the API server. pod: whom
-    it concerns, if not a node. detail: what differs. seen: the node as it was listed; known: as the
-    books had it, None where they did not.
+    it concerns, if not a node. detail: what differs. uid: of the node that was listed, if one was.
+    seen: the node as it was listed; known: as the books had it, None where they did not.
     """
 
     resource: str
@@ -44,6 +44,7 @@ class Finding:
     node: str = ""
     pod: PodRef | None = None
     detail: str = ""
+    uid: str = ""
     seen: NodeSpec | None = field(default=None, compare=False)
     known: NodeSpec | None = field(default=None, compare=False)
 
@@ -60,12 +61,17 @@ A tuple of plain values costs the garbage collector nothing; there may be ten th
 """
 
 
+Seen = tuple[str, NodeSpec]
+"""A node as listed: its uid, and what it offers."""
+
+
 class Suspects:
     """Differences between books and lists, until it is known whether they were only a delay.
 
-    A node that changes to and fro differs each time in the same way. So one that the books have
-    counts as found again only where they had been told nothing of it meanwhile, by watch or list:
-    their spec is the very same object.
+    A node that changes, or goes and comes, differs each time in the same way. So one that the books
+    have counts as found again only where they had been told nothing of it meanwhile, by watch or
+    list: their spec is the very same object. One that they do not have counts only where the list
+    had the very same node, by its uid.
     """
 
     def __init__(self) -> None:
@@ -106,12 +112,12 @@ def _is_at(shown: str, listed: str) -> bool:
     return shown.isdecimal() and listed.isdecimal() and int(shown) >= int(listed)
 
 
-def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[NodeSpec]) -> None:
+def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[Seen]) -> None:
     """Add the nodes of a page."""
     listed.unread.update(bad.ref.name for bad in page.bad)
     for node in page.items:
         spec = node_spec(node, books.names, unit)
-        listed.read[spec.name] = spec
+        listed.read[spec.name] = ((node.metadata or _NAMELESS).uid or "", spec)
 
 
 def add_pods(page: Decoded[Pod], books: Books, listed: Listed[Holder]) -> None:
@@ -162,17 +168,18 @@ def compare_pods(
 def compare_nodes(
     resource: str,
     known: Mapping[str, NodeSpec],
-    listed: Mapping[str, NodeSpec],
+    listed: Mapping[str, Seen],
     unread: Collection[str],
 ) -> Iterator[Finding]:
     """The differences between the shapes of nodes, by name, in the books and as listed."""
     nothing = NodeSpec("")
+    nobody = ("", nothing)
     for name in sorted((known.keys() | listed.keys()) - set(unread)):
-        ours, theirs = known.get(name, nothing), listed.get(name, nothing)
+        ours, (uid, theirs) = known.get(name, nothing), listed.get(name, nobody)
         if _devices(ours) != _devices(theirs):
             told = f"books {_told(ours)}, API server {_told(theirs)}"
             seen = replace(theirs, name=name)
-            yield Finding(resource, SHAPE, name, detail=told, seen=seen, known=known.get(name))
+            yield Finding(resource, SHAPE, name, None, told, uid, seen, known.get(name))
 
 
 def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TypeVar
 
-from gpushare.core.model import NodeSpec, PodRef
+from gpushare.core.model import PodRef
 from gpushare.errors import ApiError, ApiNotFound, WireError
 from gpushare.extender.audit import (
     ARRAYS,
@@ -30,6 +30,7 @@ from gpushare.extender.audit import (
     Finding,
     Holder,
     Listed,
+    Seen,
     Suspects,
     add_nodes,
     add_pods,
@@ -171,7 +172,7 @@ class Auditor:
         # First: what the watch shows from here on must not count as in the copy.
         shown = {name: self._shown(name) for name in ("nodes", "pods")}
         held = [(books, *books.ledger.held()) for books in self._library]
-        specs = [Listed[NodeSpec]() for _ in held]
+        specs = [Listed[Seen]() for _ in held]
         pods = [Listed[Holder]() for _ in held]
         nodes_at = pods_at = ""
         for nodes in self._pages("/api/v1/nodes", NODES):

@@ -300,6 +300,19 @@ def test_a_node_that_changes_to_and_fro_is_each_time_only_late(
     assert office.found == ["other devices than the node has"], "told nothing, they differ"
 
 
+def test_a_node_that_goes_and_comes_is_each_time_only_late(office: Office) -> None:
+    office.ledger.node_gone(NODE)
+    for uid in ("first", "second", "third"):
+        # Each is listed before the watch shows it, and gone when the next one is.
+        office.api.nodes[NODE]["metadata"]["uid"] = uid
+        office.audit()
+        office.ledger.node_changed(node_spec(read_node(office.api.nodes[NODE]), ALIYUN, "GiB"))
+        office.ledger.node_gone(NODE)
+    assert office.told == []
+    office.audit()
+    assert office.told == [("other devices than the node has", False)], "the same one, twice"
+
+
 def test_a_node_that_is_gone_gives_nothing_out(office: Office) -> None:
     del office.api.nodes[NODE]
     office.audit(2)
