@@ -51,8 +51,9 @@ _T = TypeVar("_T")
 EVERY = 60.0
 PAUSE = 0.5
 """Seconds between the pages of a list: an audit is in no hurry, and the API server has others."""
+PAGE = 500
+"""Objects on a page of a list."""
 
-_PAGE = "500"
 _TIMEOUT = 10.0
 _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 _STUCK = 120.0
@@ -81,6 +82,8 @@ class Auditor:
         clock: Callable[[], float] = time.monotonic,
         every: float = EVERY,
         pause: float = PAUSE,
+        page: int = PAGE,
+        wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._library = library
@@ -91,20 +94,33 @@ class Auditor:
         self._clock = clock
         self._every = every
         self._pause = pause
+        self._page = page
         self._nodes = Suspects()
         self._pods = Suspects()
         self._open: dict[str, frozenset[Finding]] = {}
         self._audits = self._found = self._healed = 0
         self._beat = self._last = clock()
-        self._stopping = threading.Event()
+        self._stopping = wake()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
         """Audit every minute, in a thread."""
         # Not only when it was made: that was in gunicorn's master, for a new worker long ago.
         self._beat = self._last = self._clock()
-        self._thread = threading.Thread(target=self._run, name="audit", daemon=True)
+        self._thread = threading.Thread(target=self.run, name="audit", daemon=True)
         self._thread.start()
+
+    def run(self) -> None:
+        """Audit every minute until `stop`."""
+        while not self._stopping.wait(self._every):
+            self._beat = self._clock()
+            try:
+                self.audit()
+            except (ApiError, WireError) as error:
+                log.warning(Line("audit not done", error=error))
+            except Exception:
+                # The thread must go on: an audit that never runs again finds nothing.
+                log.exception("audit failed")
 
     def stop(self) -> None:
         """End the thread; an audit under way is not waited for long."""
@@ -147,17 +163,6 @@ class Auditor:
             self._tell(finding, healed)
         self._open[part] = found
 
-    def _run(self) -> None:
-        while not self._stopping.wait(self._every):
-            self._beat = self._clock()
-            try:
-                self.audit()
-            except (ApiError, WireError) as error:
-                log.warning(Line("audit not done", error=error))
-            except Exception:
-                # The thread must go on: an audit that never runs again finds nothing.
-                log.exception("audit failed")
-
     def _within(self) -> Iterator[Finding]:
         for books in self._library:
             nodes, half = books.ledger.drift()
@@ -198,7 +203,7 @@ class Auditor:
 
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
         """The pages of a list, one moment of the collection."""
-        query = {"limit": _PAGE} | ({"fieldSelector": select} if select else {})
+        query = {"limit": str(self._page)} | ({"fieldSelector": select} if select else {})
         while True:
             self._beat = self._clock()
             page = codec.decode_list(self._api.request("GET", path, query=query, timeout=_TIMEOUT))

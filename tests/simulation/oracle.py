@@ -13,10 +13,11 @@ from functools import partial
 
 from gpushare.core.model import Entry, NodeBooks, State
 from gpushare.errors import ApiError
+from gpushare.extender.audit import Finding
 from gpushare.extender.binder import BUDGET
 from gpushare.localcluster.api.records import Change
 from tests.simulation.network import Client, Request
-from tests.simulation.replica import PATHS, Replica
+from tests.simulation.replica import AUDIT, PATHS, Replica
 from tests.simulation.server import Line, Server
 from tests.simulation.tasks import Tasks
 from tests.simulation.truth import (
@@ -68,6 +69,7 @@ class Oracle:
     known: dict[str, Known] = field(default_factory=dict)
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     stamps: set[tuple[str, int]] = field(default_factory=set)
+    _audited: list[str] = field(default_factory=list)
     _decided: int = 0
     _seen: int = 1
     _checked: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -201,6 +203,11 @@ class Oracle:
             if now > heard + _STALE + 5:
                 raise Violation(f"S5 {replica.identity} binds, last word of {name} at {heard}")
 
+    def audited(self, identity: str, finding: Finding, healed: bool) -> None:
+        """An audit tells of a mistake in the books."""
+        did = "and corrects it" if healed else ""
+        self._audited.append(f"X2 the audit of {identity} tells of {finding} {did}".rstrip())
+
     # -- what is shown to whom ------------------------------------------------------------------
 
     def shown_line(self, replica: Replica, path: str, line: Line) -> None:
@@ -220,7 +227,8 @@ class Oracle:
     def shown_list(self, replica: Replica, request: Request) -> None:
         """A page of a list reaches a process; the last one takes the place of what was known."""
         name = next((name for name, of in PATHS.items() if of == request.path), None)
-        if name is None or not isinstance(request.answer, bytes):
+        audit = request.task is not None and request.task.name == AUDIT
+        if name is None or audit or not isinstance(request.answer, bytes):
             return
         try:
             page = json.loads(request.answer)
@@ -319,7 +327,9 @@ class Oracle:
                 self._written(pod, annotations)
 
     def check(self) -> None:
-        """Judge every process that is alive. Raises Violation."""
+        """Judge every process that is alive, and what audits told. Raises Violation."""
+        if self._audited:
+            raise Violation(self._audited[0])
         self._check_leaders()
         for replica in self.replicas:
             key = (self.server.store.version, replica.ledger.snapshot().generation)

@@ -99,6 +99,12 @@ def node(world: World, chance: Chance) -> str:
     return world.users.change_node(chance)
 
 
+def flap(world: World, chance: Chance) -> str:
+    """A node goes and comes, again and again."""
+    del chance
+    return world.users.flap()
+
+
 def plugin(world: World, chance: Chance) -> str:
     """A node gets another device plug-in."""
     return world.users.exchange_plugin(chance)

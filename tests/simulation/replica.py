@@ -16,6 +16,7 @@ from typing import Any, cast
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
+from gpushare.extender.auditor import EVERY, Auditor, Tell
 from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
@@ -44,6 +45,9 @@ PATHS = {
 LEASE_NAMES = {"lease": "gpushare-extender", "scheduler": "kube-scheduler"}
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 POLICIES = {name: load_policy(name) for name in ("device-bestfit", "binpack", "spread")}
+AUDIT = "audit"
+"""The name of the thread that audits: what it is shown is not for the books."""
+
 _SETTLE_EVERY = 1.0
 _LOOK_EVERY = 0.1
 """Seconds between two looks for the end of a thread."""
@@ -60,7 +64,8 @@ class Shape:
     """How the processes of a story are set up.
 
     slow: seconds it takes them to take over one object of a list. crowded: the most seconds that
-    a thread which works on a request is kept waiting by others when it asks the books something.
+    a thread which works on a request, or audits, is kept waiting by others when it asks the books
+    something. audit: seconds between two audits.
     """
 
     pairing: Pairing
@@ -71,6 +76,7 @@ class Shape:
     page_limit: int
     slow: float = 0.0
     crowded: float = 0.0
+    audit: float = EVERY
 
 
 class _Books(Ledger):
@@ -168,7 +174,14 @@ class Replica:
     """
 
     def __init__(  # noqa: PLR0917 -- each is of its own type
-        self, identity: str, host: str, shape: Shape, tasks: Tasks, network: Network, skew: float
+        self,
+        identity: str,
+        host: str,
+        shape: Shape,
+        tasks: Tasks,
+        network: Network,
+        skew: float,
+        tell: Tell,
     ) -> None:
         self.identity, self.host = identity, host
         self.frozen = self.ending = self.ended = False
@@ -197,7 +210,7 @@ class Replica:
             "pods": ListWatch(PATHS["pods"], PODS, _LIVE_PODS, timing),
             "configmaps": ListWatch(PATHS["configmaps"], CONFIG_MAPS, timing=timing),
         }
-        wake: Callable[[], Wake] = lambda: Wake(tasks)  # noqa: E731 -- it goes to four places
+        wake: Callable[[], Wake] = lambda: Wake(tasks)  # noqa: E731 -- it goes to five places
         self.reflectors = {
             name: Reflector(
                 api,
@@ -218,6 +231,19 @@ class Replica:
         self.binder = Binder(
             api, asked, self.gate.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
         )
+        self.new_auditor = partial(
+            Auditor,
+            api,
+            asked,
+            "GiB",
+            not_ready=self.gate.not_ready,
+            shown=self.gate.shown,
+            clock=tasks.clock,
+            every=shape.audit,
+            page=shape.page_limit,
+            wake=wake,
+        )
+        self.auditor = self.new_auditor(tell=tell)
         self.service = Service(
             asked,
             self.binder,
@@ -235,6 +261,8 @@ class Replica:
         if self.leading is not None:
             task = self._tasks.spawn(self, "leading", self.leading.run)
             self.leading._thread = _Joined(self._tasks, task)  # noqa: SLF001
+        task = self._tasks.spawn(self, AUDIT, self.auditor.run)
+        self.auditor._thread = _Joined(self._tasks, task)  # noqa: SLF001
         self._tasks.spawn(self, "settle", self._settle)
 
     def call(self, name: str, work: Callable[[], object]) -> Task:
@@ -288,6 +316,7 @@ class Replica:
         until = self._tasks.now + drain
         while self._tasks.now < until and any(not call.ended for call in self._calls):
             self._tasks.sleep(_LOOK_EVERY)
+        self.auditor.stop()
         self.gate.stop(self.binder.settled)
         self.ended = True
 

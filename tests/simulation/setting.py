@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gpushare.core.pairing import Pairing
+from gpushare.extender.auditor import EVERY
 from tests.simulation.chance import Weighted
 from tests.simulation.replica import Shape
 
@@ -22,15 +23,15 @@ WEIGHTS = {
     "cut": 4, "end": 4, "bad_line": 4, "error_event": 4, "again": 4, "blind": 2, "bookmark": 2,
     "compact": 4, "relist": 4, "sink": 3,
     "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
-    "retire": 4, "meddle": 2, "resize": 4,
+    "retire": 4, "meddle": 2, "resize": 4, "flap": 8,
 }  # fmt: skip
 FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
     "other_binds", "linger", "sit_out", "relist", "strange", "collect",
-    "plugin", "retire", "meddle", "resize",
+    "plugin", "retire", "meddle", "resize", "flap",
 }  # fmt: skip
-_LATER = ("plugin", "retire", "meddle", "resize")
+_LATER = ("plugin", "retire", "meddle", "resize", "flap")
 """Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")
@@ -83,6 +84,10 @@ class Setting:
             _scale(weights, (name,), source.choice(_FACTORS))
         if leadership == "lease":
             replicas += source.choice((0, 0, 0, 1))
+        shape = replace(shape, audit=source.choice((EVERY, EVERY, EVERY, 3.0)))
+        if shape.audit < EVERY:
+            # What goes and comes in step with the lists is what an audit takes for wrong.
+            _scale(weights, ("flap",), 3)
         return Setting(shape, replicas, small, Weighted(weights), 7 if ends == 1 else 12)
 
 

@@ -30,6 +30,7 @@ HAPPENINGS: dict[str, Callable[[World, Chance], str]] = {
     "resize": people.resize,
     "other_binds": people.other_binds,
     "node": people.node,
+    "flap": people.flap,
     "plugin": people.plugin,
     "collect": people.collect,
     "close": people.close,

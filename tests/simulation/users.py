@@ -234,6 +234,13 @@ class Users:
         healthy = healthy[: len(units)]
         return self.put_node(name, Cards(tuple(units), tuple(healthy), False, cards.plugin))
 
+    def flap(self) -> str:
+        """A node goes that is there, or comes back: always the same one."""
+        name = NODE_NAMES[0]
+        if name in self.kubelets.cards:
+            return self._remove_node(name)
+        return self.put_node(name, self.shapes[name])
+
     def exchange_plugin(self, chance: Chance) -> str:
         """A device plug-in that marks no pods makes way for one that does, while pods run."""
         blind = [name for name, cards in self.kubelets.cards.items() if cards.plugin == "blind"]

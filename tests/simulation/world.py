@@ -6,6 +6,7 @@ processes.py. All of it comes from numbers (see chance.py).
 
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from gpushare.core.pairing import Pairing
 from gpushare.errors import ApiUnavailable
@@ -209,7 +210,8 @@ class World:
         self._started += 1
         identity = f"{host}-{self._started}"
         skew = 3.0 * (self._started % 3)
-        replica = Replica(identity, host, self.setting.shape, self.tasks, self.network, skew)
+        told = partial(self.oracle.audited, identity)
+        replica = Replica(identity, host, self.setting.shape, self.tasks, self.network, skew, told)
         self.oracle.known[identity] = Known()
         self.replicas.append(replica)
         replica.start()

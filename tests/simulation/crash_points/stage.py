@@ -10,9 +10,11 @@ import logging
 import math
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from gpushare.core.pairing import Pairing
+from gpushare.extender.audit import Finding
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.resources import NODES, PODS
 from gpushare.localcluster.api.status import StatusError
@@ -100,7 +102,8 @@ class Stage:
         """A new process on that host."""
         self._started += 1
         name = f"{host}-{self._started}"
-        replica = Replica(name, host, self._shape, self.tasks, self.network, 0.0)
+        told = partial(self._audited, name)
+        replica = Replica(name, host, self._shape, self.tasks, self.network, 0.0, told)
         self.replicas.append(replica)
         replica.start()
         return replica
@@ -115,6 +118,9 @@ class Stage:
         """The process that says it is ready."""
         awake = [replica for replica in self.replicas if not replica.frozen]
         return next((replica for replica in awake if replica.ready()), None)
+
+    def _audited(self, name: str, finding: Finding, healed: bool) -> None:
+        self.wrong.append(f"X2 {name} tells of {finding}, healed: {healed}")
 
     # -- pods -----------------------------------------------------------------------------------
 
