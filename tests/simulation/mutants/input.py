@@ -72,7 +72,7 @@ def places_by_index_alone(original: Any) -> Any:
     "a first draft wrote no map where it was empty: the owner's stays",
     binder,
     "encode",
-    first=570,
+    first=650,
 )
 def leaves_the_owners_map(original: Any) -> Any:
     def encode(*of: Any) -> dict[str, str]:

@@ -110,7 +110,13 @@ def pairs_nobody(original: Any) -> Any:
     return marks
 
 
-@mutant("C8", "a first draft told pods apart by their regular containers alone", Request, "sizes")
+@mutant(
+    "C8",
+    "a first draft told pods apart by their regular containers alone",
+    Request,
+    "sizes",
+    first=1080,
+)
 def pairs_without_init_containers(original: Any) -> Any:
     def sizes(self: Any) -> Any:
         return original.fget(replace(self, inits=()))

@@ -1,0 +1,78 @@
+"""Bugs of an audit: it takes what is late, or under way, for a mistake in the books."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpushare.core.model import State
+from gpushare.extender import audit, auditor
+from gpushare.extender.audit import LEAKED, Suspects
+from gpushare.extender.auditor import Auditor
+from tests.simulation.mutants.museum import mutant
+
+
+@mutant("B22", "a difference counts when it is first seen", Suspects, "judge")
+def counts_at_the_first_look(original: Any) -> Any:
+    def judge(self: Any, found: Any, shown: str, listed_at: str) -> Any:
+        original(self, found, shown, listed_at)
+        return frozenset(found)
+
+    return judge
+
+
+@mutant(
+    "B22", "a difference counts when it is seen again, however far the watch is", audit, "_is_at"
+)
+def counts_without_the_watch(original: Any) -> Any:
+    del original
+
+    def is_at(shown: str, listed: str) -> bool:
+        return True
+
+    return is_at
+
+
+def _frees_leaks(original: Any) -> Any:
+    def heal(self: Any, finding: Any) -> bool:
+        if finding.what != LEAKED:
+            return bool(original(self, finding))
+        self._library.find(finding.resource).ledger.pod_gone(finding.pod.uid)
+        return True
+
+    return heal
+
+
+@mutant(
+    "B22",
+    "a bind under way is taken for a leak, and freed",
+    auditor,
+    "compare_pods",
+    also=[(Auditor, "_heal", _frees_leaks)],
+)
+def frees_binds_under_way(original: Any) -> Any:
+    def compare_pods(resource: str, entries: Any, listed: Any, unread: Any) -> Any:
+        bound = {uid: replace(entry, state=State.BOUND) for uid, entry in entries.items()}
+        return original(resource, bound, listed, unread)
+
+    return compare_pods
+
+
+@mutant(
+    "B22", "ours took a node that changed to and fro for wrong", Suspects, "_suspected", first=280
+)
+def suspects_by_looks(original: Any) -> Any:
+    del original
+
+    def suspected(self: Any, finding: Any) -> bool:
+        return finding in self._suspects
+
+    return suspected
+
+
+@mutant(
+    "B22", "ours took a node that went and came for the same", auditor, "compare_nodes", first=1480
+)
+def suspects_by_name(original: Any) -> Any:
+    def compare_nodes(*of: Any) -> Any:
+        return [replace(finding, uid="") for finding in original(*of)]
+
+    return compare_nodes
