@@ -154,14 +154,15 @@ class Auditor:
         self._last = self._clock()
 
     def _note(self, part: str, found: frozenset[Finding]) -> None:
-        """Heal what is new, and tell it once."""
-        for finding in sorted(found - self._open.get(part, frozenset()), key=str):
-            self._found += 1
+        """Heal what is new, and tell it once. Raises ApiError: the rest is for the next audit."""
+        self._open[part] = told = self._open.get(part, frozenset()) & found
+        for finding in sorted(found - told, key=str):
             healed = self._heal(finding)
+            self._open[part] |= {finding}
+            self._found += 1
             self._healed += healed
             log.error(Line("the books are wrong", healed=healed, **_values(finding)))
             self._tell(finding, healed)
-        self._open[part] = found
 
     def _within(self) -> Iterator[Finding]:
         for books in self._library:
@@ -238,8 +239,9 @@ class Auditor:
             if pod is None:
                 return False
             books.ledger.correct(observe_pod(pod, books.names))
-            if self._read(ref) is None:
-                books.ledger.pod_gone(ref.uid)
+            with contextlib.suppress(ApiError):  # it stays charged, which is the safe side
+                if self._read(ref) is None:
+                    books.ledger.pod_gone(ref.uid)
             return True
         return False
 

@@ -4,6 +4,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -389,6 +390,35 @@ def test_one_that_ends_before_or_while_it_is_charged_holds_nothing(
     office.audit()
     assert office.free()[0] == right[0] + 4
     office.ledger.check()
+
+
+def test_what_is_healed_is_told_though_the_api_server_is_away_after_it(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, request = office.free(), office.api.request
+    office.ledger.pod_gone("uid-p0")
+    office.ledger.pod_changed(observed("ghost", 5, "cpu"))
+    office.audit()
+    reads: list[str] = []
+
+    def failing(method: str, path: str, **more: Any) -> bytes:
+        reads.extend([path] if path.endswith("/p0") else [])
+        if path.endswith("/p0") and len(reads) != 2:
+            raise ApiError("away", 503)
+        return request(method, path, **more)
+
+    monkeypatch.setattr(office.api, "request", failing)
+    with suppress(ApiError):
+        office.audit()
+    assert office.free()[0] == right[0] + 4, "not read, not charged"
+    for _ in range(3):
+        with suppress(ApiError):
+            office.audit()
+    assert office.free() == right
+    assert sorted(office.told) == [
+        ("charged although it is gone", False),
+        ("not charged", True),
+    ]
 
 
 def test_who_is_not_ready_finds_nothing_and_begins_anew(office: Office) -> None:
