@@ -14,7 +14,7 @@ refused the binding, or a read made after every late write could have landed sho
 
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
@@ -437,13 +437,13 @@ class Ledger:
                 elif node in self._tally.row:
                     self._tally.remove_node(node)
 
-    def reshape(self, node: str, change: Callable[[NodeSpec], NodeSpec]) -> bool:
-        """Whether the node is known; then it is taken over as `change` makes it of what it is."""
+    def reshape(self, known: NodeSpec, spec: NodeSpec) -> bool:
+        """Whether nothing was told of the node since it was `known`; then it is taken over."""
         with self._lock:
-            known = self._specs.get(node)
-            if known is not None:
-                self._set_spec(change(known))
-            return known is not None
+            untold = self._specs.get(known.name) is known
+            if untold:
+                self._set_spec(spec)
+            return untold
 
     def read_again(self, uid: str, now: float) -> None:
         """Have a half assumed pod read and settled like a bind in doubt; what is charged stays."""

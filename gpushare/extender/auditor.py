@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import TypeVar
 
 from gpushare.core.model import PodRef
@@ -26,7 +25,6 @@ from gpushare.extender.audit import (
     HALF,
     MISPLACED,
     MISSING,
-    SHAPE,
     Finding,
     Holder,
     Listed,
@@ -226,8 +224,8 @@ class Auditor:
         if finding.what == HALF and finding.pod is not None:
             ledger.read_again(finding.pod.uid, self._clock())
             return True
-        if finding.what == SHAPE and finding.seen is not None:
-            return ledger.reshape(finding.node, partial(narrowed, seen=finding.seen))
+        if finding.known is not None and finding.seen is not None:
+            return ledger.reshape(finding.known, narrowed(finding.known, finding.seen))
         if finding.what in (MISSING, MISPLACED) and finding.pod is not None:
             return self._charge(books, finding.pod)
         return False

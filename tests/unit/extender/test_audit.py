@@ -301,6 +301,25 @@ def test_a_node_that_changes_to_and_fro_is_each_time_only_late(
     assert office.found == ["other devices than the node has"], "told nothing, they differ"
 
 
+def test_a_node_that_the_watch_puts_right_meanwhile_is_not_narrowed(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    request = office.api.request
+    office.api.nodes[NODE] = node_json(NODE, 24, 2)
+    office.audit()
+
+    def late(method: str, path: str, **more: Any) -> bytes:
+        if path == PODS:
+            grown = read_node(node_json(NODE, 64, 2))
+            office.ledger.node_changed(node_spec(grown, ALIYUN, "GiB"))
+        return request(method, path, **more)
+
+    monkeypatch.setattr(office.api, "request", late)
+    office.audit()
+    assert office.found == ["other devices than the node has"]
+    assert office.free() == [32 - 12, 32 - 8]
+
+
 def test_a_node_that_goes_and_comes_is_each_time_only_late(office: Office) -> None:
     office.ledger.node_gone(NODE)
     for uid in ("first", "second", "third"):
