@@ -56,10 +56,10 @@ class Snapshot:
     devices. model: int16 (N, D) index into `models`, -1 beyond. cpu_capacity, cpu_free: int64 (N,)
     milli, memory_capacity, memory_free: int64 (N,) bytes, all -1 capacity where unknown. cpu_only:
     int64 (N,) milli held by pods without GPU. kinds: int16 (N, 5) pods by `pod_kind`. group: int32
-    (N,) equal for nodes that are alike when empty. closed: int8 (N,) index into REASONS. order:
-    int64 (N,) the rank of the node's name, the last key of every order. row_generation: int64 (N,)
-    generation of each row's last change. pinned: by row, the bound pods whose equals have to wait
-    or take the same devices (see decide).
+    (N,) equal for nodes that are alike when empty, to the GiB of memory. closed: int8 (N,) index
+    into REASONS. order: int64 (N,) the rank of the node's name, the last key of every order.
+    row_generation: int64 (N,) generation of each row's last change. pinned: by row, the bound pods
+    whose equals have to wait or take the same devices (see decide).
     """
 
     names: tuple[str, ...]

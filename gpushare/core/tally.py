@@ -17,6 +17,8 @@ from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot
 HOST_BOUND = 2**48
 """CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
 
+_GIB_BITS = 30
+
 _ROWS = 64
 """Nodes there is room for at first; doubled whenever it is used up."""
 
@@ -208,7 +210,9 @@ class Tally:
         for row, spec in enumerate(self._specs):
             if spec is None:
                 continue
-            alike = (spec.capacity, spec.models, spec.cpu, spec.memory)
+            # Machines of one kind differ by some KiB: each would be a group of its own.
+            memory = None if spec.memory is None else spec.memory >> _GIB_BITS
+            alike = (spec.capacity, spec.models, spec.cpu, memory)
             group[row] = groups.setdefault(alike, len(groups))
             model[row, : len(spec.models)] = [
                 models.setdefault(name, len(models)) for name in spec.models

@@ -127,6 +127,13 @@ def test_nodes_alike_when_empty_are_one_group_and_models_are_numbered() -> None:
     assert [view.models[number] for number in view.model[:, 0]] == ["A100", "T4", "A100", "A100"]
 
 
+def test_machines_of_one_kind_are_one_group_though_some_have_a_little_less_memory() -> None:
+    """As allocatable memory really is: 527815716Ki here, 527815720Ki there."""
+    sizes = (527815716 << 10, 527815720 << 10, 263907860 << 10)
+    view = _tally(*(node(f"n{size}", 16, memory=size) for size in sizes)).snapshot({})
+    assert view.group[0] == view.group[1] != view.group[2]
+
+
 def test_drift_names_the_nodes_that_differ() -> None:
     tally = _tally(*NODES, node("mine", 1))
     tally.add(Charge("a", Request(1, 1), ((0, 1),)))
