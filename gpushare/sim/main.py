@@ -136,10 +136,19 @@ def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
 
 def _inputs(options: Options, listing: Listing | None) -> Inputs:
     inputs = read_inputs(options, listing)
-    if options.experiment == "replay" and all(pod.created is None for pod in inputs.pods):
-        raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
+    if options.experiment == "replay":
+        _check_times(inputs)
     _check_length(options, inputs)
     return inputs
+
+
+def _check_times(inputs: Inputs) -> None:
+    """Raises SettingsError where there is no time in which to replay pods."""
+    times = {pod.created for pod in inputs.pods if pod.created is not None}
+    if not times:
+        raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
+    if len(times) == 1:
+        raise SettingsError(f"{inputs.name}: all pods came at one moment, so none can be replayed")
 
 
 def _there_at_first(options: Options, inputs: Inputs) -> float:

@@ -111,6 +111,18 @@ def test_a_trace_without_times_cannot_be_replayed(capsys: Capsys) -> None:
     )
 
 
+def test_pods_that_all_came_at_one_moment_cannot_be_replayed(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    pods = tmp_path / "at-once.csv"
+    head = "name,cpu_milli,memory_mib,gpu,units,created"
+    pods.write_text(f"{head}\na,1,1,1,4,5\nb,1,1,1,4,5\nc,1,1,1,4,\n")
+    assert simulate("replay", *small, "--pods", str(pods)) == 2
+    assert capsys.readouterr().err == (
+        f"gpushare simulate: {pods}: all pods came at one moment, so none can be replayed\n"
+    )
+
+
 def test_lifetimes_of_a_file_that_tells_none_are_refused(
     small: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
