@@ -180,7 +180,8 @@ def coming_and_going(
     there, left = lifetimes.standing(rate, rng)
     return Stream(
         tuple(requests),
-        np.concatenate([np.zeros(len(there)), times]),
+        # What is there has come before the beginning, so it is not offered.
+        np.concatenate([np.full(len(there), np.nextafter(0, -1)), times]),
         np.concatenate([there, which]),
         np.concatenate([left, stay]),
     )

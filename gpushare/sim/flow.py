@@ -72,7 +72,7 @@ class Flow:
         return self._record()
 
     def _arrive(self, request: Request, lifetime: float) -> None:
-        counts = self._now > self._start
+        counts = self._now >= self._start
         self._offered += counts
         self._offered_gpu += counts * request.total
         placement = self._cluster.place(request)
@@ -129,7 +129,7 @@ class Flow:
         self._now = time
 
     def _waited_for(self, request: Request, came: float) -> None:
-        if self._wait and self._start < came <= self._end - _SETTLED:
+        if self._wait and self._start <= came <= self._end - _SETTLED:
             self._waits[self._size(request)].append(self._now - came)
 
     def _size(self, request: Request) -> str:

@@ -71,11 +71,28 @@ def test_replay_lives_the_trace_again_and_faster() -> None:
     record = replay(ONE, pods, "binpack", 0)
     # 0-4 s: 5 of 10 units; 4-6 s: 10; 6-8 s: 5; the third fits nowhere.
     assert record["alloc"] == pytest.approx(100 * (4 * 5 + 2 * 10 + 2 * 5) / 80)
-    assert record["blocked_pods"] == pytest.approx(100 / 3)
+    assert record["blocked_pods"] == pytest.approx(100 / 4)
     faster = replay(ONE, pods, "binpack", 0, Options(speed=2))
     assert float(str(faster["alloc"])) > float(str(record["alloc"]))
     with pytest.raises(ValueError, match="time of creation"):
         replay(ONE, [_pod(5)], "binpack", 0)
+
+
+def test_pods_that_come_when_a_replay_begins_are_offered() -> None:
+    pods = [_pod(10, 3.0, 9.0), _pod(10, 3.0, 9.0), _pod(1, 9.0, None)]
+    record = replay(ONE, pods, "binpack", 0)
+    assert record["blocked_pods"] == pytest.approx(100 / 3)
+    assert record["blocked_gpu"] == pytest.approx(100 * 10 / 21)
+    waited = replay(ONE, pods, "binpack", 0, Options(wait=True))
+    assert waited["wait_mean"] == {"1": pytest.approx((0 + 6) / 2)}
+
+
+def test_pods_that_are_there_when_churn_begins_are_not_offered() -> None:
+    pods = [TracePod("p", 0, 0, 1, 10, (), 0.0, 0.0, 5.0)]
+    options = Options(load=3.0, life=0.01, warmup=0.0, lifetimes="trace")
+    record = churn(ONE, pods, "binpack", 1, options)
+    # Three are to be there, and one has room; in so short a time nobody comes.
+    assert (record["alloc"], record["blocked_pods"]) == (pytest.approx(100), 0)
 
 
 def test_who_waits_is_placed_first_come_first_served_as_soon_as_there_is_room() -> None:
@@ -85,5 +102,5 @@ def test_who_waits_is_placed_first_come_first_served_as_soon_as_there_is_room() 
     times, which, lifetimes = [0.0, 1.0, 2.0, 3.0], [0, 1, 1, 2], [4.0, 5.0, 1.0, 1.0]
     stream = Stream(kinds, np.array(times), np.array(which), np.array(lifetimes))
     record = Flow(cluster, 0.0, 20.0, wait=True).run(stream)
-    assert record["wait_mean"] == {"share": pytest.approx((3 + 7 + 1) / 3)}
+    assert record["wait_mean"] == {"1": 0, "share": pytest.approx((3 + 7 + 1) / 3)}
     assert record["waiting"] == pytest.approx((3 + 7 + 1) / 20)
