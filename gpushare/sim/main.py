@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import yaml
@@ -69,10 +69,13 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
     code = _run_all(jobs, options.jobs, finished)
     # They came as they were done; told are the policies in their order, the seeds of each together.
     finished.sort(key=lambda done: done[0])
-    try:
-        _tell(options, jobs, [record for _, record in finished])
-    except (OSError, SettingsError) as error:
-        return _failed(error, 1)
+    for tell in _tellings(options, jobs, [record for _, record in finished]):
+        try:
+            tell()
+        except BrokenPipeError:
+            raise
+        except (OSError, SettingsError) as error:
+            code = _failed(error, 1)
     return code
 
 
@@ -206,8 +209,12 @@ def _ended_by_signal() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> None:
-    """Write and print what is finished. Raises OSError, and SettingsError of a document."""
+def _tellings(
+    options: Options, jobs: Sequence[Job], records: Sequence[Record]
+) -> Iterator[Callable[[], object]]:
+    """What writes and prints what is finished, each thing by itself, so that one that fails keeps
+    back no other. They raise OSError, and SettingsError of a document; the last one prints.
+    """
     inputs = jobs[0].inputs
     measures = measures_of(records, options.parameters.load)
     about = {
@@ -227,16 +234,22 @@ def _tell(options: Options, jobs: Sequence[Job], records: Sequence[Record]) -> N
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
         if path is not None:
-            path.write_text(forms[form](), encoding="utf-8")
+            yield partial(path.write_text, forms[form](), encoding="utf-8")
     if options.document is not None:
-        made = {}
-        for table in options.tables:
-            made.update(table.markdown(records))
-        options.document.write_text(_renewed(options.document, made), encoding="utf-8")
+        yield partial(_renew, options.document, options.tables, records)
     if options.plots is not None:
-        _plots()(records, options.plots)
+        yield partial(_plots(), records, options.plots)
     of_tables = options.output == "table" and options.tables
-    print(forms["paper" if of_tables else options.output](), end="")
+    text = forms["paper" if of_tables else options.output]()
+    yield partial(print, text, end="", flush=True)
+
+
+def _renew(path: Path, tables: Sequence[Table], records: Sequence[Record]) -> None:
+    """Put the tables into the document. Raises OSError, SettingsError."""
+    made = {}
+    for table in tables:
+        made.update(table.markdown(records))
+    path.write_text(_renewed(path, made), encoding="utf-8")
 
 
 def _renewed(path: Path, made: Mapping[str, str]) -> str:

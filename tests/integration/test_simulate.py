@@ -46,6 +46,23 @@ def processes_of(group: int) -> list[str]:
     return [cmd for of, state, cmd in lines if int(of) == group and not state.startswith("Z")]
 
 
+def test_a_reader_who_leaves_ends_it_in_silence_and_files_are_written(tmp_path: Path) -> None:
+    out = tmp_path / "out.json"
+    words = ["simulate", "inflation", *trace(tmp_path), "--seeds", "1-20", "--jobs", "1"]
+    with subprocess.Popen(
+        [sys.executable, "-m", "gpushare.cli.main", *words, "-o", "json", "--json", str(out)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout
+        process.stdout.close()
+        assert process.stderr
+        said = process.stderr.read()
+    assert (process.returncode, said) == (141, "")
+    assert json.loads(out.read_text())["complete"]
+
+
 @pytest.mark.parametrize("jobs", ["1", "2"])
 @pytest.mark.parametrize("ended_by", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_command_leaves_what_is_finished(

@@ -71,6 +71,18 @@ def test_every_form_can_be_printed(small: list[str], capsys: Capsys, form: str, 
     assert read(capsys.readouterr().out)
 
 
+def test_a_file_that_cannot_be_written_keeps_back_nothing_else(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    table = tmp_path / "out.csv"
+    words = ["--policy", "fgd", "--seeds", "42", "--json", "/dev/full", "--csv", str(table)]
+    assert simulate("inflation", *small, *words) == 1
+    told = capsys.readouterr()
+    assert told.err == "gpushare simulate: [Errno 28] No space left on device\n"
+    assert told.out.splitlines()[2].startswith("fgd")
+    assert len(table.read_text().splitlines()) == 2
+
+
 def test_the_headline_may_be_read_at_another_load(small: list[str], capsys: Capsys) -> None:
     assert simulate("inflation", *small, "--seeds", "42", "--policy", "fgd", "--load", "1.1") == 0
     assert "ALLOC@110" in capsys.readouterr().out
