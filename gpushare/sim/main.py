@@ -93,9 +93,7 @@ def _failed(error: Exception, code: int) -> int:
 
 def _jobs(options: Options, listing: Listing | None) -> list[Job]:
     """All runs, those of a seed together, so that what is finished can be compared at any time."""
-    for path in (options.json, options.csv, options.plots):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise SettingsError(f"{path}: there is no directory to write it to")
+    _check_places(options)
     if options.plots is not None:
         _plots()
     if options.document is not None:
@@ -122,6 +120,18 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
         for seed in options.seeds
         for place, policy in enumerate(options.policies)
     ]
+
+
+def _check_places(options: Options) -> None:
+    """Raises SettingsError where what comes out could not be written: before hours of runs."""
+    for path in (options.json, options.csv, options.plots):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise SettingsError(f"{path}: there is no directory to write it to")
+    for path in (options.json, options.csv):
+        if path is not None and path.is_dir():
+            raise SettingsError(f"{path}: is a directory, and no file to write to")
+    if options.plots is not None and options.plots.exists() and not options.plots.is_dir():
+        raise SettingsError(f"{options.plots}: is no directory to write pictures to")
 
 
 def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:

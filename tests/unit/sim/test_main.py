@@ -155,6 +155,8 @@ def test_lifetimes_of_a_file_that_tells_none_are_refused(
         (["--policy", "none"], "no policy is called 'none'; there are: "),
         (["--pods", "no-such-file"], "no-such-file: cannot be read"),
         (["--json", "/no/such/directory/out.json"], "there is no directory to write it to"),
+        (["--csv", "/"], "/: is a directory, and no file to write to"),
+        (["--plot", "/dev/null"], "/dev/null: is no directory to write pictures to"),
     ],
 )
 def test_wrong_input_ends_with_2_and_one_line(
