@@ -27,7 +27,11 @@ else:
 
     def compiled(function: _Function) -> _Function:
         """The function, compiled when it is first called."""
-        return cast(_Function, njit(cache=True)(function))
+        try:
+            made = njit(cache=True)(function)
+        except RuntimeError:  # beside the modules and at home nothing can be written
+            made = njit(function)
+        return cast(_Function, made)
 
 
 class State(NamedTuple):
