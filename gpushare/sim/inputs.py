@@ -10,7 +10,7 @@ from pathlib import Path
 from gpushare.errors import SettingsError
 from gpushare.sim.lifetimes import TRACE, lent
 from gpushare.sim.options import Options
-from gpushare.sim.rows import of_items
+from gpushare.sim.rows import TraceError, of_items
 from gpushare.sim.trace import (
     MILLI,
     TraceNode,
@@ -31,6 +31,7 @@ OPENB_NODES = OPENB / "openb_node_list_gpu_node.csv.xz"
 
 _PODS = "openb_pod_list_"
 _DEFAULT = "default"
+_FEW_NOTES = 3
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,12 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
 
 
 def _of_cluster(rows: Mapping[str, object]) -> Inputs:
+    told = rows["notes"]
+    notes = tuple(map(str, told)) if isinstance(told, list) else ()
+    for what in ("nodes", "pods"):
+        if not rows[what]:
+            why = "".join(f"; {note}" for note in notes[:_FEW_NOTES])
+            raise TraceError(f"the cluster has no {what} to simulate{why}")
     nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster")
     pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster")
-    notes = rows["notes"]
-    return Inputs(nodes, pods, "cluster", tuple(map(str, notes)) if isinstance(notes, list) else ())
+    return Inputs(nodes, pods, "cluster", notes)

@@ -159,8 +159,15 @@ def test_a_live_cluster_comes_as_rows() -> None:
     assert inputs.notes == ("node x is left out",)
 
 
-def test_an_empty_cluster_is_told() -> None:
-    with pytest.raises(TraceError, match="nodes of the cluster: must be a list"):
+@pytest.mark.parametrize(
+    ("left", "says"),
+    [
+        ([], "^the cluster has no nodes to simulate$"),
+        (["node a is left out: why"] * 4, "^the cluster has no nodes.*(; node a [^;]*why){3}$"),
+    ],
+)
+def test_of_an_empty_cluster_it_is_told_what_was_left_out(left: list[str], says: str) -> None:
+    with pytest.raises(TraceError, match=says):
         read_inputs(
-            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": []}
+            read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": left}
         )
