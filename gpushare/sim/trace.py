@@ -16,11 +16,15 @@ Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", U
 the repository hkust-adsl/kubernetes-scheduler-simulator.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 from gpushare.sim.rows import Columns, Found, Row, TraceError, named, of_file, read_rows
+
+_T = TypeVar("_T")
 
 MILLI = 1000
 """Units of a device of the openb traces."""
@@ -94,20 +98,44 @@ def read_pods(path: Path, models: Collection[str] | None = None) -> list[TracePo
     return pods_of(of_file(path), str(path), models)
 
 
-def nodes_of(found: Found, where: str) -> list[TraceNode]:
-    """The nodes that rows tell of. Raises TraceError."""
-    nodes = [_node(row) for row in named(read_rows(found, _NODE, _NODE_OPTIONAL))]
+def nodes_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
+    """The nodes that rows tell of. Raises TraceError.
+
+    left_out: where a row that is wrong is left out, and said here; None: it is raised.
+    """
+    nodes = list(_each(named(read_rows(found, _NODE, _NODE_OPTIONAL)), _node, left_out))
     if not any(node.devices for node in nodes):
         raise TraceError(f"{where}: no node has a GPU")
     return nodes
 
 
-def pods_of(found: Found, where: str, models: Collection[str] | None = None) -> list[TracePod]:
-    """The pods that rows tell of. Raises TraceError."""
-    pods = [_pod(row, models) for row in named(read_rows(found, _POD, _POD_OPTIONAL))]
+def pods_of(
+    found: Found,
+    where: str,
+    models: Collection[str] | None = None,
+    left_out: list[str] | None = None,
+) -> list[TracePod]:
+    """The pods that rows tell of; models: as read_pods has them, left_out: as nodes_of.
+
+    Raises TraceError.
+    """
+    rows = named(read_rows(found, _POD, _POD_OPTIONAL))
+    pods = list(_each(rows, partial(_pod, known=models), left_out))
     if not any(pod.devices for pod in pods):
         raise TraceError(f"{where}: no pod asks for a GPU")
     return pods
+
+
+def _each(
+    rows: Iterator[Row], read: Callable[[Row], _T], left_out: list[str] | None
+) -> Iterator[_T]:
+    for row in rows:
+        try:
+            yield read(row)
+        except TraceError as error:
+            if left_out is None:
+                raise
+            left_out.append(f"{row.name()} is left out: {error}")
 
 
 def _node(row: Row) -> TraceNode:

@@ -99,6 +99,24 @@ def test_the_command_simulates_the_cluster_of_a_kubeconfig(
     assert capsys.readouterr().err.startswith("gpushare simulate: ")
 
 
+def test_what_no_trace_would_say_is_left_out_by_name(
+    cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster.node()
+    broken = cluster.node(annotations=inventory(0))
+    for units in (3, 5, 2_000_000_000):
+        cluster.pod(units, name=f"p{units}")
+    words = ["--from-cluster", "--kubeconfig", cluster.kubeconfig(tmp_path), "--seeds", "42"]
+    assert main(["simulate", "inflation", *words, "--policy", "device-bestfit"]) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith("inflation: cluster, 2 pods on 1 nodes with 2 devices\n")
+    says = [line.split(": no whole")[0] for line in told.err.splitlines()]
+    assert [line.split(":")[1].strip() for line in says] == [
+        f"{broken} is left out",
+        "default/p2000000000 is left out",
+    ]
+
+
 def test_a_cluster_that_cannot_be_asked_is_an_error(cluster: Cluster, tmp_path: Path) -> None:
     config = cluster.kubeconfig(tmp_path)
     cluster.stop()
