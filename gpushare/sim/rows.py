@@ -24,6 +24,10 @@ Columns = Mapping[str, tuple[str, ...]]
 """By role of a column the names that it may have."""
 
 
+_LONGEST = 63 + 1 + 253
+"""Characters of a name: a pod's, with its namespace."""
+
+
 class TraceError(WireError):
     """A trace is not what its format says; the text names file, line and column."""
 
@@ -47,8 +51,9 @@ class Row:
     def name(self) -> str:
         """The name of what the row tells of."""
         name = self.text("name")
-        if not name or not name.isprintable() or len(name) > 253:
-            raise self.wrong("name", f"is no name of 1 to 253 printable characters: {name[:40]!r}")
+        if not name or not name.isprintable() or len(name) > _LONGEST:
+            what = f"is no name of 1 to {_LONGEST} printable characters: {name[:40]!r}"
+            raise self.wrong("name", what)
         return name
 
     def count(self, role: str, least: int, most: int) -> int:

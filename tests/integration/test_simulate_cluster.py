@@ -99,6 +99,12 @@ def test_the_command_simulates_the_cluster_of_a_kubeconfig(
     assert capsys.readouterr().err.startswith("gpushare simulate: ")
 
 
+def test_a_pod_may_have_the_longest_name_there_is(cluster: Cluster, tmp_path: Path) -> None:
+    pod = cluster.pod(4, name="a" * 253)
+    (row,) = pods_of(of_items("pods", rows(cluster, tmp_path)["pods"]), "pods")
+    assert row.name == f"default/{pod['metadata']['name']}"
+
+
 def test_what_no_trace_would_say_is_left_out_by_name(
     cluster: Cluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
