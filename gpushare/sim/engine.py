@@ -28,8 +28,9 @@ MIB = 2**20
 _LARGE = 200
 """Nodes from which on loops are compiled."""
 
-_KINDS_REMEMBERED = 1 << 16
-"""Kinds of pods whose matrices are kept: all that a trace has."""
+_ROWS_REMEMBERED = 5_000_000
+"""Nodes times kinds of pods whose matrices are kept, a hundred bytes or two each: some 4,000 kinds
+on the nodes of openb, which are all that its traces have."""
 
 
 class Placement(NamedTuple):
@@ -98,9 +99,10 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 def ranking(policy: Policy, nodes: int) -> Ranking:
     """The judge by a policy, of what fits as kube-scheduler and the extender see it."""
     # To compile, or to load what was compiled, costs more than few nodes take.
+    kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
     if nodes >= _LARGE and isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
-        return FastRanking(policy, _KINDS_REMEMBERED, fits)
-    return Ranking(policy, _KINDS_REMEMBERED, fits)
+        return FastRanking(policy, kinds, fits)
+    return Ranking(policy, kinds, fits)
 
 
 class Cluster:

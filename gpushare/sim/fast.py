@@ -51,13 +51,18 @@ class FastRanking(Ranking):
         self._market: Market | None = None
         self._offered = -1
 
+    @property
+    def asked(self) -> tuple[Kind, ...]:
+        """The kinds remembered, the one asked for last at the end."""
+        return tuple(self._wanted)
+
     def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
         """What placing the request on each row is worth, until the next is asked for."""
         world = self._world or self._begin(snapshot)
         if self._market is None:
             known = self._known(snapshot, request)
             return Judgement(known.best[0], known.best, known.devices)
-        wanted = self._wanted.get(request.kind) or self._want(snapshot, request, world)
+        wanted = self._kept(snapshot, request, world)
         known_at = self._seen.get(request.kind, -1)
         judge_now(world, self._market, wanted, known_at, self._offered)
         self._seen[request.kind] = self._offered = snapshot.generation
@@ -65,7 +70,7 @@ class FastRanking(Ranking):
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         world = self._world or self._begin(snapshot)
-        wanted = self._wanted.get(request.kind) or self._want(snapshot, request, world)
+        wanted = self._kept(snapshot, request, world)
         rows = snapshot.changed_since(self._seen.get(request.kind, -1))
         if len(rows):
             judge(world, wanted.asked, wanted.judged, rows)
@@ -139,6 +144,15 @@ class FastRanking(Ranking):
         scarce = self._by_stakes.scarce(snapshot)
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted, unit)
 
+    def _kept(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
+        """What is kept of the kind. Of too many, the one asked for longest ago is forgotten."""
+        wanted = self._wanted.pop(request.kind, None) or self._want(snapshot, request, world)
+        self._wanted[request.kind] = wanted
+        if len(self._wanted) > self._kinds:
+            oldest = next(iter(self._wanted))
+            del self._wanted[oldest], self._seen[oldest]
+        return wanted
+
     def _want(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
         accepted = [not request.models or model in request.models for model in snapshot.models]
         asked = Asked(
@@ -160,7 +174,7 @@ class FastRanking(Ranking):
         if self._by_stakes is not None:
             weight = self._by_stakes.block_weight(request)
             per_unit = self._by_stakes.scarce(snapshot).per_unit
-        wanted = Wanted(
+        return Wanted(
             asked,
             judged,
             weight,
@@ -168,8 +182,6 @@ class FastRanking(Ranking):
             np.empty(count),
             np.empty((states, count)),
         )
-        self._wanted[request.kind] = wanted
-        return wanted
 
 
 def _typical(measure: Fragmentation, tables: Tables) -> Typical:

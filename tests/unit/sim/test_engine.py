@@ -150,6 +150,22 @@ def test_row_by_row_every_value_is_that_of_the_arrays(
     assert len(placed) > 10
 
 
+@pytest.mark.parametrize("policy", [Fgd, ShadowPrice])
+def test_row_by_row_what_is_forgotten_is_judged_anew(
+    policy: type[Fgd] | type[ShadowPrice],
+) -> None:
+    fast = Cluster(NODES, FastRanking(policy(WORKLOAD), 2, fits))
+    arrays = Ranking(policy(WORKLOAD), 99, fits)
+    requests = [request_of(pod) for pod in PODS[::2]]
+    for request in requests:
+        one, other = fast.judge.judged(fast.view, request), arrays.judged(fast.view, request)
+        assert np.array_equal(one.values, other.values)
+        fast.place(request)
+    last = list(dict.fromkeys(request.kind for request in reversed(requests)))[:2]
+    assert isinstance(fast.judge, FastRanking)
+    assert fast.judge.asked == tuple(reversed(last))
+
+
 def test_what_is_released_is_free_again() -> None:
     cluster = Cluster(NODES, Ranking(load_policy("device-bestfit"), 99, fits))
     before = {name: getattr(cluster.view, name).copy() for name in ("free", "cpu_free", "kinds")}
