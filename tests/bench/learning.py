@@ -1,9 +1,9 @@
 """What making policies anew costs the requests meanwhile, and what a new kind of request costs.
 
-One extender of 5,000 nodes of 8 devices, half full, is asked by one client, one call at a time. It
-makes its policies anew for a while, then not for a while, and so on, and says when: the machine's
-own moods come over both alike. Run as `python -m tests.bench.learning [POLICY [SECONDS]]`, by
-default of shadow-price and for two minutes.
+One extender of 5,000 nodes of 8 devices, with two small pods on each, is asked by one client, one
+call at a time. It makes its policies anew for a while, then not for a while, and so on, and says
+when: the machine's own moods come over both alike. Run as
+`python -m tests.bench.learning [POLICY [SECONDS]]`, by default of shadow-price and for two minutes.
 """
 
 import argparse
