@@ -25,7 +25,6 @@ from gpushare.sim.options import Options, read_options
 from gpushare.sim.report import Record, aligned, as_csv, as_table, document, measures_of
 from gpushare.sim.runner import run_all
 from gpushare.sim.tables import Table, renew
-from gpushare.sim.trace import MILLI
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
@@ -169,7 +168,8 @@ def _there_at_first(options: Options, inputs: Inputs) -> float:
     if options.parameters.lifetimes != TRACE:
         return 0.0
     try:
-        return float(lifetimes_of(inputs.pods, MILLI).means.mean())
+        capacity = max(node.capacity for node in inputs.nodes if node.devices)
+        return float(lifetimes_of(inputs.pods, capacity).means.mean())
     except ValueError as error:
         raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
 

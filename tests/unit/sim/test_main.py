@@ -201,6 +201,20 @@ def test_a_run_that_would_begin_with_too_many_pods_is_refused(
     assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
 
 
+def test_how_many_pods_a_run_begins_with_is_told_by_their_share_of_a_device(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    nodes, pods = tmp_path / "large.csv", tmp_path / "standing.csv"
+    lines = [f"n{number},1000,1000,1024,900" for number in range(7)]
+    nodes.write_text("\n".join(["name,cpu_milli,memory_mib,gpu,units", *lines]))
+    lines = ["a,1,1,1,1,0,1e9", *(f"b{number},1,1,1,900,0,1" for number in range(9))]
+    head = "name,cpu_milli,memory_mib,gpu,units,scheduled,deleted"
+    pods.write_text("\n".join([head, *lines]))
+    words = ["--nodes", str(nodes), "--pods", str(pods), "--lifetimes", "trace"]
+    assert simulate("churn", *small, *words) == 2
+    assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
+
+
 def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
     node = {"name": "n", "cpu_milli": 8000, "memory_mib": 8000, "gpu": 2, "units": 16}
     pods = [
