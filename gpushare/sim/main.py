@@ -7,6 +7,7 @@ calls it and reach it as rows, like those of a file.
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -206,6 +207,9 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
         return 130
     except GpuShareError as error:
         return _failed(error, 1)
+    except Exception:  # another package's policy may raise whatever it likes
+        traceback.print_exc()
+        return 1
     return 0
 
 

@@ -83,6 +83,21 @@ def test_a_file_that_cannot_be_written_keeps_back_nothing_else(
     assert len(table.read_text().splitlines()) == 2
 
 
+def test_a_policy_of_another_package_that_fails_keeps_back_no_finished_run(
+    small: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capsys
+) -> None:
+    (tmp_path / "falling.py").write_text("def Falling(workload):\n    return object()\n")
+    info = tmp_path / "falling-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: falling\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[gpushare.policies]\nfalling = falling:Falling\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert simulate("inflation", *small, "--policy", "fgd,falling", "--seeds", "42-43") == 1
+    told = capsys.readouterr()
+    assert told.out.splitlines()[2].split()[:2] == ["fgd", "1"]
+    assert told.err.endswith("'object' object has no attribute 'score'\n")
+
+
 def test_the_headline_may_be_read_at_another_load(small: list[str], capsys: Capsys) -> None:
     assert simulate("inflation", *small, "--seeds", "42", "--policy", "fgd", "--load", "1.1") == 0
     assert "ALLOC@110" in capsys.readouterr().out
