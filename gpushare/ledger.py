@@ -582,6 +582,8 @@ class Ledger:
             self._waiting.pop(uid, None)
         self._entries[uid] = entry
         self._on_node.setdefault(entry.node, set()).add(uid)
+        if entry.assigned and entry.node in self._specs:  # else _recount does when it comes
+            self._pins.marks(entry.node)
         self._pins.add(entry)
         self._tally.add(_charge(entry))
 

@@ -65,8 +65,6 @@ class Pins:
 
     def add(self, entry: Entry) -> None:
         """Take a charge into account."""
-        if entry.assigned:
-            self.marks(entry.node)
         if entry.pins:
             devices = tuple(device for device, _ in entry.placement or ())
             pin = (entry.request.sizes, devices)

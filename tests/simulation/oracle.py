@@ -253,6 +253,7 @@ class Oracle:
             known.nodes.clear()
         elif name == "pods":
             known.pods.clear()
+            known.tagged.clear()
         else:
             listed = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
             known.closed = {node: held for node, held in known.closed.items() if node in listed}
@@ -266,10 +267,12 @@ class Oracle:
         if name == "nodes":
             version = metadata["resourceVersion"]
             known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
+            known.marked.update({metadata["name"]} & set(known.tagged.values()))
         elif name == "pods" and body["spec"].get("nodeName"):
             known.pods.setdefault(metadata["uid"], int(metadata["resourceVersion"]))
             if (metadata.get("annotations") or {}).get(ASSIGNED) == "true":
-                known.marked.add(body["spec"]["nodeName"])
+                known.tagged[metadata["uid"]] = node = body["spec"]["nodeName"]
+                known.marked.update({node} & known.nodes.keys())
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
             if all(token.isdigit() for token in tokens):
@@ -283,6 +286,7 @@ class Oracle:
             known.marked.discard(metadata["name"])
         elif name == "pods":
             known.pods.pop(metadata["uid"], None)
+            known.tagged.pop(metadata["uid"], None)
         else:
             known.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
 
@@ -298,6 +302,7 @@ class Oracle:
             if entry is None or entry.state is State.ASSUMED:
                 del known.pods[uid]
         known.marked.clear()
+        known.tagged.clear()
 
     # -- after every step -----------------------------------------------------------------------
 

@@ -128,13 +128,15 @@ class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
-    node, by its object and by the last ConfigMap that could be read. marked: nodes with a pod that
-    was marked. led: when it was last seen to lead, as it sees it.
+    node, by its object and by the last ConfigMap that could be read. tagged: pods that were marked,
+    and their nodes. marked: nodes with such a pod, seen while it was there. led: when it was last
+    seen to lead, as it sees it.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, Cards] = field(default_factory=dict)
     closed: dict[str, frozenset[int]] = field(default_factory=dict)
+    tagged: dict[str, str] = field(default_factory=dict)
     marked: set[str] = field(default_factory=set)
     heard: dict[str, float] = field(default_factory=dict)
     led: float = -math.inf
