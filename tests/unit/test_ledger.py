@@ -1,5 +1,6 @@
 """The books under single steps: scenarios as text, and the few things text says badly."""
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
@@ -224,3 +225,33 @@ def test_books_out_of_step_with_their_entries_are_found() -> None:
     ledger._tally.add(Charge("gpu-a", Request(4, 1), ((0, 4),)))  # noqa: SLF001
     with pytest.raises(InvariantError, match="gpu-a"):
         ledger.check()
+
+
+def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
+    """Nodes and pods have other names each time: whatever stays of one grows for ever."""
+    for number in range(20):
+        name = f"node-{number}"
+        ledger.node_changed(node(name, 16, marks_assigned=True))
+        ledger.set_unhealthy(name, frozenset([0]))
+        ledger.set_unhealthy(name, frozenset())
+        waiting = PodRef("default", f"waits-{number}", f"waits-{number}")
+        ledger.pod_changed(ObservedPod(waiting, Request(4, 1)))
+        late, plain = (
+            _pod(f"late-{number}", Request(4, 1), name),
+            _pod(f"{number}", Request(), name),
+        )
+        ledger.pod_changed(plain)
+        assumed = PodRef("default", f"bound-{number}", f"bound-{number}")
+        ledger.assume(assumed, Request(4, 1), Allocation(name, (0,), (4,)), 0.0)
+        ledger.landed(assumed.uid, 0.0)
+        ledger.pod_changed(late)
+        ledger.node_gone(name)
+        ledger.pod_changed(replace(late, assigned=True))
+        for uid in (waiting.uid, assumed.uid, late.ref.uid, plain.ref.uid):
+            ledger.pod_gone(uid)
+    parts = {**vars(ledger), **vars(ledger._pins)}  # noqa: SLF001 -- what is kept is private
+    kept = {name: part for name, part in parts.items() if isinstance(part, dict | set | deque)}
+    del kept["_alarms"]
+    assert len(kept) > 8
+    assert not any(kept.values()), kept
+    assert len(ledger.snapshot().names) == 1

@@ -3,7 +3,8 @@
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -80,6 +81,72 @@ def test_no_device_is_overfull_while_threads_bind_on_one_node(ledger: Ledger) ->
     assert overfull == []
     assert len(bound) > THREADS
     assert ledger.snapshot().used.tolist() == [[0, 0, 0]]
+
+
+def _both(uid: str, name: str) -> ObservedPod:
+    """A pod on both devices of the node."""
+    return ObservedPod(PodRef("default", uid, uid), Request(2, 2), name, ((0, 2), (1, 2)))
+
+
+def _come_and_go(ledger: Ledger, uid: str, name: str) -> None:
+    """A node comes, a pod waits and is bound to it, and all of it goes."""
+    pod = _both(uid, name)
+    ledger.node_changed(node(name, 64, 64, unhealthy=[1]))
+    ledger.set_unhealthy(name, frozenset([0]))
+    ledger.pod_changed(replace(pod, node="", placement=None))
+    ledger.pod_changed(pod)
+    ledger.set_unhealthy(name, frozenset())
+    ledger.pod_gone(uid)
+    ledger.node_gone(name)
+
+
+def _is_whole_view(ledger: Ledger) -> bool:
+    used = ledger.snapshot().used
+    return not used.size or bool((used[:, 0] == used[:, 1]).all())
+
+
+def _is_whole_dump(ledger: Ledger) -> bool:
+    held = [(2 * len(books.entries), books.used) for books in ledger.dump()]
+    return all(used == (units, units) for units, used in held)
+
+
+def _is_whole_copy(ledger: Ledger) -> bool:
+    entries, specs = ledger.held()
+    return all(entry.node for entry in entries.values()) and all(specs.values())
+
+
+_LOOKS: tuple[Callable[[Ledger], bool], ...] = (
+    _is_whole_view,
+    _is_whole_dump,
+    _is_whole_copy,
+    lambda ledger: ledger.counts()["bound"] >= 200,
+    lambda ledger: ledger.closed_devices() is not None,
+    lambda ledger: all(pod.request.devices for pod in ledger.waiting()),
+)
+"""Each is one reader's; an exception in its thread fails the test, too."""
+
+
+def test_the_books_are_read_whole_while_everything_in_them_changes(ledger: Ledger) -> None:
+    for number in range(200):
+        ledger.pod_changed(_both(f"stays-{number}", f"n{number % 4}"))
+    end = time.monotonic() + SECONDS
+    found: list[bool] = []
+
+    def change(number: int) -> None:
+        turn = 0
+        while time.monotonic() < end:
+            turn += 1
+            _come_and_go(ledger, f"p{number}-{turn}", f"n{number % 4}")
+
+    def read(look: Callable[[Ledger], bool]) -> None:
+        looks = [look(ledger)]
+        while time.monotonic() < end:
+            looks.append(look(ledger))
+        found.append(all(looks))
+
+    changers = [threading.Thread(target=change, args=(number,)) for number in range(12)]
+    _together(*changers, *(threading.Thread(target=read, args=(look,)) for look in _LOOKS))
+    assert found == [True] * len(_LOOKS)
 
 
 def test_binds_of_one_pod_charge_it_once(ledger: Ledger) -> None:
