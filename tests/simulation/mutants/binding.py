@@ -34,7 +34,7 @@ def takes_by_an_old_look(original: Any) -> Any:
         ledger = books.ledger
         looks = vars(ledger).setdefault("looks", [])
         looks.append(ledger.snapshot())
-        view = looks[-2:][0]
+        view = next(look for look in looks[-2:] if look.capacity is looks[-1].capacity)
         allocation = decide.place(view, self.node, request, books.ranking(request))
         assume = ledger.assume
         with patch.object(Ledger, "_must_fit", lambda *_: None):
@@ -72,7 +72,10 @@ def takes_without_another_look(original: Any) -> Any:
 def places_anew_on_retry(original: Any) -> Any:
     def standing(self: Any, entry: Any) -> Any:
         if entry.in_doubt:
-            self.asked[0].ledger._give_back(self.ref.uid)
+            ledger = self.asked[0].ledger
+            give_back, assumed = ledger._give_back, ledger._assumptions
+            if self.ref.uid in assumed:
+                give_back(self.ref.uid)
             return self._send(0.0, float("inf"))
         return original(self, entry)
 
