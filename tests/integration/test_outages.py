@@ -125,14 +125,19 @@ def test_asked_to_end_it_finishes_the_binds_under_way(
 
 
 @pytest.mark.parametrize("number", _FOR_GUNICORN)
-def test_no_signal_starts_a_second_worker_or_ends_the_one_there_is(
-    start_extender: StartExtender, cluster: Cluster, number: signal.Signals
+def test_nothing_starts_a_second_worker_or_ends_the_one_there_is(
+    start_extender: StartExtender,
+    cluster: Cluster,
+    number: signal.Signals,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """gunicorn's own reload has two for seconds: each would bind by its own books."""
+    monkeypatch.setenv("WEB_CONCURRENCY", "2")  # gunicorn's own default of how many there are
     node = cluster.node()
     extender = start_extender()
     extender.wait_ready()
     before = extender.children()
+    assert len(before) == 1
     extender.signal(number)
     assert extender.bind(cluster.pod(4), node) == ""
     time.sleep(1.5)  # gunicorn's master looks once a second
