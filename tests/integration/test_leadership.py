@@ -14,6 +14,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
+from gpushare.localcluster.api import faults
 from gpushare.localcluster.api.faults import Fault, FaultRequest
 from tests.integration.cluster import LEASES, Cluster
 from tests.integration.conftest import StartExtender
@@ -123,3 +124,23 @@ def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
     # One may have been past its last look at the clock when it fell asleep.
     assert arrivals.count(second) - before <= 1
     assert set(arrivals.names()) == {"a", second, third}
+
+
+def test_no_bind_begins_that_may_outlast_the_term(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    cluster.create(LEASES, "kube-system", LEASE)
+    extenders = {"a": start_extender(leadership="lease")}
+    extenders["a"].wait_ready()
+    arrivals = Arrivals(cluster, extenders)
+    poll(lambda: arrivals.bind("a") == "", "it binds")
+    cluster.hook = lambda request: faults.status(503) if request.method == "PUT" else None
+    errors: list[str] = []
+
+    def is_over() -> bool:
+        errors.append(arrivals.bind("a"))
+        return "another process leads" in errors[-1]
+
+    poll(is_over, "its term is over", 40)
+    last = [error for error, _ in itertools.groupby(errors)][-2:]
+    assert "this gpushare extender does not lead (any more)" in last[0]

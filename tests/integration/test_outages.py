@@ -9,8 +9,9 @@ import time
 import pytest
 
 from gpushare.localcluster.api import faults
-from tests.integration.cluster import MARK, Cluster
+from tests.integration.cluster import LEASES, MARK, Cluster
 from tests.integration.conftest import StartExtender
+from tests.integration.test_leadership import LEASE
 from tests.integration.verbs import poll
 
 _FOR_GUNICORN = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
@@ -18,20 +19,21 @@ _FOR_GUNICORN = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 DOWN = faults.status(503, "ServiceUnavailable")
 
 
+@pytest.mark.parametrize("answer", [DOWN, faults.status(403, "Forbidden")], ids=["503", "403"])
 def test_it_answers_nothing_before_its_books_are_filled(
-    start_extender: StartExtender, cluster: Cluster
+    start_extender: StartExtender, cluster: Cluster, answer: faults.Fault
 ) -> None:
     node = cluster.node()
     running = cluster.pod(10, spec={"nodeName": node}, annotations={f"{MARK}IDX": "0"})
     pod = cluster.pod(10)
-    cluster.hook = lambda request: DOWN if request.path == "/api/v1/pods" else None
+    cluster.hook = lambda request: answer if request.path == "/api/v1/pods" else None
     extender = start_extender()
     extender.wait_answering()
     poll(lambda: extender.probe("/readyz").body.count(b"[-]") == 1, "only the pods are missing")
     assert b"[-]pods pods are not listed yet" in extender.probe("/readyz").body
-    answer = extender.filter(pod, [node])
-    assert answer["Error"] == "gpushare is not ready: pods are not listed yet"
-    assert answer["NodeNames"] in (None, [])
+    found = extender.filter(pod, [node])
+    assert found["Error"] == "gpushare is not ready: pods are not listed yet"
+    assert found["NodeNames"] in (None, [])
     assert extender.bind(pod, node) == "gpushare is not ready: pods are not listed yet"
     assert extender.inspect_reply().status == 503
     assert extender.post("prioritize", b'{"Pod":{},"NodeNames":[]}').status == 503
@@ -122,6 +124,49 @@ def test_asked_to_end_it_finishes_the_binds_under_way(
     assert answer.result(20) == ""
     assert cluster.node_of(pod) == node
     poll(extender.ended, "the process has ended")
+
+
+def test_asked_to_end_it_keeps_its_lease_while_a_binding_may_still_land(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    """Who takes over a Lease that was given away does not wait for what is on its way."""
+    cluster.create(LEASES, "kube-system", LEASE)
+    node = cluster.node()
+    extender = start_extender(leadership="lease")
+    extender.wait_ready()
+    cluster.faults.on("POST", "/binding$", faults.drop_before())
+    assert "reads as not bound so far" in extender.bind(cluster.pod(4), node)
+    extender.signal(signal.SIGTERM)
+    poll(extender.ended, "the process has ended")
+    assert cluster.all(LEASES)[0]["spec"]["holderIdentity"] != ""
+
+
+def test_what_is_in_doubt_is_read_again_without_anybody_asking(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    node, pod = cluster.node(), cluster.pod(4)
+    extender = start_extender()
+    extender.wait_ready()
+    extender.fit(pod, [node])
+    cluster.faults.on("POST", "/binding$", faults.status(409, "Conflict"))
+    cluster.faults.on("GET", f"/pods/{pod['metadata']['name']}$", DOWN)
+    assert "409" in extender.bind(pod, node)
+    poll(lambda: extender.used(node) == [0, 0], "what was refused is given back")
+
+
+def test_binds_that_wait_for_the_api_server_leave_threads_to_filter(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    node = cluster.node()
+    extender = start_extender("--threads", "17")  # 16 are kept from binds
+    extender.wait_ready()
+    extender.knows(node)
+    cluster.faults.on("POST", "/binding$", faults.delay(1.0))
+    answer = extender.bind_later(cluster.pod(4), node)
+    poll(lambda: cluster.bindings() != [], "the Binding is on its way")
+    assert "too many binds are under way" in extender.bind(cluster.pod(4), node)
+    assert extender.fit(cluster.pod(4), [node]) == [node]
+    assert answer.result(20) == ""
 
 
 @pytest.mark.parametrize("number", _FOR_GUNICORN)
