@@ -1,5 +1,6 @@
 """The verbs of the real extender process, end to end over HTTP, on objects of a true API server."""
 
+import http.client
 import json
 import shutil
 import threading
@@ -11,8 +12,9 @@ import pytest
 from gpushare import __version__
 from gpushare.cli.main import main
 from gpushare.localcluster.client import ApiClient
-from tests.integration.cluster import COUNT, MARK, PODS, Json
-from tests.integration.conftest import World
+from tests.integration.certificates import call, make_pki, shown
+from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json
+from tests.integration.conftest import StartExtender, World
 from tests.integration.verbs import bind_args, filter_args, never_over
 from tests.unit.kube.test_client_tls import make_certificate
 
@@ -297,3 +299,25 @@ def test_a_namespace_that_is_none_ends_serve_with_2_and_one_line(
     assert main(["serve", "--leadership", "off", "--namespace", namespace]) == 2
     told = capsys.readouterr().err
     assert told == f"gpushare serve: namespace: {namespace!r} is no name of a namespace\n"
+
+
+def test_with_certificates_only_a_caller_of_the_names_given_is_answered(
+    start_extender: StartExtender, cluster: Cluster, tmp_path: Path
+) -> None:
+    make_pki(tmp_path)
+    extender = start_extender(
+        *("--tls-cert", str(tmp_path / "server.crt"), "--tls-key", str(tmp_path / "server.key")),
+        *("--tls-client-ca", str(tmp_path / "scheduler-ca.crt")),
+        *("--tls-client-names", "kube-scheduler"),
+    )
+    extender.wait_ready()
+    node, pod = cluster.node(), cluster.pod(1)
+    address = f"127.0.0.1:{extender.port}/gpushare-scheduler"
+    body = json.dumps(bind_args(pod, node)).encode()
+    for name in ("", "forged"):
+        with pytest.raises((OSError, http.client.HTTPException)):
+            call(f"https://{address}", shown(tmp_path, name), body)
+    assert call(f"https://{address}", shown(tmp_path, "other"), body) == 403
+    assert cluster.bindings() == []
+    assert call(f"https://{address}", shown(tmp_path, "client"), body) == 200
+    assert cluster.bindings() == [pod["metadata"]["name"]]
