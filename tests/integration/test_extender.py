@@ -13,7 +13,7 @@ from gpushare import __version__
 from gpushare.cli.main import main
 from gpushare.localcluster.client import ApiClient
 from tests.integration.certificates import call, make_pki, shown
-from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json
+from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
 from tests.integration.verbs import bind_args, filter_args, never_over
 from tests.unit.kube.test_client_tls import make_certificate
@@ -299,6 +299,18 @@ def test_a_namespace_that_is_none_ends_serve_with_2_and_one_line(
     assert main(["serve", "--leadership", "off", "--namespace", namespace]) == 2
     told = capsys.readouterr().err
     assert told == f"gpushare serve: namespace: {namespace!r} is no name of a namespace\n"
+
+
+def test_unit_and_pairing_are_those_of_the_settings(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    extender = start_extender("--unit", "MiB", "--pairing", "on")
+    extender.wait_ready()
+    node = cluster.node(total=32, annotations=inventory(16, 16, unit="MiB"))
+    extender.knows(node)
+    assert extender.bind(cluster.pod(10), node) == ""
+    assert "until an equal pod has been given" in extender.bind(cluster.pod(10), node)
+    assert extender.bind(cluster.pod(9), node) == ""
 
 
 def test_with_certificates_only_a_caller_of_the_names_given_is_answered(

@@ -85,6 +85,15 @@ def test_any_2xx_is_a_success_whatever_its_body(
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
 
 
+def test_bindings_refused_with_409_are_counted(
+    api: ScriptedApi, binder: Binder, library: Library
+) -> None:
+    api.answers = [ApiConflict("assigned", 409), UNBOUND, ApiError("forbidden", 403)]
+    assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+    assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+    assert binder.state() == {"bind_conflicts_total": 1}
+
+
 def test_a_pod_nobody_remembers_is_read_and_then_bound(api: ScriptedApi, binder: Binder) -> None:
     api.answers = [UNBOUND]
     assert binder.bind(REF, "n", False, None).reason == "bound"

@@ -190,6 +190,7 @@ def test_of_very_many_connections_the_oldest_are_cut(subject: Subject) -> None:
     """Each has a thread; a crowd of them must not take all there is."""
     with ExitStack() as stack:
         crowd = [stack.enter_context(subject.connect()) for _ in range(100)]
+        crowd[0].settimeout(2.0)  # of itself it would be cut after 3 s of silence
         assert crowd[0].recv(100) == b""
         assert subject.get("/livez")[0] == 200
         until(lambda: connections() <= 64)
