@@ -43,6 +43,8 @@ class SilentApi:
     def __init__(self) -> None:
         self.lists = 0
         self.writes = 0
+        self.going = threading.Event()
+        self.going.set()
         self.lease: ApiError = ApiError("forbidden", 403)
 
     def request(self, method: str, path: str, **_: Any) -> bytes:
@@ -50,6 +52,7 @@ class SilentApi:
             self.writes += method == "PUT"
             raise self.lease
         self.lists += 1
+        self.going.wait(30)
         return LIST
 
     @contextmanager
@@ -333,8 +336,12 @@ def test_a_new_leadership_has_pods_listed_once(
     pods.start()
     until(lambda: api.lists == 1 and gate.checks()["pods"] == "")
     win(elector, time.monotonic())
-    for _ in range(5):
-        gate.tick()
+    api.going.clear()
+    gate.tick()
+    until(lambda: api.lists == 2)
+    gate.tick()  # while that list is under way
+    api.going.set()
     until(lambda: gate.not_ready() == "")
     gate.tick()
+    time.sleep(1.2)  # lists are at least a second apart
     assert api.lists == 2
