@@ -63,7 +63,7 @@ class Server(BaseApplication):
             # Behind a Service another replica may be ready: only a new connection comes to it.
             "pre_request": lambda _worker, asked: asked.force_close() if not_ready() else None,
             "on_starting": lambda _server: _format_own_log(log_format),
-            "when_ready": lambda _server: _ignore(_MORE_WORKERS),
+            "when_ready": lambda _server: _keep_one_worker(),
             "post_worker_init": lambda _worker: _begin(start),
             "worker_exit": lambda _server, _worker: stop(),
         }
@@ -89,12 +89,12 @@ class Server(BaseApplication):
 
 def _begin(start: Callable[[], None]) -> None:
     """In the worker: gunicorn has set its signals as they are by default."""
-    _ignore(_MORE_WORKERS)
+    _keep_one_worker()
     start()
 
 
-def _ignore(signals: Iterable[signal.Signals]) -> None:
-    for number in signals:
+def _keep_one_worker() -> None:
+    for number in _MORE_WORKERS:
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -76,7 +76,8 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield rights.finding("rights")
         return
     lacking = [right for right in needed() if not rights.get(right)]
-    if not follows(facts):
+    follower = follows(facts)
+    if not follower:
         lacking += [right for right in to_lead(facts.namespace) if not rights.get(right)]
     if lacking and facts.own_account:
         yield fail(
@@ -92,7 +93,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
         )
     elif facts.own_account:
-        only = " with --leadership scheduler" if follows(facts) else ""
+        only = " with --leadership scheduler" if follower else ""
         yield ok("rights", f"the extender's account may do all that is needed{only}")
     else:
         yield ok("rights", "the account used here may do all the extender needs (not its own)")

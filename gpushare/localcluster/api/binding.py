@@ -8,13 +8,13 @@ for is forgotten (from 1.35 on).
 
 from gpushare.localcluster.api.objects import (
     Object,
-    elements,
     metadata,
     name_of,
     section,
     with_fields,
     with_metadata,
 )
+from gpushare.localcluster.api.pods import with_condition
 from gpushare.localcluster.api.status import StatusError, bad_request, conflict
 from gpushare.localcluster.api.validation import is_subdomain
 
@@ -57,15 +57,8 @@ def bound(pod: Object, binding: Object, now: str) -> Object:
         if asked.get(field):
             changes[field] = {**(metadata(pod).get(field) or {}), **asked[field]}
     placed = {**pod, "spec": {**section(pod, "spec"), "nodeName": node}}
-    scheduled: Object = {
-        "type": "PodScheduled",
-        "status": "True",
-        "lastProbeTime": None,
-        "lastTransitionTime": now,
-    }
-    status = section(pod, "status")
-    others = [item for item in elements(status, "conditions") if item.get("type") != "PodScheduled"]
-    placed["status"] = with_fields(status, conditions=[*others, scheduled], nominatedNodeName=None)
+    status = with_condition(section(pod, "status"), "PodScheduled", "True", now)
+    placed["status"] = with_fields(status, nominatedNodeName=None)
     return with_metadata(placed, **changes)
 
 

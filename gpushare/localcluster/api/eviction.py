@@ -16,11 +16,11 @@ from gpushare.localcluster.api.objects import (
     section,
     with_fields,
 )
+from gpushare.localcluster.api.pods import with_condition
 from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
 from gpushare.wire.budgets import selects
 
-_TARGET = "DisruptionTarget"
 _UNCOUNTED = ("Succeeded", "Failed", "Pending")
 
 
@@ -76,17 +76,9 @@ def disrupted(pod: Object, options: DeleteOptions, now: str) -> Object:
 
     """
     check_preconditions(PODS, pod, options)
-    status = section(pod, "status")
-    others = [item for item in elements(status, "conditions") if item.get("type") != _TARGET]
-    condition = {
-        "type": _TARGET,
-        "status": "True",
-        "lastProbeTime": None,
-        "lastTransitionTime": now,
-        "reason": "EvictionByEvictionAPI",
-        "message": "Eviction API: evicting",
-    }
-    return with_fields(pod, status={**status, "conditions": [*others, condition]})
+    why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}
+    status = with_condition(section(pod, "status"), "DisruptionTarget", "True", now, **why)
+    return with_fields(pod, status=status)
 
 
 def _ready(pod: Object) -> bool:

@@ -75,15 +75,17 @@ def new_status(body: Object, now: str) -> Object:
     status: Object = {"phase": "Pending", "qosClass": qos_class(body)}
     if not section(body, "spec").get("schedulingGates"):
         return status
-    waiting = {
-        "type": "PodScheduled",
-        "status": "False",
-        "lastProbeTime": None,
-        "lastTransitionTime": now,
-        "reason": "SchedulingGated",
-        "message": "Scheduling is blocked due to non-empty scheduling gates",
-    }
-    return {**status, "conditions": [waiting]}
+    why = "Scheduling is blocked due to non-empty scheduling gates"
+    return with_condition(
+        status, "PodScheduled", "False", now, reason="SchedulingGated", message=why
+    )
+
+
+def with_condition(status: Object, kind: str, value: str, now: str, **why: str) -> Object:
+    """Return a pod's status with the condition; `why` is its reason and message."""
+    others = [item for item in elements(status, "conditions") if item.get("type") != kind]
+    condition = {"type": kind, "status": value, "lastProbeTime": None, "lastTransitionTime": now}
+    return {**status, "conditions": [*others, {**condition, **why}]}
 
 
 def check_update(old: Object, new: Object) -> None:
