@@ -70,6 +70,8 @@ _LEASE = "gpushare-extender"
 _LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
+STUCK = 120.0
+"""Seconds until the thread that settles counts as stuck, and the process as not alive."""
 _WARM_EVERY = 45.0
 """Seconds; kube-apiserver closes connections that are idle for 90 s."""
 
@@ -191,7 +193,7 @@ class Extender:
         return own | {name: value for part in parts for name, value in part.state().items()}
 
     def _live(self) -> dict[str, str]:
-        stuck = time.monotonic() - self._beat > 120
+        stuck = time.monotonic() - self._beat > STUCK
         own = {"settling": stuck, "audit": self._auditor.stuck()}
         told = {name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()}
         return {**self._gate.liveness(), **told}

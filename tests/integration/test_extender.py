@@ -4,6 +4,7 @@ import http.client
 import json
 import shutil
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -264,6 +265,29 @@ def test_version_probes_and_metrics_are_answered(world: World) -> None:
 def test_a_running_extender_is_alive(world: World) -> None:
     assert world.extender.probe("/livez").body == b"ok\n"
     assert world.extender.probe("/healthz").status == 200
+
+
+def test_a_connection_that_was_idle_for_seconds_is_still_open(world: World) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", world.extender.port)
+    connection.connect()
+    first = connection.sock
+    for pause in (0.0, 3.0):  # gunicorn by itself closes it after 2 s, while Go may send a bind
+        time.sleep(pause)
+        connection.request("GET", "/version")
+        assert connection.getresponse().read()
+    assert connection.sock is first
+    connection.close()
+
+
+def test_nobody_on_the_host_can_manage_gunicorn_over_a_socket(world: World) -> None:
+    ours = {
+        fd.readlink().name
+        for pid in (world.extender.pid, *world.extender.children())
+        for fd in Path(f"/proc/{pid}/fd").iterdir()
+    }
+    table = Path("/proc/net/unix").read_text(encoding="utf-8").splitlines()[1:]
+    named = [line for line in table if len(line.split()) > 7]  # a pair of the process has no path
+    assert not [line for line in named if f"socket:[{line.split()[6]}]" in ours]
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")

@@ -1,0 +1,33 @@
+"""`python -m tests.integration.hasty FATE serve FLAG...`: the real program, in a hurry.
+
+It audits several times a second, and the thread that settles counts as stuck after two seconds.
+FATE: what settling meets, each time: "fails", "hangs" or "well".
+"""
+
+import functools
+import sys
+import threading
+from unittest import mock
+
+from gpushare.cli.main import main
+from gpushare.extender import main as serve
+from gpushare.extender.auditor import Auditor
+from gpushare.extender.binds import Binder
+
+STUCK = 2.0
+
+
+def _settle(fate: str) -> int:
+    if fate == "fails":
+        raise RuntimeError("a failure on order")
+    if fate == "hangs":
+        threading.Event().wait()
+    return 0
+
+
+if __name__ == "__main__":
+    fate = sys.argv[1]
+    hurried = functools.partial(Auditor, every=0.2, pause=0.0)
+    mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried).start()
+    mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
+    sys.exit(main(sys.argv[2:]))

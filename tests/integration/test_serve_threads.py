@@ -1,0 +1,62 @@
+"""The threads that `serve` starts beside gunicorn's: each is there, goes on, and is watched."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration.cluster import Cluster, inventory
+from tests.integration.hasty import STUCK
+from tests.integration.process import Extender
+from tests.integration.test_learning import figure
+from tests.integration.verbs import poll
+
+Start = Callable[..., Extender]
+
+
+@pytest.fixture
+def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
+    """Starts the program in a hurry, by the fate of settling and flags; ready when it is given."""
+    started: list[Extender] = []
+
+    def start(fate: str, *flags: str) -> Extender:
+        words = ("tests.integration.hasty", fate)
+        flags = ("--leadership", "off", *flags)
+        extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), *flags, program=words)
+        started.append(extender)
+        extender.wait_ready()
+        return extender
+
+    yield start
+    for extender in started:
+        extender.kill()
+
+
+def audits_twice(extender: Extender) -> None:
+    """Wait until it has begun and ended an audit, whatever it was doing."""
+    done = figure(extender, "audits_total")
+    poll(lambda: figure(extender, "audits_total") >= done + 2, "it audits over and over")
+
+
+def test_audits_are_made_in_the_unit_of_the_settings(hasty: Start, cluster: Cluster) -> None:
+    extender = hasty("well", "--unit", "MiB")
+    node = cluster.node(total=32, annotations=inventory(16, 16, unit="MiB"))
+    extender.knows(node)
+    assert extender.bind(cluster.pod(10), node) == ""
+    for turn in range(3):  # a difference counts once the watch has come past the first list
+        cluster.annotate_node(node, "turn", str(turn))
+        audits_twice(extender)
+    assert figure(extender, "audit_findings_total") == 0
+    assert extender.used(node) == [10, 0]
+
+
+def test_settling_goes_on_after_a_failure(hasty: Start) -> None:
+    extender = hasty("fails")
+    poll(lambda: extender.log.count("settling failed") > STUCK, "it fails over and over")
+    assert b"[+]settling ok" in extender.probe("/livez?verbose").body
+
+
+def test_settling_that_does_not_turn_ends_the_liveness(hasty: Start) -> None:
+    extender = hasty("hangs")
+    poll(lambda: extender.probe("/livez").status == 503, "it is not alive")
+    assert b"[-]settling its thread is stuck" in extender.probe("/livez?verbose").body
