@@ -269,9 +269,11 @@ class Oracle:
             known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
             known.marked.update({metadata["name"]} & set(known.tagged.values()))
         elif name == "pods" and body["spec"].get("nodeName"):
-            known.pods.setdefault(metadata["uid"], int(metadata["resourceVersion"]))
-            if (metadata.get("annotations") or {}).get(ASSIGNED) == "true":
-                known.tagged[metadata["uid"]] = node = body["spec"]["nodeName"]
+            uid, node = metadata["uid"], body["spec"]["nodeName"]
+            known.pods.setdefault(uid, int(metadata["resourceVersion"]))
+            marked = (metadata.get("annotations") or {}).get(ASSIGNED) == "true"
+            if marked and self.pods[uid].asked.devices:  # no plug-in serves the others: forged
+                known.tagged[uid] = node
                 known.marked.update({node} & known.nodes.keys())
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]

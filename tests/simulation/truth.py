@@ -128,9 +128,9 @@ class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
-    node, by its object and by the last ConfigMap that could be read. tagged: pods that were marked,
-    and their nodes. marked: nodes with such a pod, seen while it was there. led: when it was last
-    seen to lead, as it sees it.
+    node, by its object and by the last ConfigMap that could be read. tagged: GPU pods that were
+    marked, and their nodes. marked: nodes with such a pod, seen while it was there. led: when it
+    was last seen to lead, as it sees it.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
