@@ -173,6 +173,13 @@ class NodeSpec:
     closed: Reason | None = None
     marks_assigned: bool = False
 
+    @property
+    def marks_served(self) -> bool:
+        """Whether a pod without the mark has not been served: where nothing is known of the
+        plug-in it may be the original's, which marks none on nodes of one device (allocate.go).
+        """
+        return self.marks_assigned or len(self.capacity) > 1
+
 
 class State(Enum):
     """Where a charge stands: our decision, or a fact the API server has shown us."""

@@ -81,7 +81,8 @@ class PodSeen:
     while false, None before any scheduler has looked at it. bound: seconds since the epoch since
     when that is true, 0 where it is not. broken: why its amounts cannot be read. placement: the
     devices its annotations name. assumed: they name a time at which it was given them. mapped: the
-    per-container map is there (which the original does not write) or needless.
+    per-container map is there (which the original does not write) or needless. assigned: a device
+    plug-in has marked it served.
     """
 
     name: str
@@ -96,6 +97,7 @@ class PodSeen:
     placement: Shares | None = None
     assumed: bool = False
     mapped: bool = False
+    assigned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,3 +196,9 @@ class Facts:
     namespace: str = "kube-system"
     listen: tuple[str, int] | None = None
     own_account: bool = False
+
+    @property
+    def now_there(self) -> float:
+        """Now, by the API server's clock, which the times of its objects are told by."""
+        ahead = self.api.ahead if isinstance(self.api, ApiServer) else None
+        return self.now + (ahead or 0.0)

@@ -103,6 +103,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         broken=broken,
         placement=observed.placement if observed else None,
         assumed=names.assume_time in notes,
+        assigned=observed is not None and observed.assigned,
         # The map is of containers: there is none where init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )

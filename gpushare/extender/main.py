@@ -50,6 +50,7 @@ from gpushare.extender.server import Server
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.extender.unheard import pending_without_call
+from gpushare.extender.unserved import Unserved
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.follow import FollowScheduler
@@ -93,6 +94,7 @@ class Extender:
         self._gate = Gate(sources, _leading(settings, self._client, found.lease))
         self.not_ready = self._gate.not_ready
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
+        self._unserved = Unserved(self._library)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         records = self._events if settings.events else NoRecords()
@@ -188,8 +190,9 @@ class Extender:
         if self._ready_since < math.inf:
             since, called = self._ready_since, self._service.called
             pending = pending_without_call(self._library, called, since, time.time())
-        own = {"pending_without_call_seconds": pending, **self._auditor.state()}
-        parts = (self._gate, self._binder, self._events, self._learning)
+        unserved = self._unserved.seconds(time.monotonic())
+        own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
+        parts = (self._auditor, self._gate, self._binder, self._events, self._learning)
         return own | {name: value for part in parts for name, value in part.state().items()}
 
     def _live(self) -> dict[str, str]:

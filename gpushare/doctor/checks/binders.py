@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from gpushare.doctor.checks.extender import total
 from gpushare.doctor.checks.rights import follows
-from gpushare.doctor.facts import ApiServer, ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
+from gpushare.doctor.facts import ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 
 _NAME = "two-binders"
@@ -83,9 +83,7 @@ def _leases(facts: Facts) -> tuple[LeaseSeen, ...]:
 
 def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
     """By the API server's clock: holders' clocks are checked elsewhere, ours may be off."""
-    ahead = facts.api.ahead if isinstance(facts.api, ApiServer) else None
-    now = facts.now + (ahead or 0.0)
-    return bool(lease.holder) and now < lease.renewed + lease.duration + _SLACK
+    return bool(lease.holder) and facts.now_there < lease.renewed + lease.duration + _SLACK
 
 
 def _leadership(facts: Facts) -> Finding:

@@ -12,6 +12,10 @@ from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 
 _PATIENCE = 30.0
 """Seconds within which some scheduler looks at a pod."""
+_SERVED = 300.0
+"""Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
+the pod, before it pulls an image.
+"""
 _SHOWN = 200
 
 
@@ -25,6 +29,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     yield _pending([pod for pod in pods.gpu if not pod.node and not pod.gated])
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.nodes)
+    yield _unserved(pods, facts)
 
 
 def _amounts(pods: PodsSeen) -> Finding:
@@ -110,6 +115,29 @@ def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
             "delete them, so that they are bound through the extender when created again",
         )
     return ok("unplaced-pods", "none: every running GPU pod is on known devices")
+
+
+def _unserved(pods: PodsSeen, facts: Facts) -> Finding:
+    name = "unserved-pods"
+    if isinstance(facts.nodes, Unread):
+        return skip(name, "which device plug-ins mark the pods they serve is told by the nodes")
+    marking = {node.name for node in facts.nodes if node.spec.marks_served}
+    unserved = {
+        pod.name: pod
+        for pod in pods.gpu
+        if pod.node in marking and pod.placement is not None and not pod.assigned
+        if pod.bound and facts.now_there - pod.bound > _SERVED
+    }
+    if not unserved:
+        return ok(name, "none: device plug-ins have marked what has been bound for minutes")
+    nodes = some({pod.node for pod in unserved.values()})
+    return warn(
+        name,
+        f"{some(unserved)}: bound for over {_SERVED / 60:.0f} minutes, and no device plug-in has"
+        f" marked them served, so they wait, or run without their device ({nodes})",
+        "look into the logs of the device plug-in and the kubelet there; then delete the pods that"
+        " run, so that they are created again",
+    )
 
 
 def _placed(pod: PodSeen, devices: dict[str, int]) -> bool:

@@ -113,7 +113,7 @@ def lease(**changes: Any) -> LeaseSeen:
 def bound(**changes: Any) -> PodSeen:
     """A pod that our extender has bound in the leader's term."""
     pod = PodSeen("default/a", "n1", age=120.0, bound=NOW - 100, placement=((0, 4),))
-    return replace(pod, **{"assumed": True, "mapped": True, **changes})
+    return replace(pod, **{"assumed": True, "mapped": True, "assigned": True, **changes})
 
 
 def waiting(**changes: Any) -> PodSeen:

@@ -33,6 +33,7 @@ BROKEN = '{"v":1,"unit":"GiB","devices":[{"mem":-1}]}'
 MIB = '{"v":1,"unit":"MiB","devices":[{"mem":16384},{"mem":16384}]}'
 GIB = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}]}'
 OTHER = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":24}]}'
+MARKS = '{"v":1,"unit":"GiB","marksAssigned":true,"devices":[{"mem":32}]}'
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
 
@@ -357,6 +358,31 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("unplaced-pods", "warn", "default/a", pods(bound(placement=None))),
     ("unplaced-pods", "warn", "default/a", pods(bound(placement=((2, 4),)))),
     ("unplaced-pods", "ok", "none", pods(bound(node="gone"))),
+    ("unserved-pods", "ok", "none", pods(bound(bound=NOW - 301))),
+    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 299))),
+    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 301, placement=None))),
+    ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 301, node="gone"))),
+    ("unserved-pods", "ok", "none", pods(waiting(assigned=False))),
+    ("unserved-pods", "warn", "default/a: bound", pods(bound(assigned=False, bound=NOW - 301))),
+    (
+        "unserved-pods",
+        "ok",
+        "none",  # the original's plug-in marks none on a node of one device
+        {"nodes": (node(count="1"),), **pods(bound(assigned=False, bound=NOW - 301))},
+    ),
+    (
+        "unserved-pods",
+        "warn",
+        "(n1)",
+        {"nodes": (node(count="1", inventory=MARKS),), **pods(bound(assigned=False, bound=1.0))},
+    ),
+    (
+        "unserved-pods",
+        "ok",
+        "none",
+        {"api": ApiServer("v1.32.0", 32, -9.0), **pods(bound(assigned=False, bound=NOW - 301))},
+    ),
+    ("unserved-pods", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
     (
         "two-binders",
         "fail",

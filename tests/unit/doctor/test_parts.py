@@ -14,6 +14,7 @@ from gpushare.doctor.checks.extender import total
 from gpushare.doctor.checks.rights import asked
 from gpushare.doctor.checks.versions import minor_of
 from gpushare.doctor.collect import samples
+from gpushare.doctor.facts import PodsSeen
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_pods
@@ -135,20 +136,31 @@ def test_pods_tell_of_schedulers_originals_and_amounts() -> None:
     assert seen.gpu[0].age == 60.0
 
 
+def placed(bound: str, **notes: str) -> PodsSeen:
+    """A pod on a device, bound at that time, with those annotations."""
+    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
+    annotations = {ALIYUN.idx: "0", **{getattr(ALIYUN, name): text for name, text in notes.items()}}
+    pod = {
+        "metadata": {"namespace": "ns", "name": "p", "uid": "p", "annotations": annotations},
+        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {MEM: "4"}}}]},
+        "status": {"phase": "Running", "conditions": [condition]},
+    }
+    return read_pods([pod], ALIYUN, NOW)
+
+
 @pytest.mark.parametrize(
     ("bound", "level"), [("2027-01-15T06:00:00Z", "ok"), ("2027-01-15T07:59:00Z", "fail")]
 )
 def test_a_pod_served_late_was_bound_when_it_was_bound(bound: str, level: str) -> None:
     """The original's plug-in writes over the assume time when it serves the pod."""
-    notes = {ALIYUN.idx: "0", ALIYUN.assigned: "true", ALIYUN.assume_time: str(int(NOW) * 10**9)}
-    condition = {"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}
-    pod = {
-        "metadata": {"namespace": "ns", "name": "p", "uid": "p", "annotations": notes},
-        "spec": {"nodeName": "n1", "containers": [{"resources": {"limits": {MEM: "4"}}}]},
-        "status": {"phase": "Running", "conditions": [condition]},
-    }
-    facts = healthy(pods=read_pods([pod], ALIYUN, NOW))
-    assert found(facts, "two-binders").level == level
+    pods = placed(bound, assigned="true", assume_time=str(int(NOW) * 10**9))
+    assert found(healthy(pods=pods), "two-binders").level == level
+
+
+@pytest.mark.parametrize(("mark", "level"), [("true", "ok"), ("false", "warn")])
+def test_a_pod_is_served_when_a_device_plug_in_has_marked_it(mark: str, level: str) -> None:
+    pods = placed("2027-01-15T06:00:00Z", assigned=mark)
+    assert found(healthy(pods=pods), "unserved-pods").level == level
 
 
 def test_a_lease_of_odd_fields_is_held_by_nobody() -> None:
