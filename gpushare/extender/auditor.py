@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiError, ApiNotFound, WireError
+from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.audit import (
     ARRAYS,
     HALF,
@@ -152,15 +152,28 @@ class Auditor:
         self._last = self._clock()
 
     def _note(self, part: str, found: frozenset[Finding]) -> None:
-        """Heal what is new, and tell it once. Raises ApiError: the rest is for the next audit."""
+        """Heal what is new, and tell it once.
+
+        Raises ApiError where a pod could not be read for that. Its finding is for the next audit;
+        so is the rest, unless the API server answers.
+        """
         self._open[part] = told = self._open.get(part, frozenset()) & found
+        refused: ApiError | None = None
         for finding in sorted(found - told, key=str):
-            healed = self._heal(finding)
+            try:
+                healed = self._heal(finding)
+            except (ApiUnavailable, ApiUnreachable):
+                raise
+            except ApiError as error:
+                refused = error
+                continue
             self._open[part] |= {finding}
             self._found += 1
             self._healed += healed
             log.error(Line("the books are wrong", healed=healed, **_values(finding)))
             self._tell(finding, healed)
+        if refused is not None:
+            raise refused
 
     def _within(self) -> Iterator[Finding]:
         for books in self._library:

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
 from gpushare.core.tally import Charge, Tally
-from gpushare.errors import ApiError, ApiNotFound
+from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.audit import Finding, narrowed
 from gpushare.extender.auditor import Auditor
 from gpushare.extender.notices import Notices
@@ -438,6 +438,31 @@ def test_what_is_healed_is_told_though_the_api_server_is_away_after_it(
         ("charged although it is gone", False),
         ("not charged", True),
     ]
+
+
+@pytest.mark.parametrize(
+    ("failure", "charged"),
+    [(ApiError("forbidden", 403), [4, 0]), (ApiUnavailable("no answer", 0), [4, 4])],
+)
+def test_what_waits_for_a_pod_that_may_not_be_read_is_that_pod_alone(
+    failure: ApiError, charged: list[int], office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where there is no answer each read would wait for its time-out."""
+    right, request = office.free(), office.api.request
+    for name in ("p0", "p1"):
+        office.ledger.pod_gone(f"uid-{name}")
+    office.audit()
+
+    def failing(method: str, path: str, **more: Any) -> bytes:
+        if path.endswith("/p0"):
+            raise failure
+        return request(method, path, **more)
+
+    monkeypatch.setattr(office.api, "request", failing)
+    with pytest.raises(ApiError, match=str(failure)):
+        office.audit()
+    assert [now - then for now, then in zip(office.free(), right, strict=True)] == charged
+    assert office.auditor.state()["audits_total"] == 1
 
 
 def test_who_is_not_ready_finds_nothing_and_begins_anew(office: Office) -> None:
