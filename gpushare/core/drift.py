@@ -65,8 +65,7 @@ def _differing(shown: npt.NDArray[Any], values: Sequence[Sequence[int]], width: 
     """The rows that differ. Devices that have nothing and can hold nothing do not count."""
     width = max(width, shown.shape[1])
     filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
-    wide = np.pad(shown, ((0, 0), (0, width - shown.shape[1])))
-    rows: list[int] = np.flatnonzero(
-        (wide != filled.reshape(len(values), width)).any(axis=1)
-    ).tolist()
+    wide = np.zeros((len(values), width), dtype=np.int64)
+    wide[:, : shown.shape[1]] = shown
+    rows: list[int] = np.flatnonzero((wide != filled.reshape(wide.shape)).any(axis=1)).tolist()
     return rows
