@@ -116,13 +116,14 @@ class FollowScheduler:
             last is not None
             and last.holder != ""
             and self._looked_at >= self._changed_at + last.duration
+            and lease.uid == last.uid
             and lease.transitions == last.transitions + 1
         )
 
     def _continues(self, lease: Lease) -> bool:
         """Return whether only our host led since it was last seen to."""
         last = self._ours_last
-        if last is None:
+        if last is None or lease.uid != last.uid:
             return False
         if lease.holder == last.holder:
             return lease.transitions == last.transitions

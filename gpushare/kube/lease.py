@@ -26,6 +26,7 @@ class _Spec(TypedDict, total=False):
 class _Metadata(TypedDict, total=False):
     name: str
     namespace: str
+    uid: str
     resourceVersion: str
 
 
@@ -42,7 +43,7 @@ class Lease:
     document it came from, whose other fields a PUT must give back.
 
     `renewed` and `acquired` are the document's texts, compared but, for leading, never computed
-    with.
+    with. `transitions` counts within one object, told by its `uid`: made anew it begins at 0.
     """
 
     holder: str
@@ -50,6 +51,7 @@ class Lease:
     acquired: str
     renewed: str
     transitions: int
+    uid: str
     version: str
     document: bytes
 
@@ -104,6 +106,7 @@ def read_lease(body: bytes) -> Lease:
             acquired=str(spec.get("acquireTime") or ""),
             renewed=str(spec.get("renewTime") or ""),
             transitions=int(spec.get("leaseTransitions") or 0),
+            uid=str(document["metadata"].get("uid") or ""),
             version=str(document["metadata"]["resourceVersion"]),
             document=body,
         )

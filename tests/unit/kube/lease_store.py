@@ -11,7 +11,7 @@ class LeaseStore:
 
     def __init__(self) -> None:
         self.document: dict[str, Any] | None = None
-        self._version = 0
+        self._version = self._made = 0
 
     @property
     def spec(self) -> dict[str, Any]:
@@ -48,6 +48,8 @@ class LeaseStore:
         self._keep({"metadata": {"name": "x"}, "spec": {**old, "holderIdentity": holder, **spec}})
 
     def _keep(self, document: dict[str, Any]) -> bytes:
+        self._made += self.document is None
+        document["metadata"]["uid"] = f"lease-{self._made}"
         self._version += 1
         document["metadata"]["resourceVersion"] = str(self._version)
         self.document = document

@@ -239,6 +239,29 @@ def test_another_host_between_two_of_our_schedulers_is_noticed_though_never_seen
     assert not cluster.leads
 
 
+def test_a_lease_made_anew_while_nobody_looked_brings_the_fence_back(cluster: Cluster) -> None:
+    """Its transitions count from 0 again, so they say nothing of those before."""
+    leading(cluster)
+    again = "here_22222222-0c2c-4b21-9c0b-2a3f4d5e6f70"
+    cluster.store.document = None
+    cluster.renew(OTHERS)
+    cluster.renew(again)
+    cluster.wait(18, renewing=again)
+    assert not cluster.leads
+    cluster.wait(3, renewing=again)
+    assert cluster.leads
+
+
+def test_a_lease_made_anew_does_not_come_after_the_term_seen_to_run_out(cluster: Cluster) -> None:
+    cluster.renew(OTHERS)
+    cluster.wait(17)
+    cluster.store.document = None
+    cluster.renew("third_33333333-0c2c-4b21-9c0b-2a3f4d5e6f70")
+    cluster.renew(OURS)
+    cluster.wait(18, renewing=OURS)
+    assert not cluster.leads
+
+
 def test_what_is_no_lease_is_an_error(cluster: Cluster) -> None:
     cluster.me.tick(0.0, WALL, 0.0)
     with pytest.raises(WireError):
