@@ -38,9 +38,9 @@ def to_follow(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
 
 
 def follows(facts: Facts) -> bool:
-    """Whether the account may follow kube-scheduler's Lease, and cannot lead by its own."""
+    """Whether the account is that of a follower: with no right to a Lease of our own."""
     rights = {} if isinstance(facts.rights, Unread) else facts.rights
-    leads = all(rights.get(right) for right in to_lead(facts.namespace))
+    leads = any(rights.get(right) for right in to_lead(facts.namespace))
     return not leads and any(rights.get(right) for right in to_follow(facts.scheduler))
 
 
@@ -76,9 +76,9 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield rights.finding("rights")
         return
     lacking = [right for right in needed() if not rights.get(right)]
-    follower = follows(facts)
-    if not follower:
-        lacking += [right for right in to_lead(facts.namespace) if not rights.get(right)]
+    unled = [right for right in to_lead(facts.namespace) if not rights.get(right)]
+    if not any(rights.get(right) for right in to_follow(facts.scheduler)):
+        lacking += unled
     if lacking and facts.own_account:
         yield fail(
             "rights",
@@ -92,8 +92,16 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             " is not known",
             "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
         )
+    elif facts.own_account and unled and not follows(facts):
+        # A second scheduler's, say: it has kube-scheduler's rights, so it may read that Lease, too.
+        yield warn(
+            "rights",
+            f"the extender's account may not {some(map(str, unled))}: it can lead only with"
+            " --leadership scheduler",
+            "with --leadership lease, apply the Role of docs/protocol.md, Rights",
+        )
     elif facts.own_account:
-        only = " with --leadership scheduler" if follower else ""
+        only = " with --leadership scheduler" if unled else ""
         yield ok("rights", f"the extender's account may do all that is needed{only}")
     else:
         yield ok("rights", "the account used here may do all the extender needs (not its own)")

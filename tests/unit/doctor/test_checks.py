@@ -95,7 +95,14 @@ def following(name: str = "kube-scheduler", **changes: Any) -> dict[str, Any]:
     return {"rights": without(*to_lead("kube-system"))["rights"] | {lease: True}, **changes}
 
 
+def of_a_second_scheduler() -> dict[str, Any]:
+    """As above, but it may create Leases: as all may that have kube-scheduler's rights, too."""
+    lacking = [right for right in to_lead("kube-system") if right.verb != "create"]
+    return {"rights": following()["rights"] | without(*lacking)["rights"]}
+
+
 CREATE = Right("create", "pods/binding")
+NO_LEASES = Unread("403", "do", level="warn")
 FORBIDDEN = Unread("pods cannot be read: GET /api/v1/pods: 403 forbidden", "let this account list")
 
 # (the finding, its level, words in it, what is changed)
@@ -255,6 +262,8 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "create leases.coordination.k8s.io",
         following(scheduler=config(top=election(leaderElect=False))),
     ),
+    ("rights", "warn", "update leases.coordination.k8s.io", of_a_second_scheduler()),
+    ("leadership", "warn", "403", of_a_second_scheduler() | {"leases": NO_LEASES}),
     ("rights", "fail", "cannot be read", {"rights": Unread("rights cannot be read", "do")}),
     (
         "rights-useful",
@@ -402,7 +411,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("two-binders", "skip", "not read", {"pods": FORBIDDEN}),
     ("leadership", "skip", "no Lease", {"leases": ()}),
     ("leadership", "warn", "403", {"leases": Unread("403", "do", level="warn")}),
-    ("leadership", "skip", "follows", following(leases=Unread("403", "do", level="warn"))),
+    ("leadership", "skip", "follows", following(leases=NO_LEASES)),
     ("leadership", "fail", "no longer renewed by pod-1", {**ended(), "extender": None}),
     ("leadership", "fail", "no longer renewed by pod-1", ended() | standing_by()),
     ("leadership", "warn", "the extender leads", ended()),
