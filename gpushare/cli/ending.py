@@ -12,7 +12,7 @@ def ended(run: Callable[[], int]) -> int:
     """The exit code of `run`; 130 after Ctrl-C, 141 where nobody reads what it prints any more."""
     try:
         code = run()
-        sys.stdout.flush()
+        print(end="", flush=True)  # where stdout is closed, sys.stdout is None
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:

@@ -87,6 +87,12 @@ def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
     assert (process.returncode, said) == (130, "")
 
 
+def test_a_verb_needs_no_stdout() -> None:
+    command = ["sh", "-c", 'exec "$0" -m gpushare.cli.main help >&-', sys.executable]
+    ran = subprocess.run(command, stderr=subprocess.PIPE, check=False, text=True)
+    assert (ran.returncode, ran.stderr) == (0, "")
+
+
 def test_a_reader_that_has_gone_ends_a_verb_in_silence() -> None:
     reading, writing = os.pipe()
     os.close(reading)
