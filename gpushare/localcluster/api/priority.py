@@ -6,7 +6,7 @@ Pure: the objects in, a pod out. Facts: the admission plug-in Priority of k8s.io
 from collections.abc import Iterable
 
 from gpushare.localcluster.api.admission import PREEMPT
-from gpushare.localcluster.api.objects import Object, name_of, section
+from gpushare.localcluster.api.objects import Object, name_of, section, with_fields
 from gpushare.localcluster.api.resources import PRIORITY_CLASSES
 from gpushare.localcluster.api.status import forbidden
 
@@ -20,7 +20,7 @@ def classed(pod: Object, classes: Iterable[Object]) -> Object:
         StatusError: 403 for an unknown class, or for something else of the client's own.
 
     """
-    spec = section(pod, "spec")
+    spec = with_fields(section(pod, "spec"))  # null is as good as nothing
     told = _told(pod, spec.get("priorityClassName"), list(classes))
     for field in ("priority", "preemptionPolicy"):
         if spec.get(field, told[field]) != told[field]:

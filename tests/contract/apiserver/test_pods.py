@@ -77,6 +77,12 @@ def test_the_priority_comes_from_the_class_alone(api: Api, namespace: str) -> No
     assert unknown.status == 403
 
 
+def test_a_priority_of_null_is_none_of_the_clients_own(api: Api, namespace: str) -> None:
+    sent = pod(priority=None, preemptionPolicy=None, priorityClassName=None)
+    spec = api.create(f"{namespace}/pods", sent).body["spec"]
+    assert (spec["priority"], spec["preemptionPolicy"]) == (0, "PreemptLowerPriority")
+
+
 def test_whether_a_pod_may_preempt_is_said_by_its_class_alone(api: Api, namespace: str) -> None:
     name = namespace.rpartition("/")[2]
     path = "/apis/scheduling.k8s.io/v1/priorityclasses"
