@@ -104,10 +104,12 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
 def _of_cluster(rows: Mapping[str, object]) -> Inputs:
     told = rows["notes"]
     notes = [*map(str, told)] if isinstance(told, list) else []
-    for what in ("nodes", "pods"):
-        if not rows[what]:
-            why = "".join(f"; {note}" for note in notes[:_FEW_NOTES])
-            raise TraceError(f"the cluster has no {what} to simulate{why}")
-    nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
-    pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", left_out=notes)
+    try:
+        for what in ("nodes", "pods"):
+            if not rows[what]:
+                raise TraceError(f"the cluster has no {what} to simulate")
+        nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
+        pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", left_out=notes)
+    except TraceError as error:
+        raise TraceError("; ".join([str(error), *notes[:_FEW_NOTES]])) from error
     return Inputs(nodes, pods, "cluster", tuple(notes))

@@ -171,3 +171,17 @@ def test_of_an_empty_cluster_it_is_told_what_was_left_out(left: list[str], says:
         read_inputs(
             read("inflation --from-cluster"), lambda *_: {"nodes": [], "pods": [], "notes": left}
         )
+
+
+def test_where_all_that_has_a_gpu_is_left_out_it_is_told_why() -> None:
+    node: dict[str, object] = {"name": "n", "cpu_milli": 1, "memory_mib": 1, "gpu": 1, "units": 16}
+    plain: dict[str, object] = {"name": "p", "cpu_milli": 1, "memory_mib": 1, "gpu": 0, "units": 0}
+    pod = plain | {"name": "q", "gpu": 1, "units": 4}
+    noted = "a pod is left out: why"
+    for nodes, pods, notes, says in (
+        ([node], [plain], [noted], f"^the cluster: no pod asks for a GPU; {noted}$"),
+        ([node | {"units": 0}], [pod], [], "^the cluster: no node has a GPU; n is left out: "),
+    ):
+        rows = {"nodes": nodes, "pods": pods, "notes": notes}
+        with pytest.raises(TraceError, match=says):
+            read_inputs(read("inflation --from-cluster"), lambda *_, rows=rows: rows)
