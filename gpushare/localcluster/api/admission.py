@@ -140,12 +140,12 @@ def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
     for field in ("name", "namespace"):
         if (asked.get(field) or held.get(field)) != held.get(field):
             raise bad_request(f"the {field} of the object does not match that of the request")
-    if asked.get("uid") and asked["uid"] != held["uid"]:
-        why = f"Invalid value: {asked['uid']!r}: field is immutable"
-        raise invalid(resource.kind, name, "metadata.uid", why)
     version = asked.get("resourceVersion")
     if version and version != held["resourceVersion"]:
         raise conflict(resource.qualified, name, CHANGED_MEANWHILE)
+    if asked.get("uid") and asked["uid"] != held["uid"]:
+        why = f"Invalid value: {asked['uid']!r}: field is immutable"
+        raise invalid(resource.kind, name, "metadata.uid", why)
     if not version and not resource.blind_update:
         why = "Invalid value: 0: must be specified for an update"
         raise invalid(resource.kind, name, "metadata.resourceVersion", why)

@@ -117,6 +117,8 @@ def test_a_patch_for_another_object_changes_nothing(
     made = api.create(f"{namespace}/configmaps", config_map("a"))
     patch = {"metadata": {field: "7"}, "data": {"x": "1"}}
     assert api.patch(f"{namespace}/configmaps/a", patch).status == status
+    patch["metadata"]["resourceVersion"] = "7"
+    assert api.patch(f"{namespace}/configmaps/a", patch).status == min(status, 409)
     assert api.get(f"{namespace}/configmaps/a").body == made.body
 
 
