@@ -218,7 +218,10 @@ def _check_resource(
     name, where = name_of(pod), f"spec.containers[{container.get('name')}].resources.{resource}"
     if resource.startswith("hugepages-"):
         return
-    if not is_qualified(resource) or ("/" not in resource and resource not in NATIVE):
+    # Of a quota the resources are called requests.NAME, of a container never.
+    of_quota = resource.startswith("requests.") and not is_native(resource)
+    odd = of_quota or ("/" not in resource and resource not in NATIVE)
+    if odd or not is_qualified(resource):
         why = f"Invalid value: {resource!r}: must be a standard resource type or fully qualified"
         raise invalid("Pod", name, where, why)
     for amount in {request, limit or request}:

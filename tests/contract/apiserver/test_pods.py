@@ -42,6 +42,7 @@ def test_quantities_are_rewritten(api: Api, namespace: str, written: object, sto
         {"limits": {"aliyun.com/gpu-mem": "-1"}},
         {"limits": {"gpu-mem": "3"}},
         {"limits": {"aliyun.com/gpu mem": "3"}},
+        {"limits": {"requests.aliyun.com/gpu-mem": "3"}},
         {"limits": {"cpu": "1"}, "requests": {"cpu": "2"}},
         {"limits": {"cpu": "-1"}},
     ],
