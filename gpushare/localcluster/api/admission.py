@@ -26,8 +26,11 @@ FIXED = ("uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSe
 """Metadata that only the server sets."""
 
 
-PREEMPT = "PreemptLowerPriority"
-"""The preemption policy of a priority class that names none."""
+PREEMPT, NEVER = "PreemptLowerPriority", "Never"
+"""The preemption policies; the first is that of a priority class that names none."""
+
+HIGHEST = 1_000_000_000
+"""The highest value of a priority class; those that Kubernetes has itself are above."""
 
 
 def admitted(resource: Resource, body: Object, now: str) -> Object:
@@ -70,7 +73,9 @@ def completed(resource: Resource, body: Object) -> Object:
         return {**body, "spec": section(body, "spec"), "status": {**status, **lists}}
     if resource is PRIORITY_CLASSES:
         policy = body.get("preemptionPolicy") or PREEMPT
-        return {**body, "value": _priority_value(body), "preemptionPolicy": policy}
+        filled = {**body, "value": _priority_value(body), "preemptionPolicy": policy}
+        _check_own_class(filled)
+        return filled
     if resource is NAMESPACES:
         labels = metadata(body).get("labels") or {}
         named = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
@@ -83,6 +88,16 @@ def _priority_value(body: Object) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise bad_request(f"value of a PriorityClass must be an integer, not {value!r}")
     return value
+
+
+def _check_own_class(body: Object) -> None:
+    name = name_of(body)
+    if name.startswith("system-"):
+        raise invalid("PriorityClass", name, "metadata.name", "Forbidden: system- is reserved")
+    if body["value"] > HIGHEST:
+        raise invalid("PriorityClass", name, "value", f"Forbidden: may be {HIGHEST} at most")
+    if body["preemptionPolicy"] not in (PREEMPT, NEVER):
+        raise invalid("PriorityClass", name, "preemptionPolicy", "Unsupported value")
 
 
 def _typed(resource: Resource, body: Object) -> Object:
