@@ -436,6 +436,14 @@ def test_a_kubeconfig_that_cannot_be_used_is_one_clear_line(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["~nobody-of-that-name/config", "config" + "x" * 300])
+def test_a_kubeconfig_that_cannot_be_looked_for_is_one_line(tmp_path: Path, name: str) -> None:
+    """As one in a folder that we may not enter; a test that runs as root may enter any."""
+    file = name if name.startswith("~") else str(tmp_path / name)
+    with pytest.raises(SettingsError, match=r"^kubeconfig .*config.* cannot be used: \S.*$"):
+        connect(file, pool_size=1, user_agent="t")
+
+
 def test_without_kubeconfig_and_outside_a_pod_the_message_says_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
