@@ -124,8 +124,9 @@ class Connection(TConn):
             return False
         # A second request behind this one stays in the parser, and gunicorn asks it for that.
         cut = body if size else len(self.received)
-        parts = bytes(self.received[:cut]), bytes(self.received[cut:])
-        self.parser = http.get_parser(self.cfg, iter(parts), self.client)
+        # Popped: a connection that stays idle must not hold on to the body that it has brought.
+        parts = [b"", bytes(self.received[cut:]), bytes(self.received[:cut])]
+        self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
         self.received.clear()
         return True
 

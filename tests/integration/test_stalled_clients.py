@@ -270,6 +270,22 @@ def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start, answered: int)
         assert seconds_of_a_request(server) < 10
 
 
+def test_connections_that_stay_open_do_not_hold_on_to_their_last_bodies(start: Start) -> None:
+    server = start(connections=256)
+    status = Path(f"/proc/{worker_pid(server)}/status")
+
+    def megabytes() -> int:
+        return int(status.read_text().split("VmRSS:")[1].split()[0]) // 1024
+
+    before, clients = megabytes(), 100
+    with contextlib.ExitStack() as idle:
+        for _ in range(clients):
+            connection = idle.enter_context(server.connect())
+            connection.sendall(_WHOLE.replace(b" 5", b" 1000000").replace(b"hello", b"x" * 10**6))
+            answer(connection)
+        assert megabytes() - before < clients / 2
+
+
 def test_clients_that_do_not_take_their_answer_free_their_threads(start: Start) -> None:
     server = start()
     with contextlib.ExitStack() as stalled:
