@@ -105,7 +105,10 @@ class Kubectl:
 def _any_file(paths: list[str]) -> bool:
     from pathlib import Path  # only here: it takes as long to import as the rest of this file
 
-    return any(Path(path).exists() for path in paths if path)
+    try:
+        return any(Path(path).exists() for path in paths if path)
+    except OSError:  # it cannot be looked for: kubectl says why
+        return True
 
 
 def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:

@@ -193,6 +193,15 @@ def test_a_list_of_kubeconfigs_is_handed_over(
     assert (code, err) == (1, "error: kubeconfig: no such file: /none:/nothing\n")
 
 
+def test_a_kubeconfig_that_cannot_be_looked_for_is_left_to_kubectl(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    """As one in a folder that we may not enter; a test that runs as root may enter any."""
+    name = "x" * 300
+    assert inspect("--kubeconfig", name)[0] == 0
+    assert cluster.log[0].startswith(f"KUBECONFIG={name} get")
+
+
 @pytest.mark.parametrize(
     ("said", "told"),
     [
