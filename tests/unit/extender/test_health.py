@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from gpushare.extender.health import HealthServer
+from gpushare.extender.health import HealthServer, _Handler
 
 WELL = {"nodes": "", "pods": ""}
 STALLED = 20
@@ -184,6 +184,22 @@ def test_a_client_that_says_nothing_is_cut_off(subject: Subject) -> None:
     with subject.connect() as stalled:
         stalled.sendall(b"GET /livez HTTP/1.1\r\n")
         assert stalled.recv(100) == b""
+
+
+def test_a_scrape_may_take_long_as_long_as_it_goes_on(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_Handler, "timeout", 1)
+    subject.metrics = b"x" * (64 << 20)
+    with closing(http.client.HTTPConnection("127.0.0.1", subject.server.port, 20)) as client:
+        client.request("GET", "/metrics")
+        answer = client.getresponse()
+        size, begin = 0, time.monotonic()
+        while piece := answer.read(1 << 20):
+            size += len(piece)
+            time.sleep(0.05)
+    assert size == len(subject.metrics)
+    assert time.monotonic() - begin > 2
 
 
 def test_of_very_many_connections_the_oldest_are_cut(subject: Subject) -> None:
