@@ -13,27 +13,24 @@ class Remembered:
     """Pods by uid. No lock: every step is one operation on a dict."""
 
     def __init__(self) -> None:
-        self._asked: dict[str, Asked | None] = {}
+        self._asked: dict[str, tuple[bool, Asked | None]] = {}
 
     def __contains__(self, uid: str) -> bool:
         """Whether filter was called for the pod, and it has not been bound since."""
         return uid in self._asked
 
     def look(self, uid: str) -> tuple[bool, Asked | None]:
-        """(whether the pod is known, what it asks for).
+        """(whether it is known what the pod asks for, and what that is).
 
         One look: a filter of the same pod may take it out and put it in again meanwhile, and a pod
         taken for one that asks for nothing would be bound without a charge.
         """
-        try:
-            return True, self._asked[uid]
-        except KeyError:
-            return False, None
+        return self._asked.get(uid, (False, None))
 
-    def keep(self, uid: str, asked: Asked | None) -> None:
-        """Keep what the pod asks for; None: nothing of ours."""
+    def keep(self, uid: str, asked: Asked | None, *, known: bool = True) -> None:
+        """Keep what the pod asks for; None: nothing of ours. Not known: it makes no sense."""
         self._asked.pop(uid, None)
-        self._asked[uid] = asked
+        self._asked[uid] = known, asked
         while len(self._asked) > _MOST:
             try:
                 self._asked.pop(next(iter(self._asked)), None)

@@ -169,6 +169,7 @@ class Service:
             asked = self._library.judge(args.pod)
         except WireError as error:
             # No node will ever do; an Error would have the scheduler try again and again.
+            self._remember(args, None, known=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": error}
             return Answer(encode_filter(args, unresolvable=refused), "refused", line)
@@ -330,10 +331,10 @@ class Service:
             self._notices.bound(args.ref, args.node, shares)
         return ",".join(f"{device}:{units}" for device, units in shares) or "-"
 
-    def _remember(self, args: FilterArgs, asked: Asked | None) -> None:
+    def _remember(self, args: FilterArgs, asked: Asked | None, *, known: bool = True) -> None:
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
-            self._remembered.keep(uid, asked)
+            self._remembered.keep(uid, asked, known=known)
 
 
 def _may_change(verdict: Verdict) -> bool:

@@ -11,9 +11,11 @@ import pytest
 
 from gpushare.core.model import Allocation, PodRef, Reason, Request, State
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
+from gpushare.extender.unheard import pending_without_call
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.pods import observe_pod
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
-from tests.unit.extender.kit import NPU, node_json, pod_json
+from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod
 
 
 @pytest.fixture
@@ -250,6 +252,17 @@ def test_a_request_that_makes_no_sense_is_refused_everywhere_for_good(
     desk.api.answers = [json.dumps(pod).encode()]
     assert text in desk.bind(pod, "big")
     assert desk.told == [("filter", "refused"), ("prioritize", "malformed"), ("bind", "malformed")]
+
+
+@pytest.mark.parametrize("pod", [pod for pod, _ in REFUSED[1:3]], ids=["policy", "resources"])
+def test_a_pod_refused_for_good_is_none_that_nobody_asked_about(
+    desk: Desk, pod: dict[str, Any]
+) -> None:
+    for books in desk.library:
+        books.ledger.pod_changed(observe_pod(read_pod(pod), books.names))
+    assert pending_without_call(desk.library, desk.service.called, 0.0, 100.0) == 100
+    desk.filter(pod)
+    assert pending_without_call(desk.library, desk.service.called, 0.0, 100.0) == 0
 
 
 def test_a_refused_pod_without_a_name_is_refused_all_the_same(desk: Desk) -> None:
