@@ -91,7 +91,7 @@ class Alarm:
 class Waiting:
     """A pod without a node. created: seconds since the epoch, 0 where unknown.
 
-    gated: no scheduler looks at it yet.
+    gated: nobody need ask about it as it is.
     """
 
     uid: str

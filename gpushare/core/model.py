@@ -132,9 +132,10 @@ class ObservedPod:
     every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
     Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
-    gated: no scheduler looks at it while somebody holds it back (spec.schedulingGates). stamp: the
-    assume time that its annotations name, by which a Binding is told from any other, or "".
-    running: phase Running.
+    gated: nobody need ask about it: it has no node, and somebody holds it back
+    (spec.schedulingGates), or kube-scheduler has found it unschedulable. stamp: the assume time
+    that its annotations name, by which a Binding is told from any other, or "". running: phase
+    Running.
     """
 
     ref: PodRef

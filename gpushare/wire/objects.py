@@ -102,10 +102,19 @@ class PodSpec(Struct, gc=False, rename="camel"):
     scheduling_gates: list[Raw] | None = None
 
 
+class PodCondition(Struct, gc=False):
+    """PodCondition."""
+
+    type: str | None = None
+    status: str | None = None
+    reason: str | None = None
+
+
 class PodStatus(Struct, gc=False, rename="camel"):
     """PodStatus."""
 
     phase: str | None = None
+    conditions: list[PodCondition] | None = None
     start_time: str | None = None
     nominated_node_name: str | None = None
 

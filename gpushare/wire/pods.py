@@ -91,7 +91,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         priority_of(pod),
         metadata.deletion_timestamp is not None,
         _labels(metadata) if request.devices and node else (),
-        bool(pod.spec and pod.spec.scheduling_gates),
+        not node and _held_back(pod),
         annotations.get(names.assume_time, "") if request.devices and node else "",
         status.phase == "Running",
     )
@@ -100,6 +100,16 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 def has_ended(pod: Pod) -> bool:
     """Whether its containers have ended for good, and hold nothing."""
     return pod.status is not None and pod.status.phase in _ENDED
+
+
+def _held_back(pod: Pod) -> bool:
+    """Whether nobody asks an extender about it: gates, or no node passes kube-scheduler itself."""
+    conditions = (pod.status and pod.status.conditions) or ()
+    refused = any(
+        (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
+        for each in conditions
+    )
+    return refused or bool(pod.spec and pod.spec.scheduling_gates)
 
 
 def units_of(pod: Pod, resource: str) -> int:

@@ -71,5 +71,21 @@ def test_a_pod_held_back_by_a_gate_is_not_waiting_for_us() -> None:
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == NOW
 
 
+@pytest.mark.parametrize(
+    ("status", "reason", "seconds"),
+    [("False", "Unschedulable", 0), ("False", "SchedulerError", NOW), ("True", None, NOW)],
+)
+def test_a_pod_that_kube_schedulers_own_plug_ins_find_no_node_for_is_no_sign_of_wrong_wiring(
+    status: str, reason: str | None, seconds: float
+) -> None:
+    """By its node selector, say, or a taint: then no extender is called."""
+    books = library()
+    pod = pod_json("picky", 4)
+    said = {"type": "PodScheduled", "status": status, "reason": reason}
+    pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}, said]}
+    books.shelves[0].ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
+    assert pending_without_call(books, lambda _: False, 0.0, NOW) == seconds
+
+
 def test_nobody_waits() -> None:
     assert pending_without_call(library(), lambda _: False, 0.0, NOW) == 0
