@@ -141,6 +141,11 @@ def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls
             f"urlPrefix: kube-scheduler will call port {place.port}, but --listen says {listen[1]};"
             " right only if something forwards the one to the other"
         )
+    if listen is not None and not _meets(listen[0], place):
+        return (
+            f"urlPrefix: kube-scheduler will call {place.host}, but --listen says {listen[0]};"
+            " right only if something forwards the one to the other"
+        )
     if place.https != tls:
         return (
             "urlPrefix: kube-scheduler will call by https, but there is no --tls-cert"
@@ -148,6 +153,15 @@ def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls
             else "urlPrefix: kube-scheduler will call by plain http, but --tls-cert asks for TLS"
         )
     return ""
+
+
+def _meets(host: str, place: Endpoint) -> bool:
+    """Whether calls of the place may come to who listens at the host: not across loopback."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened at
+        return True
+    if place.loopback and "localhost" not in (host, place.host):
+        return host == place.host
+    return Endpoint(host, place.port, "", place.https).loopback == place.loopback
 
 
 _PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?", re.ASCII)

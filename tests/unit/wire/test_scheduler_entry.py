@@ -116,11 +116,17 @@ def test_a_verb_that_cannot_be_served_is_refused_by_its_field(fields: Any, field
     [
         (OURS, None, False, ""),
         (OURS, ("127.0.0.1", 32766), False, ""),
-        (OURS, ("10.0.0.1", 32766), False, ""),
+        (OURS, ("0.0.0.0", 32766), False, ""),  # noqa: S104  # compared, not listened at
+        (OURS, ("localhost", 32766), False, ""),
+        (OURS, ("10.0.0.1", 32766), False, "will call 127.0.0.1, but --listen says 10.0.0.1;"),
+        (OURS, ("::1", 32766), False, "will call 127.0.0.1, but --listen says ::1;"),
+        ("http://[::1]:1/x", ("::", 1), False, ""),
+        ("http://localhost:1/x", ("::1", 1), False, ""),
         (OURS, ("127.0.0.1", 0), False, ""),
         (OURS, ("127.0.0.1", 4000), False, "will call port 32766, but --listen says 4000"),
         ("http://gpu.kube-system:1/x", None, False, "will call gpu.kube-system:1; without"),
         ("http://gpu.kube-system:1/x", ("10.0.0.1", 1), False, ""),
+        ("http://10.0.0.2:1/x", ("127.0.0.1", 1), False, "10.0.0.2, but --listen says 127.0.0.1;"),
         ("https://127.0.0.1:1", None, True, ""),
         ("https://127.0.0.1:1", None, False, "by https, but there is no --tls-cert"),
         (OURS, None, True, "by plain http, but --tls-cert"),
