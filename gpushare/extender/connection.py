@@ -20,6 +20,7 @@ CHUNK = 256 * 1024
 """Bytes read from a client at once."""
 
 _HEAD_END = b"\r\n\r\n"
+_TLS_HELLO = b"\x16"
 _LENGTH = re.compile(rb"\r\ncontent-length:[ \t]*0*([0-9]+)[ \t]*\r\n", re.IGNORECASE)
 _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 
@@ -106,6 +107,11 @@ class Connection(TConn):
         return self._whole()
 
     def _whole(self) -> bool:
+        if self.received.startswith(_TLS_HELLO):
+            # At once, or kube-scheduler would stand still till the deadline. Go says of this
+            # answer "server gave HTTP response to HTTPS client".
+            self._refuse(b"400 Bad Request")
+            return False
         head = self.received.find(_HEAD_END, 0, self.max_head)
         if head < 0:
             if len(self.received) >= self.max_head:

@@ -240,8 +240,9 @@ def test_a_request_begun_while_the_one_before_it_is_with_a_thread_is_answered_to
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n", b"413"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"411"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 40000, b"431"),
+        (b"\x16\x03\x01\x00", b"400"),
     ],
-    ids=["body too large", "body far too large", "chunked", "head too large"],
+    ids=["body too large", "body far too large", "chunked", "head too large", "tls"],
 )
 def test_what_cannot_be_collected_is_refused_with_a_status(
     start: Start, request_head: bytes, status: bytes
