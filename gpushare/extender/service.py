@@ -192,7 +192,7 @@ class Service:
             "pod": _name(args),
             "units": request.units,
             "devices": request.devices,
-            "fit": many,
+            "fit": max(many, len(fit)),
             "busy": len(busy) - len(verdict.unknown),
             "never": len(never),
             "unknown": len(verdict.unknown),

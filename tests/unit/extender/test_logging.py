@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.errors import ApiError, MessageError
 from gpushare.extender.logs import JsonFormatter, Line, TextFormatter, formatter
 from tests.unit.extender.desk import Desk, bind_request, request
@@ -125,6 +126,19 @@ def test_a_bind_is_one_line_however_it_ends(caplog: pytest.LogCaptureFixture) ->
     assert refused.startswith("bind outcome=refused pod=team/web node=small error=")
     assert "\n" not in refused
     assert bound.startswith("bind outcome=bound pod=team/web node=small devices=0:4 ms=")
+
+
+def test_a_pod_sent_where_its_charge_is_fits_one_node_at_least(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    desk = Desk()
+    for name, device in (("web", 0), ("other", 1)):
+        held = Allocation("small", (device,), (8,))
+        desk.ledger.assume(PodRef("team", name, f"uid-{name}"), Request(8, 1), held, 0.0)
+    assert desk.filter(pod_json("web", 8), ["small", "tiny"])["NodeNames"] == ["small"]
+    (line,) = lines(caplog)
+    assert " fit=1 busy=0 never=1 " in line
 
 
 def test_who_is_not_ready_says_so_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
