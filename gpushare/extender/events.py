@@ -87,7 +87,7 @@ class Recorder:
         self._refusals: dict[str, tuple[int, float]] = {}
         self._said_off = False
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread: threading.Thread | None = None
 
     def record(
         self, about: About, reason: str, action: str, note: str, *, warning: bool = False
@@ -105,6 +105,8 @@ class Recorder:
 
     def start(self) -> None:
         """Begin to write, in a thread."""
+        # Made here: one made before a fork counts as ended in the child, and is not waited for.
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
@@ -112,7 +114,7 @@ class Recorder:
         self._stopping.set()
         with contextlib.suppress(queue.Full):  # full: the thread does not wait for one
             self._queue.put_nowait(None)
-        if self._thread.is_alive():
+        if self._thread is not None:
             self._thread.join(1.0)
 
     def state(self) -> dict[str, float]:

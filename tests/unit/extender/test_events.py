@@ -2,6 +2,8 @@
 
 import json
 import math
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -212,3 +214,32 @@ def test_our_own_bug_does_not_end_the_thread(
     tell(recorder, "second")
     until(lambda: recorder.state()["events_written_total"] == 1)
     assert "event failed" in caplog.text
+
+
+_SLOW = """
+import os, time
+from gpushare.extender.events import Recorder
+from gpushare.wire.events import About
+
+class Api:
+    def request(self, *_, **__):
+        time.sleep(0.3)
+        os.write(1, b"written")
+        return b"{}"
+
+recorder = Recorder(Api(), "me")
+if os.fork() == 0:  # as gunicorn's worker
+    recorder.start()
+    recorder.record(About("Pod", "web", "team", "u"), "Why", "Act", "note")
+    time.sleep(0.1)
+    recorder.stop()
+    os._exit(0)
+os.wait()
+"""
+
+
+def test_the_end_waits_for_an_event_that_is_being_written() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _SLOW], capture_output=True, timeout=20, check=True
+    )
+    assert done.stdout == b"written"
