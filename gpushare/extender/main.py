@@ -149,8 +149,9 @@ class Extender:
         """Stop following and leading. Every request has been answered, unless gunicorn's master
         ends a worker that did not turn for long: then a bind may be under way.
         """
-        self._auditor.stop()
+        # First: another process waits for the Lease.
         self._gate.stop(self._binder.settled)
+        self._auditor.stop()
         self._events.stop()
         self._learning.stop()
 

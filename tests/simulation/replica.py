@@ -316,8 +316,8 @@ class Replica:
         until = self._tasks.now + drain
         while self._tasks.now < until and any(not call.ended for call in self._calls):
             self._tasks.sleep(_LOOK_EVERY)
-        self.auditor.stop()
         self.gate.stop(self.binder.settled)
+        self.auditor.stop()
         self.ended = True
 
     def _wait_turn(self) -> None:
