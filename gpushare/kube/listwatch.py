@@ -7,7 +7,9 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
 
 - A list is asked for in pages, without a resourceVersion: a read of the latest state. A page with
   a token is half a list; only a whole one is delivered, and 410 between pages starts it again.
-- A watch goes on from the last version seen, for a time the server ends. Cut or ended, it resumes.
+- A watch goes on from the last version seen, for a time the server ends. Cut or ended, it resumes;
+  one that had fallen silent is followed by a list: a server may be behind our version, or send no
+  bookmarks, and what lies between may cut each watch before its first word.
 - 410, as status or as an ERROR event, means that versions are gone: list again, never reuse them.
 - Whatever fails is tried again later each time, until a minute has been healthy. Nothing a server
   answers makes this ask in a hot loop.
@@ -136,8 +138,11 @@ class Timing:
     connect_timeout: float = 10.0
     watch_shortest: float = 240.0
     watch_longest: float = 300.0
-    # Beyond the server's own end of the watch; a connection that died without a word ends here.
-    watch_grace: float = 15.0
+    # A quiet watch has a bookmark about once a minute; a connection that died without a word ends
+    # here, soon enough for a list before the books are taken for old.
+    watch_silence: float = 100.0
+    # A watch that ends when its last word is as old as this is followed by a list.
+    quiet: float = 30.0
     pause: float = 0.1
     longest_pause: float = 30.0
     healthy_after: float = 60.0
@@ -180,6 +185,7 @@ class ListWatch(Generic[PageT, EventT]):
     _gone: int = 0
     _bad_lines: int = 0
     _healthy_since: float | None = None
+    _opened: bool = False
 
     def copy(self) -> "ListWatch[PageT, EventT]":
         """Return an independent copy; the decoder is shared."""
@@ -197,6 +203,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._gone,
             self._bad_lines,
             self._healthy_since,
+            self._opened and self.last_contact,
         )
         return flags + place + times + trouble
 
@@ -221,6 +228,9 @@ class ListWatch(Generic[PageT, EventT]):
             # Asked for often, it is still done no more often than this.
             spaced = self._list_started + self.timing.relist_spacing
             self._not_before = max(self._not_before, spaced)
+        opened, self._opened = self._opened, False
+        if opened and now >= self.last_contact + self.timing.quiet:
+            self._forget_place()
         if now < self._not_before:
             return Sleep(self._not_before - now)
         return self._watch(now, jitter) if self._version else self._list(now)
@@ -257,6 +267,7 @@ class ListWatch(Generic[PageT, EventT]):
 
     def on_open(self, now: float) -> None:
         """The watch was accepted."""
+        self._opened = True
         if self._healthy_since is None:
             self._healthy_since = now
 
@@ -331,7 +342,7 @@ class ListWatch(Generic[PageT, EventT]):
         )
         self.watching = True
         self._watch_started = now
-        return Watch(self.path, query, timing.connect_timeout, seconds + timing.watch_grace)
+        return Watch(self.path, query, timing.connect_timeout, timing.watch_silence)
 
     def _complete(self) -> Replace[PageT]:
         whole = Replace(self._pages, self._list_started)

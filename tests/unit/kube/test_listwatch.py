@@ -88,7 +88,7 @@ def test_a_list_in_pages_is_delivered_once_when_it_is_whole(machine: Machine) ->
 
 
 @pytest.mark.parametrize("jitter", [0.0, 0.5, 0.999])
-def test_a_watch_asks_for_bookmarks_and_outlasts_the_servers_end(
+def test_a_watch_asks_for_bookmarks_and_waits_for_the_next_but_not_for_two(
     machine: Machine, jitter: float
 ) -> None:
     machine.next(0.0, jitter)
@@ -97,7 +97,7 @@ def test_a_watch_asks_for_bookmarks_and_outlasts_the_servers_end(
     assert isinstance(watch, Watch)
     seconds = int(asked(watch.query, "timeoutSeconds") or 0)
     assert 240 <= seconds <= 300
-    assert watch.read_timeout == seconds + 15
+    assert watch.read_timeout == 100
     assert asked(watch.query, "allowWatchBookmarks") == "true"
     assert asked(watch.query, "fieldSelector") == "x=y"
 
@@ -175,8 +175,8 @@ def test_events_are_delivered_in_order_and_resumed_from(machine: Machine) -> Non
     assert [e.kind for e in (first, second) if e] == ["ADDED", "DELETED"]
     assert machine.watching
     assert machine.last_contact == 6.0
-    machine.on_end(300.0)
-    again = watching(machine, 300.0)
+    machine.on_end(30.0)
+    again = watching(machine, 30.0)
     assert asked(again.query, "resourceVersion") == "9"
 
 
@@ -191,6 +191,7 @@ def test_a_bookmark_moves_the_place_and_delivers_nothing(machine: Machine) -> No
 def test_a_clean_end_is_followed_by_a_small_pause(machine: Machine) -> None:
     for turn in range(20):
         watching(machine, 300.0 * turn)
+        machine.on_line(event("BOOKMARK", "", "8"), 300.0 * turn + 278.0)
         machine.on_end(300.0 * turn + 280.0)
         assert 0.05 <= pause_of(machine, 300.0 * turn + 280.0) <= 0.11
     assert machine.relists == 1
@@ -331,6 +332,50 @@ def test_a_long_outage_is_no_health(machine: Machine) -> None:
         machine.next(now, 0.5)
     machine.on_error(NO_ANSWER, now)
     assert pause_of(machine, now) == pytest.approx(30)
+
+
+@pytest.mark.parametrize("idle", [20.0, 35.0, 60.0])
+def test_a_load_balancer_that_cuts_idle_watches_makes_nothing_old(
+    machine: Machine, idle: float
+) -> None:
+    """kubeadm's own example of a haproxy cuts after 35 s; a bookmark comes once a minute."""
+    now, longest = 0.0, 0.0
+    while now < 3600.0:
+        now += pause_of(machine, now)
+        watching(machine, now)
+        now += idle
+        longest = max(longest, now - machine.last_contact)
+        machine.on_error(NO_ANSWER, now)
+    assert longest < 150.0
+
+
+def test_a_watch_that_has_fallen_silent_is_followed_by_a_list(machine: Machine) -> None:
+    """kube-apiserver says nothing on a watch from a version that an older etcd has yet to reach."""
+    watching(machine, version="700")
+    machine.on_line(event("ADDED", "b", "701"), 1.0)
+    machine.on_error(NO_ANSWER, 100.0)
+    assert isinstance(machine.next(101.0, 0.5), List)
+    taken(machine, page("7", "a"), 101.0)
+    watch = machine.next(101.0, 0.5)
+    assert isinstance(watch, Watch)
+    assert asked(watch.query, "resourceVersion") == "7"
+
+
+def test_a_watch_that_is_cut_soon_or_never_opened_goes_on_where_it_was(machine: Machine) -> None:
+    watching(machine)
+    machine.on_line(event("ADDED", "b", "8"), 1.0)
+    machine.on_error(NO_ANSWER, 2.0)
+    watching(machine, 3.0)
+    machine.on_error(NO_ANSWER, 4.0)
+    assert asked(watching(machine, 5.0).query, "resourceVersion") == "8"
+    machine.on_line(event("BOOKMARK", "", "9"), 6.0)
+    machine.on_error(NO_ANSWER, 30.0)
+    machine.next(30.0, 0.5)
+    for now in (100.0, 200.0, 300.0):
+        machine.on_error(NO_ANSWER, now)
+        watch = machine.next(now + 30.0, 0.5)
+        assert isinstance(watch, Watch)
+        assert asked(watch.query, "resourceVersion") == "9"
 
 
 def test_a_relist_asked_for_is_begun_after_the_asking(machine: Machine) -> None:
