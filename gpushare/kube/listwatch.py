@@ -11,8 +11,8 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
   one that had fallen silent is followed by a list: a server may be behind our version, or send no
   bookmarks, and what lies between may cut each watch before its first word.
 - 410, as status or as an ERROR event, means that versions are gone: list again, never reuse them.
-- Whatever fails is tried again later each time, until a minute has been healthy. Nothing a server
-  answers makes this ask in a hot loop.
+- Whatever fails is tried again later each time, until it has been healthy for a while. Nothing a
+  server answers makes this ask in a hot loop.
 """
 
 from collections import Counter
@@ -145,7 +145,8 @@ class Timing:
     quiet: float = 30.0
     pause: float = 0.1
     longest_pause: float = 30.0
-    healthy_after: float = 60.0
+    # Less than the time after which load balancers cut what is idle: 20 s and more.
+    healthy_after: float = 15.0
     # A watch that ended cleanly sooner than this counts as a failure, or it would be a hot loop.
     short_watch: float = 1.0
     relist_spacing: float = 1.0
@@ -385,7 +386,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._forget_place()
 
     def _judge_health(self, now: float) -> None:
-        """A minute of health before this trouble makes it a first one."""
+        """A while of health before this trouble makes it a first one."""
         self.watching = False
         since = self._healthy_since
         if since is not None and now - since >= self.timing.healthy_after:
