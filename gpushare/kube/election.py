@@ -31,6 +31,7 @@ from gpushare.kube.lease import (
     Wait,
     new_lease,
     read_lease,
+    stamp,
 )
 
 
@@ -53,10 +54,10 @@ class ElectionTiming:
 class Elector:
     """The state of one candidate.
 
-    `identity` must belong to this process alone (host name and a random part): after a restart
-    under an old identity the Lease is taken for another's. `bind_budget` is how many seconds a call
-    sent at the end of a term may take to land. `term` is replaced whole, so other threads may read
-    it at any time.
+    `identity` should belong to this process alone (host name and a random part), for those who read
+    the Lease; what makes it ours is the time at which we took it. `bind_budget` is how many seconds
+    a call sent at the end of a term may take to land. `term` is replaced whole, so other threads
+    may read it at any time.
     """
 
     namespace: str
@@ -68,7 +69,8 @@ class Elector:
     _lease: Lease | None = None
     _seen_at: float = NEVER
     _fresh: bool = False
-    _claimed: bool = False
+    # The acquire time that we last wrote to take the Lease; "": it was another's since.
+    _claimed: str = ""
     _fence: float = NEVER
     _sent_at: float = NEVER
     _next_at: float = NEVER
@@ -114,6 +116,8 @@ class Elector:
         self._fresh = True
         if lease is not None and not self._ours(lease):
             self.term = Term()
+            # Should our name come back, by hand or with an older etcd, another may still lead.
+            self._claimed = ""
 
     def on_written(self, body: bytes, now: float) -> None:
         """Our write was accepted. Raises WireError where the answer is no Lease."""
@@ -145,19 +149,20 @@ class Elector:
         duration = self.timing.duration
         if lease is None:
             # Somebody may have deleted the Lease of a leader who does not know it yet.
-            self._claim(now, fence=now + duration + self.bind_budget)
+            self._claim(now, wall, fence=now + duration + self.bind_budget)
             return Create(new_lease(self.namespace, self.name, self.identity, wall, duration))
         if not self._ours(lease):
             expiry = self._seen_at + max(lease.duration, duration)
             if lease.holder and now < expiry:
                 return self._look_again(now, expiry, jitter)
-            self._claim(now, fence=expiry + self.bind_budget if lease.holder else now)
+            self._claim(now, wall, fence=expiry + self.bind_budget if lease.holder else now)
+            lease = replace(lease, holder="")  # it changes hands, though it may be in our name
         self._sent_at = now
         return Update(lease.held_by(self.identity, wall, duration))
 
-    def _claim(self, now: float, *, fence: float) -> None:
-        """From here on a Lease in our name is ours: the answer to this write may get lost."""
-        self._claimed = True
+    def _claim(self, now: float, wall: float, *, fence: float) -> None:
+        """From here on a Lease so acquired is ours: the answer to this write may get lost."""
+        self._claimed = stamp(wall)
         self._fence = max(self._fence, fence)
         self._sent_at = now
 
@@ -169,7 +174,7 @@ class Elector:
 
     def _ours(self, lease: Lease) -> bool:
         """Exactly our identity, and written by this process, not by one before it."""
-        return self._claimed and lease.holder == self.identity
+        return lease.holder == self.identity and lease.acquired == self._claimed != ""
 
     def _give_away(self, now: float, wall: float) -> Action:
         lease = self._lease

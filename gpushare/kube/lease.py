@@ -66,7 +66,7 @@ class Lease:
         else wrote meanwhile. A change of holder counts as a transition, as client-go counts it.
         """
         document = cast("_Document", json.loads(self.document))
-        now = _stamp(wall)
+        now = stamp(wall)
         spec: _Spec = {**(document.get("spec") or {})}
         if holder and holder != self.holder:
             spec["acquireTime"] = now
@@ -79,7 +79,7 @@ class Lease:
 
 def new_lease(namespace: str, name: str, holder: str, wall: float, duration: float) -> bytes:
     """Return the document of a Lease to POST."""
-    now = _stamp(wall)
+    now = stamp(wall)
     document: _Document = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
@@ -137,7 +137,7 @@ def seconds_of(stamp: str) -> float:
     return when.timestamp() if when.tzinfo else float("nan")
 
 
-def _stamp(wall: float) -> str:
+def stamp(wall: float) -> str:
     """Return a MicroTime, which always has six digits of a second."""
     return datetime.fromtimestamp(wall, tz=UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 

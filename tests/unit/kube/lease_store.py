@@ -47,10 +47,15 @@ class LeaseStore:
         old["renewTime"] = f"{old['renewTime']}+"
         self._keep({"metadata": {"name": "x"}, "spec": {**old, "holderIdentity": holder, **spec}})
 
+    def edit(self, holder: str) -> None:
+        """What people do by hand: another name, and nothing else."""
+        if self.document is not None:
+            self._keep({**self.document, "spec": {**self.spec, "holderIdentity": holder}})
+
     def _keep(self, document: dict[str, Any]) -> bytes:
         self._made += self.document is None
         document["metadata"]["uid"] = f"lease-{self._made}"
         self._version += 1
-        document["metadata"]["resourceVersion"] = str(self._version)
-        self.document = document
+        metadata = {**document["metadata"], "resourceVersion": str(self._version)}
+        self.document = document = {**document, "metadata": metadata}
         return json.dumps(document).encode()

@@ -202,6 +202,34 @@ def test_a_stolen_lease_ends_the_term_when_it_is_seen(store: LeaseStore) -> None
     assert not leads(me, 33.0)
 
 
+def test_a_lease_that_comes_back_without_our_doing_is_waited_for_like_another_s(
+    store: LeaseStore,
+) -> None:
+    """By hand, or by an etcd set back: who held it meanwhile may not know it yet."""
+    me = elector()
+    run(me, store, 0.0, 30.0)
+    store.write("other_1")
+    run(me, store, 30.0, 40.0)
+    store.write("me_1")
+    run(me, store, 40.0, 55.0)
+    assert not leads(me, 55.0)
+    run(me, store, 55.0, 70.0)
+    assert leads(me, 70.0)
+    assert me.term.begin >= 40.0 + 15.0 + BUDGET
+
+
+def test_two_that_were_given_one_name_never_lead_both(store: LeaseStore) -> None:
+    """As with one --identity in the manifest of all replicas."""
+    first, second = elector("same"), elector("same")
+    run(first, store, 0.0, 30.0)
+    run(second, store, 30.0, 60.0)  # the first is paused, and wakes up
+    assert leads(second, 60.0)
+    run(first, store, 60.1, 64.0)
+    assert not leads(first, 64.0)
+    run(second, store, 60.1, 64.0)
+    assert leads(second, 64.0)
+
+
 def test_fields_of_others_survive_our_writes(store: LeaseStore) -> None:
     store.write("", preferredHolder="x")
     assert store.document

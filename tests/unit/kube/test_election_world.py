@@ -1,8 +1,8 @@
 """Three candidates, one Lease, and a world where everything goes wrong: one seed, one history.
 
 Calls are late, lost before or after they took effect, applied after their sender gave up; processes
-pause, crash and restart; clocks differ; the Lease is deleted, given away, taken. Whatever happens,
-two never lead at one time, and nobody binds while what another began may still land.
+pause, crash and restart; clocks differ; the Lease is deleted, given away, taken, edited. Whatever
+happens, two never lead at one time, and nobody binds while what another began may still land.
 """
 
 import random
@@ -72,6 +72,8 @@ class World:
         self.landing = [(name, end) for name, end in self.landing if end > self.now]
         if self.happens(0.002):
             self.store.document = None
+        if self.happens(0.002):
+            self.store.edit(self.chance.choice(self.all).machine.identity)
         for call in [one.call for one in self.all if one.call] + self.orphans:
             self.let_apply(call)
         for place, one in enumerate(self.all):
@@ -83,7 +85,8 @@ class World:
         self.let_answer(one)
         self.let_bind(one)
         if one.call is None:
-            action = one.machine.tick(self.now + one.offset, self.now, self.chance.random())
+            here = self.now + one.offset
+            action = one.machine.tick(here, here, self.chance.random())
             if isinstance(action, Done):
                 self.all[place] = Candidate(self.elector(), one.offset)
             elif not isinstance(action, Wait):
