@@ -6,7 +6,8 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
 `next` says what to do, one of the `on_...` methods takes what came of it. The rules:
 
 - A list is asked for in pages, without a resourceVersion: a read of the latest state. A page with
-  a token is half a list; only a whole one is delivered, and 410 between pages starts it again.
+  a token is half a list; only a whole one is delivered, and 410 between pages starts it again, as
+  does a page that fails for long.
 - A watch goes on from the last version seen, for a time the server ends. Cut or ended, it resumes;
   one that had fallen silent is followed by a list: a server may be behind our version, or send no
   bookmarks, and what lies between may cut each watch before its first word.
@@ -135,6 +136,8 @@ class Timing:
 
     page_limit: int = 500
     list_timeout: float = 30.0
+    # How long a page may fail, each time anew, until its list is begun again.
+    page_patience: float = 60.0
     connect_timeout: float = 10.0
     watch_shortest: float = 240.0
     watch_longest: float = 300.0
@@ -313,7 +316,10 @@ class ListWatch(Generic[PageT, EventT]):
             # The server will not have this watch; the same again would be refused again.
             self._fail("refused", now, relist=True)
         else:
-            self._fail(f"http-{error.status}" if error.status else "no-answer", now)
+            # It may never again have what a page's token asks for: etcd can be set back.
+            stuck = not was_watch and now >= self.last_contact + self.timing.page_patience
+            reason = f"http-{error.status}" if error.status else "no-answer"
+            self._fail(reason, now, relist=stuck)
 
     def on_sink_error(self, now: float) -> None:
         """The receiver failed on a delivery: what it holds is in doubt until the next list."""

@@ -143,6 +143,26 @@ def test_a_page_that_fails_otherwise_is_asked_for_again(machine: Machine) -> Non
 
 
 @pytest.mark.parametrize(
+    "error", [ApiUnavailable("Too large resource version", 504), ApiError("invalid token", 400)]
+)
+def test_a_page_that_the_server_never_has_is_not_asked_for_for_ever(
+    machine: Machine, error: ApiError
+) -> None:
+    """Such is its answer where etcd was set back between two pages, or the token is none to it."""
+    machine.next(0.0, 0.5)
+    machine.on_page(page("700", "a", token="t1"), 0.0)
+    now, query = 0.0, machine.next(0.0, 0.5)
+    while isinstance(query, List) and asked(query.query, "continue") and now < 600.0:
+        machine.on_error(error, now)
+        now += pause_of(machine, now)
+        query = machine.next(now, 0.5)
+    assert now < 120.0
+    whole = machine.on_page(page("7", "b"), now)
+    assert whole is not None
+    assert [item for each in whole.pages for item in each.items] == ["b"]
+
+
+@pytest.mark.parametrize(
     "body",
     [
         b"",
@@ -371,7 +391,8 @@ def test_a_watch_that_is_cut_soon_or_never_opened_goes_on_where_it_was(machine: 
     assert asked(watching(machine, 5.0).query, "resourceVersion") == "8"
     machine.on_line(event("BOOKMARK", "", "9"), 6.0)
     machine.on_error(NO_ANSWER, 30.0)
-    machine.next(30.0, 0.5)
+    assert pause_of(machine, 30.0) > 0
+    assert isinstance(machine.next(60.0, 0.5), Watch)
     for now in (100.0, 200.0, 300.0):
         machine.on_error(NO_ANSWER, now)
         watch = machine.next(now + 30.0, 0.5)
