@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.errors import ApiConflict, ApiError, SettingsError, WireError
 from gpushare.kube.lease import (
+    GIVEN_AWAY,
     NEVER,
     Action,
     Create,
@@ -153,9 +154,9 @@ class Elector:
             return Create(new_lease(self.namespace, self.name, self.identity, wall, duration))
         if not self._ours(lease):
             expiry = self._seen_at + max(lease.duration, duration)
-            if lease.holder and now < expiry:
+            if not lease.given_away and now < expiry:
                 return self._look_again(now, expiry, jitter)
-            self._claim(now, wall, fence=expiry + self.bind_budget if lease.holder else now)
+            self._claim(now, wall, fence=now if lease.given_away else expiry + self.bind_budget)
             lease = replace(lease, holder="")  # it changes hands, though it may be in our name
         self._sent_at = now
         return Update(lease.held_by(self.identity, wall, duration))
@@ -185,5 +186,4 @@ class Elector:
             return Done()
         self._sent_at = now
         self._giving = True
-        # One second, as client-go writes: nobody holds it, so nobody need wait.
-        return Update(lease.held_by("", wall, 1.0))
+        return Update(lease.held_by("", wall, GIVEN_AWAY))

@@ -14,6 +14,9 @@ from gpushare.errors import WireError
 
 NEVER = float("-inf")
 
+GIVEN_AWAY = 1.0
+"""The duration that its holder writes as it gives a Lease away, as client-go does."""
+
 
 class _Spec(TypedDict, total=False):
     holderIdentity: str | None
@@ -58,6 +61,11 @@ class Lease:
     def same_term(self, other: "Lease") -> bool:
         """Return whether nobody renewed, took, released or edited the Lease between the two."""
         return replace(self, document=b"") == replace(other, document=b"")
+
+    @property
+    def given_away(self) -> bool:
+        """Whether its last holder leads no more; one that was taken out by hand may."""
+        return not self.holder and self.duration == GIVEN_AWAY
 
     def held_by(self, holder: str, wall: float, duration: float) -> bytes:
         """Return the document to PUT: `holder` ("" releases) holds it from now on.

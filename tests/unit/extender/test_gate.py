@@ -116,7 +116,7 @@ def _leading(api: SilentApi, elector: Elector) -> Leading:
 def win(elector: Elector, now: float) -> None:
     """Let the elector take a Lease that its last holder has given away."""
     assert isinstance(elector.tick(now, now, 0.0), Read)
-    given_away = json.loads(new_lease("kube-system", "gpushare-extender", "", now - 60, 15))
+    given_away = json.loads(new_lease("kube-system", "gpushare-extender", "", now - 60, 1))
     given_away["metadata"]["resourceVersion"] = "1"
     elector.on_lease(json.dumps(given_away).encode(), now)
     action = elector.tick(now, now, 0.0)

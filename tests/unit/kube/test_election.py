@@ -218,6 +218,19 @@ def test_a_lease_that_comes_back_without_our_doing_is_waited_for_like_another_s(
     assert me.term.begin >= 40.0 + 15.0 + BUDGET
 
 
+def test_a_lease_whose_holder_somebody_took_out_is_waited_for(store: LeaseStore) -> None:
+    """Who gives it away says so with a duration of a second; this one may not know it yet."""
+    first, second = elector("a_1"), elector("b_1")
+    run(first, store, 0.0, 30.0)
+    store.edit("")
+    run(second, store, 30.0, 31.0)
+    assert leads(first, 31.0)
+    assert not leads(second, 31.0)
+    run(second, store, 31.0, 60.0)
+    assert leads(second, 60.0)
+    assert second.term.begin >= 30.0 + 15.0 + BUDGET
+
+
 def test_two_that_were_given_one_name_never_lead_both(store: LeaseStore) -> None:
     """As with one --identity in the manifest of all replicas."""
     first, second = elector("same"), elector("same")

@@ -73,7 +73,7 @@ class World:
         if self.happens(0.002):
             self.store.document = None
         if self.happens(0.002):
-            self.store.edit(self.chance.choice(self.all).machine.identity)
+            self.store.edit(self.chance.choice(["", *(one.machine.identity for one in self.all)]))
         for call in [one.call for one in self.all if one.call] + self.orphans:
             self.let_apply(call)
         for place, one in enumerate(self.all):

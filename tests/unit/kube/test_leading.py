@@ -59,7 +59,7 @@ class LeaseServer:
 @pytest.fixture
 def lease(server: ScriptedServer) -> LeaseServer:
     made = LeaseServer(server)
-    made.store.write("")
+    made.store.write("", leaseDurationSeconds=1)
     return made
 
 
