@@ -183,6 +183,20 @@ class Ledger:
                 assumption.suspect = True
                 assumption.token = next(self._tokens)
 
+    def unbound(self, uids: Iterable[str], now: float) -> None:
+        """A list begun at `now` shows these pods without a node.
+
+        None ever loses its node, unless the API server is set back to an older state. One that is
+        charged as bound is read, and settled like a bind in doubt.
+        """
+        with self._lock:
+            for uid in uids:
+                entry = self._entries.get(uid)
+                if entry is not None and entry.state is State.BOUND:
+                    doubt = replace(entry, state=State.ASSUMED, landed=False, in_doubt=True)
+                    self._entries[uid] = doubt
+                    self._have_read(doubt, now)
+
     def pod_changed(self, pod: ObservedPod) -> None:
         """Take over a pod as an event shows it; the event may be late or a repetition."""
         with self._lock:
@@ -452,15 +466,7 @@ class Ledger:
             if entry is None or entry.state is not State.ASSUMED:
                 self._assumptions.pop(uid, None)
             elif uid not in self._assumptions:
-                self._assumptions[uid] = _Assumption(
-                    next(self._tokens),
-                    entry.node,
-                    now,
-                    entry.placement,
-                    set(),
-                    in_flight=False,
-                    suspect=True,
-                )
+                self._have_read(entry, now)
 
     def correct(self, pod: ObservedPod) -> None:
         """Charge a bound pod that is not charged where and as much as the API server shows.
@@ -481,6 +487,18 @@ class Ledger:
             self._put(_entry(pod, placement, State.BOUND))
 
     # -- under the lock -------------------------------------------------------------------------
+
+    def _have_read(self, entry: Entry, now: float) -> None:
+        """Have the assumed pod read and settled."""
+        self._assumptions[entry.ref.uid] = _Assumption(
+            next(self._tokens),
+            entry.node,
+            now,
+            entry.placement,
+            set(),
+            in_flight=False,
+            suspect=True,
+        )
 
     def _set_spec(self, spec: NodeSpec) -> None:
         if spec.marks_assigned:

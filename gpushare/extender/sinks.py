@@ -83,13 +83,13 @@ class PodSink:
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         """Take over all pods."""
-        del started
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
         listed: dict[str, bool] = {}
         for books in self._library:
             odd: set[str] = set(unread)
             pods = _observed((pod for page in pages for pod in page.items), books, odd)
             books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
+            books.ledger.unbound((uid for uid, on_node in listed.items() if not on_node), started)
             self._keep(odd, listed)
         for uid in self._known.keys() - listed.keys():
             self._tell_gone(uid)

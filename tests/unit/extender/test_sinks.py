@@ -6,14 +6,16 @@ from typing import Any, TypeVar
 
 import pytest
 
-from gpushare.core.model import Allocation, Request, Shares
+from gpushare.core.model import Allocation, PodRef, Request, Shares
+from gpushare.extender.binder import Bind, ReadPod
 from gpushare.extender.books import Books, Library
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
-from gpushare.ledger import Ledger
+from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Codec, Decoded, Event, Pod
+from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library, node_json, pod_json
+from tests.unit.extender.kit import NPU, make_library, node_json, pod_json, read_pod
 
 ASKS = Request(units=4, devices=1, containers=((0, 4),))
 _T = TypeVar("_T")
@@ -127,6 +129,25 @@ def test_a_list_of_pods_is_all_there_is(pods: PodSink, gpus: Ledger) -> None:
     pods.replace([page(PODS, bound("b"))], 0.0)
     assert held(gpus) == {"b": ((0, 4),)}
     assert gpus.counts()["waiting"] == 0
+
+
+def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
+    pods: PodSink, library: Library, gpus: Ledger
+) -> None:
+    """An etcd that was set back knows nothing of the binding; no watch ever says so."""
+    pods.apply(event(PODS, "ADDED", bound()))
+    waits = pod_json("web", 4)
+    pods.replace([page(PODS, waits)], 100.0)
+    assert held(gpus) == {"web": ((0, 4),)}
+    asked = (library.shelves[0], ASKS)
+    bind = Bind(library, PodRef("team", "web", "uid-web"), "n", True, asked, 1)
+    assert isinstance(bind.start(100.0, float("inf")), ReadPod), "nothing is bound as it stands"
+    (overdue,) = gpus.overdue(100.0)
+    seen = observe_pod(read_pod(waits), ALIYUN)
+    gpus.settle("uid-web", overdue.token, seen, 100.0 + HOLD - 1.0)
+    assert held(gpus) == {"web": ((0, 4),)}
+    gpus.settle("uid-web", overdue.token, seen, 100.0 + HOLD)
+    assert held(gpus) == {}
 
 
 def test_a_pod_is_charged_where_it_asks_and_is_plain_elsewhere(
