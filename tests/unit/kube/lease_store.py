@@ -54,8 +54,7 @@ class LeaseStore:
 
     def _keep(self, document: dict[str, Any]) -> bytes:
         self._made += self.document is None
-        document["metadata"]["uid"] = f"lease-{self._made}"
         self._version += 1
-        metadata = {**document["metadata"], "resourceVersion": str(self._version)}
-        self.document = document = {**document, "metadata": metadata}
+        marks = {"uid": f"lease-{self._made}", "resourceVersion": str(self._version)}
+        self.document = document = {**document, "metadata": {**document["metadata"], **marks}}
         return json.dumps(document).encode()
