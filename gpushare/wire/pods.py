@@ -7,6 +7,7 @@ can edit annotations and the pod still holds memory.
 
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from sys import intern
 
@@ -40,7 +41,8 @@ def request_of(pod: Pod, names: Names) -> Request:
     `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
     AnnotationError, or MessageError where the total cannot be split.
     """
-    plain, total, containers, inits = _sums(pod, names)
+    plain = _host_sums(pod)
+    total, containers, inits = _device_sums(pod, names)
     if not total:
         return plain
     devices = _devices(pod, names)
@@ -64,18 +66,22 @@ def request_of(pod: Pod, names: Names) -> Request:
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     """The pod as the API server shows it.
 
-    A pod that has a node holds its memory whatever its annotations say: where only they make no
-    sense, its whole total counts as asked of one device. Raises MessageError or QuantityError where
-    the pod or what it asks for cannot be told.
+    A pod that has a node holds its device memory whatever else it says: where its annotations make
+    no sense, its whole total counts as asked of one device, and CPU and memory that are too large
+    to be counted as 0. Raises MessageError or QuantityError where the pod or its devices cannot be
+    told.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
     try:
         request = request_of(pod, names)
     except WireError:
-        if not node:
+        total, containers, inits = _device_sums(pod, names)
+        if not (node and total):
             raise
-        plain, total, containers, inits = _sums(pod, names)
+        plain = Request()
+        with suppress(QuantityError):
+            plain = _host_sums(pod)
         request = Request(total, 1, plain.cpu, plain.memory, containers, inits=inits)
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
@@ -136,22 +142,27 @@ def may_preempt(pod: Pod) -> bool:
     return pod.spec is None or pod.spec.preemption_policy != "Never"
 
 
-def _sums(pod: Pod, names: Names) -> tuple[Request, int, Shares, tuple[int, ...]]:
-    """(the request without GPU, total GPU units, `containers` and `inits` of the Request)."""
+def _host_sums(pod: Pod) -> Request:
+    """The request without GPU."""
     spec = pod.spec or PodSpec()
-    regular = spec.containers or ()
-    inits = spec.init_containers or ()
-    plain = Request(
+    regular, inits = spec.containers or (), spec.init_containers or ()
+    return Request(
         cpu=_host_sum(spec, regular, inits, "cpu", to_milli),
         memory=_host_sum(spec, regular, inits, "memory", to_bytes),
     )
+
+
+def _device_sums(pod: Pod, names: Names) -> tuple[int, Shares, tuple[int, ...]]:
+    """(total GPU units, `containers` and `inits` of the Request)."""
     total = units_of(pod, names.resource)
     if not total:
-        return plain, 0, (), ()
+        return 0, (), ()
+    spec = pod.spec or PodSpec()
+    regular, inits = spec.containers or (), spec.init_containers or ()
     units = (_gpu_units(container, names.resource) for container in regular)
     containers = tuple((index, asked) for index, asked in enumerate(units) if asked)
     before = (_gpu_units(container, names.resource) for container in inits)
-    return plain, total, containers, tuple(asked for asked in before if asked)
+    return total, containers, tuple(asked for asked in before if asked)
 
 
 def _gpu_units(container: Container, resource: str) -> int:

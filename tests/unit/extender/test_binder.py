@@ -51,7 +51,7 @@ RECREATED = seen(uid="uid-other")
 SENSELESS_HEIR = seen(uid="uid-other", limits={"cpu": "much"})
 ENDED = seen(node="n", phase="Failed")
 MALFORMED = seen(limits={"cpu": "much"})
-MALFORMED_BOUND = seen(node="n", limits={"cpu": "much"})
+MALFORMED_BOUND = read_pod(pod_json("web", "much", node="n"))
 NOBODY = None
 READINGS = {
     "unbound": UNBOUND,

@@ -293,7 +293,8 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
         (HOLD, body(limits={"cpu": "much"}), None),
         (HOLD, body(annotations={ALIYUN.count: "x"}), None),
         (1.0, body(annotations={ALIYUN.count: "x"}, phase="Failed"), None),
-        (HOLD, body(node="n", limits={"cpu": "much"}), "doubt"),
+        (HOLD, json.dumps(pod_json("web", "much", node="n")).encode(), "doubt"),
+        (HOLD, body(node="n", limits={"cpu": "much"}), "landed"),
     ],
 )
 def test_what_is_in_doubt_is_settled_by_a_read_alone(

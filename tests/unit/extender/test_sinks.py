@@ -160,7 +160,7 @@ def test_a_pod_is_charged_where_it_asks_and_is_plain_elsewhere(
 
 ODD_PODS = [
     pytest.param({"metadata": {"uid": "uid-web", "name": "web"}, "spec": 7}, id="no-spec"),
-    pytest.param(bound(limits={"cpu": "much"}), id="odd-cpu"),
+    pytest.param(pod_json("web", "much", node="n"), id="no-number"),
     pytest.param(bound() | {"metadata": {"uid": "uid-web", "name": "web"}}, id="no-namespace"),
     pytest.param(pod_json("web", "-1", node="n"), id="negative"),
 ]
@@ -218,6 +218,13 @@ def test_a_bound_pod_is_charged_whatever_its_annotations_say(
     used = gpus.dump("n")[0].used
     assert used[0] == 4
     assert used[1] == (0 if annotations.get(ALIYUN.idx) == "0" else 4)
+
+
+def test_a_bound_pod_is_charged_though_its_cpu_is_more_than_anybody_counts(
+    pods: PodSink, gpus: Ledger
+) -> None:
+    pods.replace([page(PODS, bound(limits={"cpu": "10P"}))], 0.0)
+    assert held(gpus) == {"web": ((0, 4),)}
 
 
 def test_a_nameless_deletion_frees_nobody(pods: PodSink, gpus: Ledger) -> None:
@@ -326,7 +333,7 @@ def test_to_other_resources_a_pod_is_one_without_devices(
 def test_a_pod_that_cannot_be_read_is_no_new_one_when_it_can(
     watching: PodSink, created: list[tuple[str, Request]]
 ) -> None:
-    watching.replace([page(PODS, bound(limits={"cpu": "much"}))], 0.0)
+    watching.replace([page(PODS, pod_json("web", "much", node="n"))], 0.0)
     watching.apply(event(PODS, "MODIFIED", bound()))
     assert created == []
 

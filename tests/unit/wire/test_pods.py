@@ -203,11 +203,22 @@ def test_a_pod_with_a_node_keeps_its_charge_whatever_users_write(annotations: An
     assert observed.placement == ((1, 8),)
 
 
+@pytest.mark.parametrize("asks", [{"cpu": "10P"}, {"memory": "9Ei"}])
+def test_a_pod_with_a_node_keeps_its_charge_though_nobody_can_count_its_cpu_or_memory(
+    asks: dict[str, Any],
+) -> None:
+    made = pod(container("8", **asks), annotations={ALIYUN.idx: "1"}, nodeName="n")
+    observed = observe_pod(made, ALIYUN)
+    assert observed.request == Request(8, 1, containers=((0, 8),))
+    assert observed.placement == ((1, 8),)
+
+
 def test_a_pod_without_node_that_makes_no_sense_is_an_error() -> None:
     with pytest.raises(MessageError):
         observe_pod(pod(container("7"), annotations={COUNT: "2"}), ALIYUN)
-    with pytest.raises(WireError):
-        observe_pod(pod(container("x"), nodeName="n"), ALIYUN)
+    for odd in (container("x"), container(cpu="10P")):
+        with pytest.raises(WireError):
+            observe_pod(pod(odd, nodeName="n"), ALIYUN)
 
 
 @pytest.mark.parametrize("missing", ["name", "namespace", "uid"])
