@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.tally import Charge
-from gpushare.errors import InsufficientMemory, InvariantError, UnknownNode
-from gpushare.ledger import Ledger
+from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
+from gpushare.ledger import HOLD, Ledger
 from tests.unit.core.clusters import node
 from tests.unit.ledger_script import run
 
@@ -111,6 +111,25 @@ def test_the_token_to_read_a_pod_under_is_a_new_one_with_every_bind(ledger: Ledg
     assert len(set(tokens)) == 4
 
 
+def test_a_pod_that_is_bound_and_asks_for_no_device_is_given_none(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    ledger.pod_changed(_pod("p", Request(cpu=500)))
+    with pytest.raises(PodMismatch, match="asks for no GPU"):
+        ledger.assume(
+            PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0
+        )
+    ledger.pod_gone("p")
+    assert ledger.snapshot().used.tolist() == [[0]]
+
+
+def test_no_read_frees_what_is_still_being_sent(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    ref = PodRef("default", "p", "p")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0)
+    ledger.settle("p", ledger.token("p"), ObservedPod(ref, Request(4, 1)), HOLD)
+    assert ledger.snapshot().used.tolist() == [[4]]
+
+
 @pytest.mark.parametrize(
     ("stamp", "charged"), [("7", [4, 0]), ("8", [4, 0]), ("9", [4, 4]), ("", [4, 4])]
 )
@@ -160,7 +179,20 @@ def test_a_binding_in_doubt_is_not_sent_again_where_its_equal_waits_on_another_d
         assert ledger.resume("p", "gpu-a", 2)
 
 
-@pytest.mark.parametrize("changed", [node("gpu-a"), node("gpu-a", 8), None])
+def test_a_binding_in_doubt_does_not_stand_in_its_own_way() -> None:
+    ledger = Ledger(Pairing.ON)
+    ledger.node_changed(node("gpu-a", 4, 4))
+    request = Request(4, 2, containers=((0, 5), (1, 3)))
+    allocation = Allocation("gpu-a", (0, 1), (4, 4))
+    ledger.assume(PodRef("default", "p", "p"), request, allocation, 0)
+    ledger.doubt("p", 1)
+    assert ledger.resume("p", "gpu-a", 2) == (allocation, 4)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [node("gpu-a"), node("gpu-a", 8), node("gpu-a", 16, closed=Reason.OTHER_UNIT), None],
+)
 def test_a_binding_in_doubt_is_not_sent_again_where_its_device_cannot_be_used_any_more(
     ledger: Ledger, changed: NodeSpec | None
 ) -> None:
@@ -203,8 +235,26 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     bound = replace(_pod("p", Request(4, 1), place="gpu-b"), placement=None, stamp="other")
     ledger.settle("p", ledger.token("p"), replace(bound, placement=((1, 4),)), 4)
     assert ledger.snapshot().used.tolist() == [[0, 0], [0, 4]]
+    assert ledger.counts()["bound_by_another"] == 1
     ledger.pod_changed(bound)
     assert ledger.snapshot().used.tolist() == [[0, 0], [4, 4]]
+
+
+def test_a_pod_without_gpu_waits_no_more_once_it_is_bound_whatever_is_repeated(
+    ledger: Ledger,
+) -> None:
+    waits = _pod("p", Request(cpu=500), place="")
+    for pod, waiting in ((waits, 1), (_pod("p", Request(cpu=500)), 0), (waits, 0)):
+        ledger.pod_changed(pod)
+        assert ledger.counts()["waiting"] == waiting
+
+
+def test_one_mark_tells_at_once_that_a_plugin_marks(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ledger.pod_changed(_pod("p", Request(4, 1)))
+    assert not ledger.snapshot().pinned
+    ledger.pod_changed(replace(_pod("p", Request(4, 1)), assigned=True))
+    assert dict(ledger.snapshot().pinned) == {0: ((frozenset([4]), (0,)),)}
 
 
 @pytest.mark.parametrize("ledger", [Pairing.ON], indirect=True)

@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
 from gpushare.core.tally import Charge, Tally
-from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
+from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.audit import Finding, narrowed
 from gpushare.extender.auditor import Auditor
 from gpushare.extender.notices import Notices
@@ -140,13 +140,15 @@ def sums(ledger: Ledger) -> Tally:
     return ledger._tally  # noqa: SLF001 -- what a mistake of ours would make wrong
 
 
-def charge_wrongly(ledger: Ledger, name: str, units: int, node: str = NODE) -> None:
+def charge_wrongly(
+    ledger: Ledger, name: str, units: int, node: str = NODE, asked: int | None = None
+) -> None:
     """Replace the charge of a pod, as a mistake of ours would."""
     ref = PodRef("team", name, f"uid-{name}")
     placement = ((0, units),) if node == NODE else None
     ledger._take(ref.uid)  # noqa: SLF001 -- as above
     ledger._put(  # noqa: SLF001 -- as above
-        Entry(ref, Request(units, 1), node, placement, State.BOUND)
+        Entry(ref, Request(asked or units, 1), node, placement, State.BOUND)
     )
 
 
@@ -196,6 +198,17 @@ def test_a_device_whose_capacity_was_raised_in_the_sums_is_lowered(office: Offic
     assert office.found == ["sums that are not those of the entries"]
 
 
+def test_sums_are_healed_without_opening_what_an_operator_has_closed(office: Office) -> None:
+    office.ledger.set_unhealthy(NODE, frozenset({0}))
+    sums(office.ledger).add(Charge(NODE, Request(3, 1), ((1, -3),)))
+    office.audit()
+    assert office.told == [("sums that are not those of the entries", True)]
+    with pytest.raises(InsufficientMemory):
+        office.ledger.assume(
+            PodRef("team", "late", "uid-late"), Request(1, 1), Allocation(NODE, (0,), (1,)), 0.0
+        )
+
+
 def test_a_node_that_is_in_the_sums_alone_is_taken_out(office: Office) -> None:
     sums(office.ledger).set_node(make_node("ghost", 16), ())
     office.audit()
@@ -218,9 +231,12 @@ def test_a_bound_pod_that_is_not_charged_gets_charged(office: Office) -> None:
     assert "not charged" in note
 
 
-def test_a_pod_charged_less_than_it_asks_is_charged_to_every_device(office: Office) -> None:
+@pytest.mark.parametrize("asked", [1, 4])
+def test_a_pod_charged_less_than_it_asks_is_charged_to_every_device(
+    office: Office, asked: int
+) -> None:
     right = office.free()
-    charge_wrongly(office.ledger, "p0", 1)
+    charge_wrongly(office.ledger, "p0", 1, asked=asked)
     office.audit(2)
     assert office.told == [("charged elsewhere, or less than it asks", True)]
     assert office.free() == [right[0], right[1] - 4]
@@ -234,6 +250,18 @@ def test_a_pod_charged_on_another_node_is_charged_where_it_is(office: Office) ->
     office.audit(2)
     assert office.told == [("charged elsewhere, or less than it asks", True)]
     assert office.free() == right
+
+
+def test_a_bind_in_doubt_whose_pod_is_elsewhere_is_in_doubt_no_more(office: Office) -> None:
+    right, ref = office.free(), PodRef("team", "late", "uid-late")
+    office.ledger.assume(ref, Request(4, 1), Allocation(NODE, (1,), (4,)), 0.0)
+    office.ledger.doubt(ref.uid, 1.0)
+    office.bind("late", 4, 0, "cpu")
+    office.audit(2)
+    assert office.told == [("charged elsewhere, or less than it asks", True)]
+    assert office.free() == right
+    assert not office.ledger.overdue(2.0)
+    office.ledger.check()
 
 
 def test_a_charge_that_the_watch_puts_right_meanwhile_keeps_its_device(

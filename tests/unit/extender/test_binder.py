@@ -227,12 +227,13 @@ def test_no_refusal_of_a_second_binding_says_anything_of_the_first(
     assert desk.overdue() or not standing.startswith("doubt")
 
 
-def test_the_second_binding_carries_the_devices_of_the_first(desk: Desk) -> None:
+@pytest.mark.parametrize("remembered", [True, False])
+def test_the_second_binding_carries_the_devices_of_the_first(desk: Desk, remembered: bool) -> None:
     desk.in_doubt()
     # Another device would be tighter now, and the pod may be bound to the first all the same.
     filler = PodRef("team", "filler", "uid-filler")
     desk.ledger.assume(filler, replace(ASKS, units=3), Allocation("n", (1,), (3,)), desk.now)
-    bind = desk.bind(stamp=9)
+    bind = desk.bind(stamp=9) if remembered else desk.bind(known=False, asked=None, stamp=9)
     step = desk.reply(bind, desk.start(bind), UNBOUND)
     assert step == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "9"})
 
@@ -304,6 +305,12 @@ def test_a_doubt_that_has_lasted_longer_than_any_late_write_is_settled_by_the_re
     desk.in_doubt().now += HOLD + 1
     assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
     assert desk.standing() == "free"
+
+
+def test_what_counts_is_when_a_read_was_sent_and_not_when_it_was_answered(desk: Desk) -> None:
+    desk.in_doubt().now += HOLD - 1.6  # the Binding was sent a second before
+    assert desk.run(desk.bind(), [UNBOUND, FORBIDDEN]).reason == "refused"
+    assert desk.standing() == "doubt n:0"
 
 
 def test_a_refusal_that_could_not_be_understood_needs_no_waiting(desk: Desk) -> None:
