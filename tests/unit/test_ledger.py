@@ -262,6 +262,7 @@ def test_filter_sees_what_waits_for_the_device_plugin(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
     ledger.pod_changed(_pod("p", Request(4, 1, containers=((0, 4),)), device=1))
     ledger.pod_changed(_pod("elsewhere", Request(4, 1), place="gpu-z"))
+    ledger.pod_changed(replace(_pod("unplaced", Request(4, 1)), placement=None))
     assert dict(ledger.snapshot().pinned) == {0: ((frozenset([4]), (1,)),)}
     ledger.pod_gone("p")
     assert not ledger.snapshot().pinned

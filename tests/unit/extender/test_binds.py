@@ -311,6 +311,23 @@ def test_what_is_in_doubt_is_settled_by_a_read_alone(
     assert not (entry and entry.landed and entry.in_doubt)
 
 
+@pytest.mark.parametrize("asked_again", [True, False])
+def test_a_read_counts_from_when_it_was_sent(
+    api: ScriptedApi, binder: Binder, library: Library, asked_again: bool
+) -> None:
+    doubtful(api, binder, library)
+    api.now += HOLD - 1
+    api.takes = lambda timeout: timeout
+    api.answers = [UNBOUND, ApiError("forbidden", 403)]
+    if asked_again:
+        assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
+    else:
+        assert binder.settle_overdue() == 1
+    entry = ledger(library).standing(REF.uid)
+    assert entry is not None
+    assert entry.in_doubt
+
+
 def test_what_no_watch_has_shown_for_a_while_is_read_too(
     api: ScriptedApi, binder: Binder, library: Library
 ) -> None:
