@@ -1,11 +1,14 @@
 """A view of the books: what it derives, and that nobody can change it."""
 
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from gpushare.core.model import Reason, Request
+from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Charge
 from tests.unit.core.clusters import Cluster, node
 
@@ -37,8 +40,7 @@ def test_changed_since_names_the_rows_that_changed_after() -> None:
 
 def test_no_array_of_a_view_can_be_written() -> None:
     view = CLUSTER.snapshot()
-    arrays = {field.name: getattr(view, field.name) for field in fields(view)}
-    arrays = {name: array for name, array in arrays.items() if isinstance(array, np.ndarray)}
+    arrays = _arrays(view)
     assert len(arrays) == 14
     for array in (*arrays.values(), view.open, view.free):
         with pytest.raises(ValueError, match="read-only"):
@@ -48,9 +50,16 @@ def test_no_array_of_a_view_can_be_written() -> None:
 def test_a_view_does_not_follow_the_books() -> None:
     tally = CLUSTER.tally()
     view = tally.snapshot({})
-    held = view.used.copy()
-    tally.add(Charge("a", Request(1, 1), ((0, 1),)))
+    arrays = _arrays(view)
+    held = {name: array.copy() for name, array in arrays.items()}
+    tally.add(Charge("a", Request(1, 1, cpu=1), ((0, 1),)))
+    tally.set_node(node("a", 1, 2, 3, unhealthy=[0], closed=Reason.UNEVEN, cpu=1, memory=1), ())
     tally.remove_node("shut")
     tally.set_node(node("new", 1, 1, 1, 1), ())
-    assert np.array_equal(view.used, held)
+    assert all(np.array_equal(array, held[name]) for name, array in arrays.items())
     assert view.row == {"a": 0, "shut": 1, "over": 2}
+
+
+def _arrays(view: Snapshot) -> dict[str, npt.NDArray[Any]]:
+    parts = {field.name: getattr(view, field.name) for field in fields(view)}
+    return {name: part for name, part in parts.items() if isinstance(part, np.ndarray)}
