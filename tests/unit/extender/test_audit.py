@@ -5,11 +5,12 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
+from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Reason, Request, State
 from gpushare.core.tally import Charge, Tally
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.audit import Finding, narrowed
@@ -77,7 +78,7 @@ class Office:
         self.library = make_library()
         self.ledger: Ledger = self.library.shelves[0].ledger
         self.api, self.heard, self.told = Lists(), Heard(), list[tuple[str, bool]]()
-        self.shown, self.why_not = "10", ""
+        self.shown, self.why_not, self.behind = "10", "", ""
         self.catch_up: Callable[[], object] = int
         """What the watches do in the moment in which they are asked how far they are."""
         notices = Notices(self.heard, self.library, "GiB")
@@ -108,9 +109,8 @@ class Office:
         self.api.pods[name] = pod_json(name, units, node=node, annotations=marks)
 
     def _show(self, name: str) -> str:
-        del name
         self.catch_up()
-        return self.shown
+        return "0" if name == self.behind else self.shown
 
     def watch(self) -> None:
         """Have the books show what is there."""
@@ -305,6 +305,21 @@ def test_a_node_that_has_less_than_the_books_say_is_narrowed(office: Office) -> 
     assert office.free() == [12 - 12, 12 - 8]
 
 
+SICK = json.dumps({"v": 1, "unit": "GiB", "devices": [{"mem": 16, "healthy": False}] * 2})
+
+
+@pytest.mark.parametrize(
+    "listed", [node_json(NODE, 33, 2), node_json(NODE, 32, 2, **{ALIYUN.inventory: SICK})]
+)
+def test_a_node_that_is_closed_is_closed_in_the_books(
+    office: Office, listed: dict[str, Any]
+) -> None:
+    office.api.nodes[NODE] = listed
+    office.audit(2)
+    assert office.told == [("other devices than the node has", True)]
+    assert office.free() == [0, 0]
+
+
 def test_a_node_that_has_more_than_the_books_say_is_told_and_stays(office: Office) -> None:
     less = office.free()
     office.api.nodes[NODE] = node_json(NODE, 64, 2)
@@ -424,6 +439,45 @@ def test_pods_that_make_no_sense_or_ask_for_nothing_are_left_alone(office: Offic
     office.api.pods["plain"] = pod_json("plain", node=NODE)
     office.audit(3)
     assert office.told == []
+
+
+@pytest.mark.parametrize("behind", ["nodes", "pods"])
+def test_each_collection_is_judged_by_its_own_watch(office: Office, behind: str) -> None:
+    office.behind = behind
+    office.ledger.pod_gone("uid-p0")
+    office.api.nodes[NODE] = node_json(NODE, 24, 2)
+    office.audit(3)
+    assert office.found == [
+        "not charged" if behind == "nodes" else "other devices than the node has"
+    ]
+
+
+def test_a_node_that_cannot_be_read_is_left_alone(office: Office) -> None:
+    office.api.nodes[NODE]["status"]["capacity"] = 7
+    office.audit(3)
+    assert office.told == []
+
+
+@pytest.mark.parametrize("change", [{"uid": "another"}, {"phase": "Failed"}])
+def test_one_that_has_ended_or_is_another_holds_nothing(
+    office: Office, monkeypatch: pytest.MonkeyPatch, change: dict[str, str]
+) -> None:
+    right, request = office.free(), office.api.request
+    office.ledger.pod_gone("uid-p0")
+    office.audit()
+    reads: list[str] = []
+
+    def changing(method: str, path: str, **more: Any) -> bytes:
+        if path.endswith("/p0"):
+            reads.append(path)
+        if len(reads) == 2:
+            office.api.pods["p0"] = pod_json("p0", 4, node=NODE, **change)  # type: ignore[arg-type]
+        return request(method, path, **more)
+
+    monkeypatch.setattr(office.api, "request", changing)
+    office.audit()
+    assert len(reads) == 2
+    assert office.free()[0] == right[0] + 4
 
 
 @pytest.mark.parametrize("looks", [0, 1])
@@ -587,3 +641,5 @@ def test_narrowed_lets_nothing_become_free() -> None:
     assert narrowed(known, seen).capacity == (8, 8, 0)
     assert narrowed(known, seen).healthy == (False, True, False)
     assert narrowed(seen, known) == narrowed(known, seen)
+    shut = replace(seen, closed=Reason.UNEVEN)
+    assert narrowed(shut, known).closed == narrowed(known, shut).closed == Reason.UNEVEN

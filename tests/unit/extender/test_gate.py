@@ -162,6 +162,7 @@ def test_what_gets_no_answer_is_waited_for_as_long_as_it_takes(status: int) -> N
 
 def test_what_was_refused_before_the_rest_was_listed_is_asked_for_once_more() -> None:
     world = World()
+    assert world.gate.not_ready() == "nodes are not listed yet"
     for name in NAMES:  # as by an API server that has not read its roles yet
         world.fail(name, 403)
     world.list("nodes", "pods")
@@ -212,6 +213,23 @@ def test_a_new_leader_waits_for_a_list_begun_after_its_fence() -> None:
     world.list("pods")
     assert world.gate.not_ready() == ""
     assert world.gate.leads_until() == world.elector.leads_until(world.now) > world.now
+
+
+def test_a_term_that_begins_while_a_bind_asks_counts_with_its_own_fence() -> None:
+    world = World(leads=True)
+    world.list(*NAMES)
+    world.now += 1.0
+    looks: list[float] = []
+
+    def clock() -> float:
+        looks.append(world.now)
+        if len(looks) == 2:
+            win(world.elector, world.now)
+        return world.now
+
+    world.gate._clock = clock  # noqa: SLF001 -- the moment is between two looks at the clock
+    assert world.gate.leads_until() <= world.now
+    assert world.elector.leads_until(world.now) > world.now
 
 
 def test_a_term_that_ends_makes_it_not_ready_again() -> None:

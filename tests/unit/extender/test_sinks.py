@@ -412,7 +412,9 @@ def test_a_list_without_its_config_map_opens_the_devices_again(
     assert closed(gpus) == []
 
 
-def test_other_config_maps_say_nothing(unhealthy: UnhealthySink, gpus: Ledger) -> None:
+@pytest.mark.parametrize("name", ["gpu-n", "n"])
+def test_other_config_maps_say_nothing(unhealthy: UnhealthySink, gpus: Ledger, name: str) -> None:
+    unhealthy.apply(event(CONFIG_MAPS, "ADDED", config_map("unhealthy-gpu-n", "1")))
     for kind in ("ADDED", "DELETED"):
-        unhealthy.apply(event(CONFIG_MAPS, kind, config_map("gpu-n", "0")))
-    assert closed(gpus) == []
+        unhealthy.apply(event(CONFIG_MAPS, kind, config_map(name, "0")))
+        assert closed(gpus) == [1]
