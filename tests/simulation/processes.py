@@ -72,12 +72,19 @@ def meddle(world: World, chance: Chance) -> str:
     if how == "off":
         return ""
     name = LEASE_NAMES[how]
-    what = chance.pick(("deleted", "annotated", "shortened"))
+    # What a kube-scheduler does whose name was taken out is not known here.
+    ours = ("emptied", "handed") if how == "lease" else ()
+    what = chance.pick(("deleted", "annotated", "shortened", *ours))
+    heir = chance.pick(world.replicas).identity
 
     def change(held: Json) -> Json:
+        spec = held["spec"]
         if what == "annotated":
             return with_metadata(held, annotations={"at": str(world.tasks.now)})
-        return {**held, "spec": {**held["spec"], "leaseDurationSeconds": 1}}
+        if what == "shortened" or spec["leaseDurationSeconds"] == 1:
+            # Without a holder, too, it would be one that was given away.
+            return {**held, "spec": {**spec, "leaseDurationSeconds": 1}}
+        return {**held, "spec": {**spec, "holderIdentity": "" if what == "emptied" else heir}}
 
     registry = world.server.registry
     try:

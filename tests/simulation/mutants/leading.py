@@ -6,7 +6,7 @@ from typing import Any
 from gpushare.extender.gate import Gate
 from gpushare.kube.election import Elector
 from gpushare.kube.follow import FollowScheduler
-from gpushare.kube.lease import Term
+from gpushare.kube.lease import Lease, Term
 from tests.simulation.mutants.museum import mutant
 
 
@@ -99,3 +99,20 @@ def takes_a_lease_early(original: Any) -> Any:
         return original(self, now, wall, jitter)
 
     return attempt
+
+
+@mutant("D7", "a Lease in its name is its own, whoever wrote that", Elector, "_ours")
+def owns_by_name(original: Any) -> Any:
+    del original
+
+    def ours(self: Any, lease: Any) -> bool:
+        claimed = self._fence > -math.inf
+        return bool(claimed and lease.holder == self.identity)
+
+    return ours
+
+
+@mutant("D7", "a Lease without a holder is taken for given away", Lease, "given_away")
+def takes_what_nobody_gave(original: Any) -> Any:
+    del original
+    return property(lambda self: not self.holder)
