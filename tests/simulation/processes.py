@@ -81,10 +81,12 @@ def meddle(world: World, chance: Chance) -> str:
         spec = held["spec"]
         if what == "annotated":
             return with_metadata(held, annotations={"at": str(world.tasks.now)})
-        if what == "shortened" or spec["leaseDurationSeconds"] == 1:
-            # Without a holder, too, it would be one that was given away.
-            return {**held, "spec": {**spec, "leaseDurationSeconds": 1}}
-        return {**held, "spec": {**spec, "holderIdentity": "" if what == "emptied" else heir}}
+        brief = {**spec, "leaseDurationSeconds": 1}
+        named = {**spec, "holderIdentity": heir if what == "handed" else ""}
+        new = brief if what == "shortened" else named
+        # One second and no holder is what is written by who gives it away.
+        given = not new["holderIdentity"] and new["leaseDurationSeconds"] == 1
+        return held if given else {**held, "spec": new}
 
     registry = world.server.registry
     try:
