@@ -4,6 +4,7 @@ kube-scheduler drops the body of every answer that is not 200, so filter and bin
 what was wrong in `Error`; prioritize and inspect have no such field and use 4xx and 503.
 """
 
+import logging
 from dataclasses import dataclass
 
 from flask import Flask, Response, current_app, json, request
@@ -11,11 +12,16 @@ from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
+from gpushare.extender.logs import Line
 from gpushare.extender.openapi import openapi_document
 from gpushare.extender.service import Service
 from gpushare.wire.extender import encode_bind, encode_filter
 
+log = logging.getLogger("gpushare.serve")
+
 _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
+_MOST_TOLD = 64
+"""Certificates refused of which the log tells."""
 _TOO_LARGE = "body: larger than --body-limit"
 _STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
 
@@ -48,9 +54,20 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: frozen
     }
     views = _Views(service, openapi_document(paths))
 
+    told: set[str] = set()
+
     @app.before_request
     def refuse_strangers() -> Response | None:
-        return None if _may_call(callers) else _failure("this certificate may not call", 403)
+        if not callers or (names := _names_of_caller()) & callers:
+            return None
+        refused = ", ".join(sorted(names)) or "nobody"
+        if refused not in told and len(told) < _MOST_TOLD:
+            # Once: kube-scheduler drops the answer's text, and calls for each pod.
+            told.add(refused)
+            log.warning(
+                Line("caller refused", certificate=refused, wanted=", ".join(sorted(callers)))
+            )
+        return _failure(f"a certificate of {refused} may not call (--tls-client-names)", 403)
 
     for operation, path in paths.items():
         rule, method = path.replace("{", "<").replace("}", ">"), _METHODS.get(operation, "GET")
@@ -98,18 +115,16 @@ class _Views:
         return _json(self._document)
 
 
-def _may_call(callers: frozenset[str]) -> bool:
-    """Whether the peer's certificate has one of the names.
+def _names_of_caller() -> set[str]:
+    """The names that the peer's certificate has.
 
     Where one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
     """
-    if not callers:
-        return True
     certificate = request.environ["gunicorn.socket"].getpeercert() or {}
     names = {value for _, value in certificate.get("subjectAltName", ())}
     for part in certificate.get("subject", ()):
         names.update(value for key, value in part if key == "commonName")
-    return bool(names & callers)
+    return names
 
 
 def _refuse(error: GpuShareError) -> Response:
