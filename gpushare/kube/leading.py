@@ -83,6 +83,7 @@ class Leading:
         self._ended = False
         self._halted = False
         self._stopping = False
+        self._said = False
         self._due = NEVER
         self._name = f"lease {name}"
         self._thread: threading.Thread | None = None
@@ -154,14 +155,15 @@ class Leading:
                 self._call(action)
 
     def _call(self, action: Read | Create | Update) -> None:
-        led = self.leads_until(self._clock()) > self._clock()
         try:
             self._ask(action)
         except (ApiError, WireError) as error:
             log.warning("lease call failed lease=%s error=%s", self._path, error)
             self._machine.on_error(error, self._clock())
         leads = self.leads_until(self._clock()) > self._clock()
-        if leads != led:
+        # Compared with what was said, as it may begin and end between two calls, by the clock.
+        if leads != self._said:
+            self._said = leads
             log.info("leadership changed lease=%s leading=%s", self._path, leads)
 
     def _ask(self, action: Read | Create | Update) -> None:

@@ -98,6 +98,20 @@ def test_the_lease_is_won_renewed_and_given_away(leading: Leading, lease: LeaseS
     assert lease.paths == {("GET", f"{PATH}/gpushare"), ("PUT", f"{PATH}/gpushare")}
 
 
+def test_the_log_tells_when_it_leads_and_when_no_more(
+    leading: Leading, lease: LeaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another's term has to be waited out first, so that no call makes it lead: the clock does."""
+    caplog.set_level("INFO")
+    lease.store.write("other_1", leaseDurationSeconds=1)
+    leading.start()
+    soon(lambda: leads(leading))
+    soon(lambda: "leading=True" in caplog.text)
+    lease.mood = "cut"
+    soon(lambda: "leading=False" in caplog.text)
+    assert caplog.text.count("leading=") == 2
+
+
 def test_a_lease_that_does_not_exist_is_made(leading: Leading, lease: LeaseServer) -> None:
     lease.store.document = None
     leading.start()
