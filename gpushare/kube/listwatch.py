@@ -139,11 +139,11 @@ class Timing:
     # How long a page may fail, each time anew, until its list is begun again.
     page_patience: float = 60.0
     connect_timeout: float = 10.0
-    watch_shortest: float = 240.0
-    watch_longest: float = 300.0
-    # A quiet watch has a bookmark about once a minute; a connection that died without a word ends
-    # here, soon enough for a list before the books are taken for old.
-    watch_silence: float = 100.0
+    # Soon enough for a list before the books are taken for old, where nothing was said meanwhile.
+    watch_shortest: float = 90.0
+    watch_longest: float = 110.0
+    # Beyond the server's own end of the watch; a connection that died without a word ends here.
+    watch_grace: float = 15.0
     # A watch that ends when its last word is as old as this is followed by a list.
     quiet: float = 30.0
     pause: float = 0.1
@@ -349,7 +349,7 @@ class ListWatch(Generic[PageT, EventT]):
         )
         self.watching = True
         self._watch_started = now
-        return Watch(self.path, query, timing.connect_timeout, timing.watch_silence)
+        return Watch(self.path, query, timing.connect_timeout, seconds + timing.watch_grace)
 
     def _complete(self) -> Replace[PageT]:
         whole = Replace(self._pages, self._list_started)
