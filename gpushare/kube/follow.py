@@ -116,19 +116,16 @@ class FollowScheduler:
             last is not None
             and last.holder != ""
             and self._looked_at >= self._changed_at + last.duration
-            and lease.uid == last.uid
-            and lease.transitions == last.transitions + 1
+            and lease.hands_since(last) == 1
         )
 
     def _continues(self, lease: Lease) -> bool:
         """Return whether only our host led since it was last seen to."""
         last = self._ours_last
-        if last is None or lease.uid != last.uid:
+        if last is None:
             return False
-        if lease.holder == last.holder:
-            return lease.transitions == last.transitions
-        # Our scheduler restarted: one transition, so nobody else's in between.
-        return lease.transitions == last.transitions + 1
+        # Where our scheduler restarted it is one change, so nobody else's in between.
+        return lease.hands_since(last) == (0 if lease.holder == last.holder else 1)
 
     def _held_for(self, lease: Lease) -> float:
         """Return for how long our scheduler holds it, by the clock of this host, which is the clock

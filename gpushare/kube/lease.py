@@ -46,7 +46,7 @@ class Lease:
     document it came from, whose other fields a PUT must give back.
 
     `renewed` and `acquired` are the document's texts, compared but, for leading, never computed
-    with. `transitions` counts within one object, told by its `uid`: made anew it begins at 0.
+    with.
     """
 
     holder: str
@@ -61,6 +61,12 @@ class Lease:
     def same_term(self, other: "Lease") -> bool:
         """Return whether nobody renewed, took, released or edited the Lease between the two."""
         return replace(self, document=b"") == replace(other, document=b"")
+
+    def hands_since(self, other: "Lease") -> float:
+        """Return how often it changed hands since the other was read; infinity where it was made
+        anew meanwhile: then its transitions count from 0 again.
+        """
+        return self.transitions - other.transitions if self.uid == other.uid else math.inf
 
     @property
     def given_away(self) -> bool:

@@ -13,6 +13,7 @@ from tests.unit.kube.lease_store import LeaseStore
 BUDGET = 4.0
 WALL = 1_700_000_000.0
 OURS = "here_8d7f5ee8-0c2c-4b21-9c0b-2a3f4d5e6f70"
+AGAIN = "here_22222222-0c2c-4b21-9c0b-2a3f4d5e6f70"
 OTHERS = "there_11111111-0c2c-4b21-9c0b-2a3f4d5e6f70"
 
 
@@ -218,13 +219,12 @@ def test_a_term_that_seemed_to_run_out_while_nobody_looked_is_not_believed(
 
 def test_a_restart_of_our_scheduler_needs_no_fence(cluster: Cluster) -> None:
     leading(cluster)
-    again = "here_22222222-0c2c-4b21-9c0b-2a3f4d5e6f70"
     cluster.renew("")
     cluster.now += 1.0
     cluster.look()
     assert not cluster.leads
-    cluster.renew(again)
-    cluster.wait(2, renewing=again)
+    cluster.renew(AGAIN)
+    cluster.wait(2, renewing=AGAIN)
     assert cluster.leads
 
 
@@ -232,23 +232,21 @@ def test_another_host_between_two_of_our_schedulers_is_noticed_though_never_seen
     cluster: Cluster,
 ) -> None:
     leading(cluster)
-    again = "here_22222222-0c2c-4b21-9c0b-2a3f4d5e6f70"
     cluster.renew(OTHERS)
-    cluster.renew(again)
-    cluster.wait(5, renewing=again)
+    cluster.renew(AGAIN)
+    cluster.wait(5, renewing=AGAIN)
     assert not cluster.leads
 
 
 def test_a_lease_made_anew_while_nobody_looked_brings_the_fence_back(cluster: Cluster) -> None:
     """Its transitions count from 0 again, so they say nothing of those before."""
     leading(cluster)
-    again = "here_22222222-0c2c-4b21-9c0b-2a3f4d5e6f70"
     cluster.store.document = None
     cluster.renew(OTHERS)
-    cluster.renew(again)
-    cluster.wait(18, renewing=again)
+    cluster.renew(AGAIN)
+    cluster.wait(18, renewing=AGAIN)
     assert not cluster.leads
-    cluster.wait(3, renewing=again)
+    cluster.wait(3, renewing=AGAIN)
     assert cluster.leads
 
 
