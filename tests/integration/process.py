@@ -7,6 +7,7 @@ import contextlib
 import http.client
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -76,6 +77,12 @@ class Extender(Verbs):
 
     def ready(self) -> bool:
         return self.probe("/readyz").status == 200
+
+    def figure(self, name: str) -> float:
+        """A figure of its metrics that has no labels; -1 where there is none of that name."""
+        text = self.probe("/metrics").body.decode()
+        found = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
+        return float(found.group(1)) if found else -1.0
 
     def wait_ready(self) -> None:
         poll(self._comes_up, lambda: f"the extender is not ready:\n{self.log}", _START_TIMEOUT)

@@ -16,7 +16,6 @@ from gpushare.localcluster.client import ApiClient
 from tests.integration.certificates import call, make_pki, shown
 from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
-from tests.integration.test_learning import figure
 from tests.integration.verbs import bind_args, filter_args, never_over, poll
 from tests.unit.kube.test_client_tls import make_certificate
 
@@ -260,7 +259,7 @@ def test_version_probes_and_metrics_are_answered(world: World) -> None:
     assert float(values[f"gpushare_device_memory_allocated_bytes{{{of_device}}}"]) == 4 * 2**30
     assert float(values['gpushare_requests_total{outcome="bound",verb="bind"}']) >= 1
     assert float(values["gpushare_ready"]) == 1
-    poll(lambda: figure(world.extender, "bound_unassigned_seconds") > 0, "nobody has served it")
+    poll(lambda: world.extender.figure("bound_unassigned_seconds") > 0, "nobody has served it")
     assert world.extender.probe("/nosuch").status == 404
 
 

@@ -1,21 +1,11 @@
 """A running extender learns what pods come, while it answers."""
 
-import re
-
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
-from tests.integration.process import Extender
 from tests.integration.verbs import poll
 
 LONG = 120.0
 """Seconds; the process that makes policies yields to everybody else on a busy machine."""
-
-
-def figure(extender: Extender, name: str) -> float:
-    """A figure of the process's metrics."""
-    text = extender.probe("/metrics").body.decode()
-    found = re.search(rf"^gpushare_{name} (\S+)$", text, re.MULTILINE)
-    return float(found.group(1)) if found else -1.0
 
 
 def test_policies_are_made_anew_from_the_pods_created(
@@ -26,9 +16,7 @@ def test_policies_are_made_anew_from_the_pods_created(
     extender = start_extender()
     extender.wait_ready()
     assert extender.bind(running, node) == ""
-    poll(
-        lambda: figure(extender, "refits_total") == 1, "policies are made for a trace's pods", LONG
-    )
+    poll(lambda: extender.figure("refits_total") == 1, "policies are made for a trace's pods", LONG)
     pods = [cluster.pod(*([4] if index % 3 else [])) for index in range(60)]
     for pod in pods[:10]:
         cluster.annotate_pod(pod, {"changed": "often"})
@@ -37,11 +25,11 @@ def test_policies_are_made_anew_from_the_pods_created(
     def made() -> bool:
         assert extender.fit(asked, [node]) == [node]
         assert extender.prioritize(asked, [node]) == {node: 10}
-        return figure(extender, "refits_total") == 2
+        return extender.figure("refits_total") == 2
 
     poll(made, "policies are made anew for the pods that came", LONG)
-    assert figure(extender, "learned_pods_total") == 62
-    assert figure(extender, "refit_failures_total") == 0
+    assert extender.figure("learned_pods_total") == 62
+    assert extender.figure("refit_failures_total") == 0
     assert extender.fit(asked, [node]) == [node]
     assert extender.bind(asked, node) == ""
     extender.agrees(cluster)
@@ -56,9 +44,9 @@ def test_after_a_restart_pods_that_run_are_no_new_ones(
     for _ in range(3):
         assert first.bind(cluster.pod(4), node) == ""
     waiting = cluster.pod(9)
-    poll(lambda: figure(first, "learned_pods_total") == 4, "the first has learned all")
+    poll(lambda: first.figure("learned_pods_total") == 4, "the first has learned all")
     first.kill()
     second = start_extender()
     second.wait_ready()
     assert second.fit(waiting, [node]) == [node]
-    assert figure(second, "learned_pods_total") == 1
+    assert second.figure("learned_pods_total") == 1

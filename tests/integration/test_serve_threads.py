@@ -8,7 +8,6 @@ import pytest
 from tests.integration.cluster import Cluster, inventory
 from tests.integration.hasty import STUCK
 from tests.integration.process import Extender
-from tests.integration.test_learning import figure
 from tests.integration.verbs import poll
 
 Start = Callable[..., Extender]
@@ -34,8 +33,8 @@ def hasty(tmp_path: Path, cluster: Cluster) -> Iterator[Start]:
 
 def audits_twice(extender: Extender) -> None:
     """Wait until it has begun and ended an audit, whatever it was doing."""
-    done = figure(extender, "audits_total")
-    poll(lambda: figure(extender, "audits_total") >= done + 2, "it audits over and over")
+    done = extender.figure("audits_total")
+    poll(lambda: extender.figure("audits_total") >= done + 2, "it audits over and over")
 
 
 def test_audits_are_made_in_the_unit_of_the_settings(hasty: Start, cluster: Cluster) -> None:
@@ -46,7 +45,7 @@ def test_audits_are_made_in_the_unit_of_the_settings(hasty: Start, cluster: Clus
     for turn in range(3):  # a difference counts once the watch has come past the first list
         cluster.annotate_node(node, "turn", str(turn))
         audits_twice(extender)
-    assert figure(extender, "audit_findings_total") == 0
+    assert extender.figure("audit_findings_total") == 0
     assert extender.used(node) == [10, 0]
 
 
