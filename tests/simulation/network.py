@@ -350,7 +350,9 @@ class SimApi:
 
 @dataclass(eq=False, repr=False)
 class Stream(AbstractContextManager["Stream"]):
-    """The client's end of a watch. blind: nothing more comes, though nobody says so."""
+    """The client's end of a watch. blind: nothing more comes, though nobody says so. closed: its
+    reader takes no line any more.
+    """
 
     network: Network
     client: Client
@@ -359,7 +361,7 @@ class Stream(AbstractContextManager["Stream"]):
     silence: float
     blind: bool = False
     task: Task | None = None
-    _closed: bool = False
+    closed: bool = False
 
     def __enter__(self) -> "Stream":
         """Begin to read."""
@@ -374,11 +376,11 @@ class Stream(AbstractContextManager["Stream"]):
     def __iter__(self) -> Iterator[bytes]:
         """The lines as they are shown; see gpushare.kube.api.Lines."""
         tasks = self.network.tasks
-        while not self._closed:
+        while not self.closed:
             self.task = tasks.current()
             ends = self.feed.ends if not self.blind else float("inf")
             line = tasks.wait(min(ends, tasks.now + self.silence))
-            if self._closed or (isinstance(line, TimedOut) and tasks.now >= ends):
+            if self.closed or (isinstance(line, TimedOut) and tasks.now >= ends):
                 return
             if isinstance(line, TimedOut):
                 raise ApiUnavailable("nothing came any more", 0)
@@ -389,7 +391,7 @@ class Stream(AbstractContextManager["Stream"]):
 
     def close(self) -> None:
         """End it; whoever reads notices with the next look at the clock."""
-        self._closed = True
+        self.closed = True
         if self.task is not None:
             self.task.until = self.network.tasks.now
 

@@ -194,7 +194,7 @@ class World:
 
     def show(self, stream: Stream, line: Line | ApiUnavailable) -> None:
         """A line reaches the process, or the cut."""
-        if isinstance(line, Line) and isinstance(stream.client, Replica):
+        if isinstance(line, Line) and isinstance(stream.client, Replica) and not stream.closed:
             self.oracle.shown_line(stream.client, stream.path, line)
         stream.show(line)
 
