@@ -161,7 +161,8 @@ class NodeSpec:
     capacity: units of each device, by index; () where the node shares none. healthy, models, uuids:
     one per device. cpu: milli-cores allocatable, memory: bytes allocatable, None where unknown.
     closed: why no pod may be placed here whatever is free, or None. marks_assigned: a device
-    plug-in there is known to mark the pods it has served.
+    plug-in there is known to mark the pods it has served. serves_by_identity: it knows which pod
+    the kubelet asks for, and gives it the cards that its Binding names by uuid, or none.
     """
 
     name: str
@@ -173,6 +174,7 @@ class NodeSpec:
     memory: int | None = None
     closed: Reason | None = None
     marks_assigned: bool = False
+    serves_by_identity: bool = False
 
     @property
     def marks_served(self) -> bool:

@@ -9,8 +9,9 @@ plug-in (or by hand, for mixed cards without it):
 `devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required; `uuid`
 and `model` default to "", `healthy` to true, `marksAssigned` to false (a device plug-in there looks
 for the pod to serve among Pending ones, and sets the ASSIGNED annotation of each that it has
-served; a pod that runs is not given to another). `unit` is GiB, MiB or a chunk such as 256MiB.
-Unknown keys are ignored; a change that an old reader would misread raises `v`, and an unknown `v`
+served; a pod that runs is not given to another), `servesByIdentity` to false (the device plug-in
+there knows which pod the kubelet asks for, and gives it the cards whose uuids its Binding names, or
+none). `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader would misread raises `v`, and an unknown `v`
 is refused.
 
 The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,2"`, indices of devices not to be used.
@@ -53,11 +54,12 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """The devices of a node by index, the unit their memory is counted in, and the pairing flag."""
+    """The devices of a node by index, the unit of their memory, and what its plug-in promises."""
 
     unit: str
     devices: tuple[Device, ...]
     marks_assigned: bool = False
+    serves_by_identity: bool = False
 
 
 def encode_inventory(inventory: Inventory) -> str:
@@ -69,6 +71,8 @@ def encode_inventory(inventory: Inventory) -> str:
     }
     if inventory.marks_assigned:
         document["marksAssigned"] = True
+    if inventory.serves_by_identity:
+        document["servesByIdentity"] = True
     return json.dumps(document, separators=(",", ":"))
 
 
@@ -94,6 +98,7 @@ def decode_inventory(text: str) -> Inventory:
         unit,
         tuple(_decode_device(item, f"inventory.devices[{n}]") for n, item in enumerate(devices)),
         _typed(document.get("marksAssigned", False), bool, "inventory.marksAssigned"),
+        _typed(document.get("servesByIdentity", False), bool, "inventory.servesByIdentity"),
     )
 
 

@@ -47,6 +47,7 @@ INVENTORY: Json = {
     "unit": "GiB",
     "devices": [{"uuid": "GPU-1", "model": "A100", "mem": 16}, {"mem": 8, "healthy": False}],
     "marksAssigned": True,
+    "servesByIdentity": True,
 }
 NODE: Json = {
     "metadata": {"name": "gpu", "annotations": {"gpushare.io/devices": json.dumps(INVENTORY)}},

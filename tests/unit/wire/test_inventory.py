@@ -31,6 +31,7 @@ INVENTORIES = st.builds(
     unit=st.sampled_from(["GiB", "MiB", "256MiB"]),
     devices=st.lists(DEVICES, max_size=64).map(tuple),
     marks_assigned=st.booleans(),
+    serves_by_identity=st.booleans(),
 )
 
 
@@ -83,6 +84,7 @@ def changed(**fields: Any) -> str:
         (changed(devices=[{"mem": 8, "model": "x" * 129}]), r"inventory\.devices\[0\]\.model"),
         (changed(devices=[{"mem": 8, "healthy": 1}]), r"inventory\.devices\[0\]\.healthy"),
         (changed(marksAssigned="yes"), r"inventory\.marksAssigned"),
+        (changed(servesByIdentity=1), r"inventory\.servesByIdentity"),
     ],
 )
 def test_a_wrong_inventory_names_the_field(text: str, field: str) -> None:

@@ -81,7 +81,8 @@ def test_a_capacity_that_cannot_be_read_closes_the_node(capacity: Any, allocatab
 
 def test_an_inventory_leads() -> None:
     devices = (Device(80, "GPU-1", "A100"), Device(40, "GPU-2", "A30", healthy=False))
-    text = encode_inventory(Inventory("GiB", devices, marks_assigned=True))
+    inventory = Inventory("GiB", devices, marks_assigned=True, serves_by_identity=True)
+    text = encode_inventory(inventory)
     found = spec({GPU: "9", COUNT: "2", "cpu": "4"}, None, {ALIYUN.inventory: text})
     assert found == NodeSpec(
         "n",
@@ -91,6 +92,7 @@ def test_an_inventory_leads() -> None:
         ("GPU-1", "GPU-2"),
         cpu=4000,
         marks_assigned=True,
+        serves_by_identity=True,
     )
 
 
