@@ -115,7 +115,7 @@ class Auditor:
             try:
                 self.audit()
             except (ApiError, WireError) as error:
-                log.warning(Line("audit not done", error=error))
+                log.warning(Line("audit not done", error=str(error)))
             except Exception:
                 # The thread must go on: an audit that never runs again finds nothing.
                 log.exception("audit failed")

@@ -152,7 +152,7 @@ class Learning:
         except Exception as error:
             # Policies are anybody's code, and so are their errors.
             level = logging.DEBUG if course.failing else logging.WARNING
-            log.log(level, Line("policies stay as they are", error=error, pods=seen))
+            log.log(level, Line("policies stay as they are", error=str(error), pods=seen))
             course.failing = True
             course.failed += 1
             return

@@ -1,15 +1,18 @@
 """Log lines: a constant message and key=value, in one line whatever the values hold.
 
 Names and error texts come from outside: no value may begin a line, forge a key, or send an escape
-sequence to a terminal. Knows logging only.
+sequence to a terminal. Knows logging only; logwriter.py writes the lines.
 """
 
 import json
 import logging
 import re
 import sys
+import threading
 import traceback
 from datetime import UTC, datetime
+
+from gpushare.extender.logwriter import LogWriter
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _ODD_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u200e\u200f\u2066-\u2069]")
@@ -71,18 +74,28 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(document)
 
 
-def configure(level: str, form: str) -> None:
-    """Log to stderr from that level on, as "text" or "json"."""
-    handler = logging.StreamHandler(sys.stderr)
+def configure(level: str, form: str) -> LogWriter:
+    """Log to stderr from that level on, as "text" or "json"; what writes, to be started."""
+    handler = LogWriter(sys.stderr.fileno())
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
+    # Both would write to stderr themselves, and wait for whoever reads it.
+    logging.captureWarnings(True)
+    threading.excepthook = _log_end
     for noisy in ("urllib3", "kubernetes"):  # their retries log whole URLs
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    return handler
 
 
 def formatter(form: str) -> logging.Formatter:
     """The formatter by that name."""
     return JsonFormatter() if form == "json" else TextFormatter()
+
+
+def _log_end(ended: threading.ExceptHookArgs) -> None:
+    error = ended.exc_value
+    name = ended.thread.name if ended.thread else "?"
+    logging.getLogger("gpushare").error(Line("a thread has ended", thread=name), exc_info=error)
 
 
 def _value(value: object) -> str:

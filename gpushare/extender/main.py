@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.learning import Learning
 from gpushare.extender.logs import Line, configure
+from gpushare.extender.logwriter import LogWriter
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
 from gpushare.extender.patience import Patience
@@ -49,6 +50,7 @@ from gpushare.extender.scheduler_file import (
 from gpushare.extender.server import Server
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.unanswered import Asked, Unanswered
 from gpushare.extender.unheard import pending_without_call
 from gpushare.extender.unserved import Unserved
 from gpushare.kube.client import KubeClient, connect
@@ -73,6 +75,8 @@ _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
 STUCK = 120.0
 """Seconds until the thread that settles counts as stuck, and the process as not alive."""
+_LAST_LINES = 2.0
+"""Seconds at the end in which the log may still be written."""
 _WARM_EVERY = 45.0
 """Seconds; kube-apiserver closes connections that are idle for 90 s."""
 
@@ -80,9 +84,10 @@ _WARM_EVERY = 45.0
 class Extender:
     """Everything one process needs, wired up; `start` sets it going."""
 
-    def __init__(self, settings: Settings, found: SchedulerFile) -> None:
+    def __init__(self, settings: Settings, found: SchedulerFile, log_writer: LogWriter) -> None:
         entry = found.entry
         self._settings = settings
+        self._log_writer = log_writer
         self._library = _library(settings, entry)
         self._client = _connect(settings, settings.threads - SPARE_THREADS + 8)
         budgets = Budgets()
@@ -108,6 +113,8 @@ class Extender:
             tell=self._notices.books_wrong,
         )
         self._garbage = Garbage()
+        self._unanswered = Unanswered()
+        self._asked: Callable[[], Iterable[Asked]] = tuple
         self._ready_since = math.inf
         self._service = service = Service(
             self._library,
@@ -126,8 +133,13 @@ class Extender:
         self._health = _health_server(settings, self._live, self._gate, self._metrics)
         self._beat = self._warmed = time.monotonic()
 
-    def start(self) -> None:
-        """Start the threads; connections to the API server are open before this is ready."""
+    def start(self, asked: Callable[[], Iterable[Asked]]) -> None:
+        """Start the threads; connections to the API server are open before this is ready.
+
+        asked: the requests that have no answer yet.
+        """
+        self._log_writer.start()
+        self._asked = asked
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._beat = time.monotonic()
         self._garbage.start(time.monotonic())
@@ -154,6 +166,7 @@ class Extender:
         self._auditor.stop()
         self._events.stop()
         self._learning.stop()
+        self._log_writer.stop(_LAST_LINES)
 
     def _warm(self) -> None:
         """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
@@ -166,6 +179,7 @@ class Extender:
     def _settle(self) -> None:
         while True:
             self._beat = time.monotonic()
+            self._unanswered.look(self._asked())
             try:
                 if self._beat > self._warmed + _WARM_EVERY:
                     self._warm()
@@ -194,13 +208,14 @@ class Extender:
         unserved = self._unserved.seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
         parts = (self._auditor, self._gate, self._binder, self._events, self._learning)
+        own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}
 
     def _live(self) -> dict[str, str]:
         stuck = time.monotonic() - self._beat > STUCK
         own = {"settling": stuck, "audit": self._auditor.stuck()}
         told = {name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()}
-        return {**self._gate.liveness(), **told}
+        return {**self._gate.liveness(), **told, "verbs": self._unanswered.wrong()}
 
 
 def main(argv: Sequence[str]) -> int:
@@ -209,8 +224,8 @@ def main(argv: Sequence[str]) -> int:
         settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
         settings, found = _wired(settings)
         tls = _tls(settings)
-        configure(settings.log_level, settings.log_format)
-        extender = Extender(settings, found)
+        log_writer = configure(settings.log_level, settings.log_format)
+        extender = Extender(settings, found, log_writer)
     except SettingsError as error:
         print(f"gpushare serve: {error}", file=sys.stderr)
         return 2
@@ -219,7 +234,7 @@ def main(argv: Sequence[str]) -> int:
         listen=settings.listen,
         threads=settings.threads,
         drain=int(BUDGET) + 2,
-        log_format=settings.log_format,
+        log=log_writer,
         tls=tls,
         not_ready=extender.not_ready,
         start=extender.start,

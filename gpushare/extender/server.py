@@ -11,7 +11,8 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
-from gpushare.extender.logs import formatter
+from gpushare.extender.unanswered import Asked
+from gpushare.extender.worker import BufferedThreadWorker
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 """Signals at which gunicorn starts a worker beside the one there is: two would keep books."""
@@ -22,8 +23,8 @@ class Server(BaseApplication):
 
     listen: HOST:PORT. drain: seconds for requests under way at the end. tls: certificate, key and
     the CA that callers' certificates must be signed by, or None. not_ready: why nothing can be
-    answered now, or "". start and stop are called in the worker, after the fork and after the last
-    answer.
+    answered now, or "". log: takes gunicorn's own lines. start and stop are called in the worker,
+    after the fork and after the last answer; start is told who knows what has no answer yet.
     """
 
     def __init__(
@@ -33,10 +34,10 @@ class Server(BaseApplication):
         listen: str,
         threads: int,
         drain: int,
-        log_format: str,
+        log: logging.Handler,
         tls: tuple[str, str, str] | None,
         not_ready: Callable[[], str],
-        start: Callable[[], None],
+        start: Callable[[Callable[[], Iterable[Asked]]], None],
         stop: Callable[[], None],
     ) -> None:
         self._app = app
@@ -62,9 +63,9 @@ class Server(BaseApplication):
             "accesslog": None,
             # Behind a Service another replica may be ready: only a new connection comes to it.
             "pre_request": lambda _worker, asked: asked.force_close() if not_ready() else None,
-            "on_starting": lambda _server: _format_own_log(log_format),
+            "on_starting": lambda _server: _take_over_log(log),
             "when_ready": lambda _server: _keep_one_worker(),
-            "post_worker_init": lambda _worker: _begin(start),
+            "post_worker_init": lambda worker: _begin(worker, start),
             "worker_exit": lambda _server, _worker: stop(),
         }
         if tls is not None:
@@ -87,10 +88,12 @@ class Server(BaseApplication):
         return self._app
 
 
-def _begin(start: Callable[[], None]) -> None:
+def _begin(
+    worker: BufferedThreadWorker, start: Callable[[Callable[[], Iterable[Asked]]], None]
+) -> None:
     """In the worker: gunicorn has set its signals as they are by default."""
     _keep_one_worker()
-    start()
+    start(worker.asked)
 
 
 def _keep_one_worker() -> None:
@@ -105,7 +108,6 @@ def _connections() -> int:
     return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
 
 
-def _format_own_log(form: str) -> None:
-    """gunicorn has handlers of its own; the worker inherits them."""
-    for handler in logging.getLogger("gunicorn.error").handlers:
-        handler.setFormatter(formatter(form))
+def _take_over_log(handler: logging.Handler) -> None:
+    """gunicorn has handlers of its own, which the worker would inherit."""
+    logging.getLogger("gunicorn.error").handlers = [handler]

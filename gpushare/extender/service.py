@@ -137,10 +137,10 @@ class Service:
             outcome, line = answer.outcome, answer.line
             return answer.body
         except MessageError as error:
-            outcome, line = "malformed", {"error": error}
+            outcome, line = "malformed", {"error": str(error)}
             raise
         except NotReady as error:
-            outcome, line = "not_ready", {"error": error}
+            outcome, line = "not_ready", {"error": str(error)}
             raise
         finally:
             seconds = time.perf_counter() - start
@@ -157,13 +157,13 @@ class Service:
         try:
             args = decode_filter(body)
         except MessageError as error:
-            text = f"gpushare: {error}"
-            return Answer(encode_filter(None, error=text), "malformed", {"error": error})
+            answer = encode_filter(None, error=f"gpushare: {error}")
+            return Answer(answer, "malformed", {"error": str(error)})
         name = _name(args)
         try:
             self._must_be_ready()
         except NotReady as error:
-            line = {"pod": name, "error": error}
+            line = {"pod": name, "error": str(error)}
             return Answer(encode_filter(args, error=str(error)), "not_ready", line)
         try:
             asked = self._library.judge(args.pod)
@@ -171,7 +171,7 @@ class Service:
             # No node will ever do; an Error would have the scheduler try again and again.
             self._remember(args, None, known=False)
             refused = dict.fromkeys(args.names, str(error))
-            line = {"pod": name, "error": error}
+            line = {"pod": name, "error": str(error)}
             return Answer(encode_filter(args, unresolvable=refused), "refused", line)
         self._remember(args, asked)
         if asked is None:
@@ -295,12 +295,12 @@ class Service:
         try:
             args = decode_bind(body)
         except MessageError as error:
-            return Answer(encode_bind(f"gpushare: {error}"), "malformed", {"error": error})
+            return Answer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
         line: dict[str, object] = {"pod": args.ref, "node": args.node}
         try:
             self._must_be_ready()
         except NotReady as error:
-            return Answer(encode_bind(str(error)), "not_ready", line | {"error": error})
+            return Answer(encode_bind(str(error)), "not_ready", line | {"error": str(error)})
         if not self._binds.acquire(blocking=False):
             return Answer(encode_bind("gpushare: too many binds are under way"), "busy", line)
         try:

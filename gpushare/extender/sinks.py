@@ -185,7 +185,7 @@ class UnhealthySink:
             try:
                 devices = decode_unhealthy(config_map.data or {})
             except AnnotationError as error:
-                log.warning(Line("configmap kept as it was", configmap=name, error=error))
+                log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
                 continue
             books.ledger.set_unhealthy(node, devices)
             self._closed.add((name, books.names.resource))
@@ -205,7 +205,7 @@ def _observed(pods: Iterable[Pod], books: Books, odd: set[str]) -> Iterator[Obse
         except WireError as error:
             uid = (pod.metadata and pod.metadata.uid) or ""
             odd.add(uid)
-            log.warning(Line("pod kept as it was", pod=_name_of(pod), error=error))
+            log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
 
 
 def _name_of(pod: Pod) -> str:

@@ -19,6 +19,7 @@ from functools import partial
 from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.extender.connection import CHUNK, Connection
+from gpushare.extender.unanswered import Asked
 
 
 class BufferedThreadWorker(ThreadWorker):
@@ -40,6 +41,21 @@ class BufferedThreadWorker(ThreadWorker):
     """
     max_held = 64 * 1024 * 1024
     """Bytes of unfinished requests held at once; beyond it the oldest is dropped."""
+
+    def init_process(self) -> None:
+        """Serve, until the process ends."""
+        self._asked: dict[Connection, float] = {}
+        super().init_process()
+
+    def asked(self) -> list[Asked]:
+        """The requests that wait for a thread or are being answered. Any thread may ask."""
+        # In one step of the interpreter: others change it meanwhile.
+        return [(id(conn), since) for conn, since in self._asked.copy().items()]
+
+    def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
+        """Give the connection's request to a thread."""
+        self._asked[conn] = time.monotonic()
+        super().enqueue_req(conn)
 
     def accept(self, listener: socket.socket) -> None:
         """Nothing: takes one connection, at the cost of the oldest unfinished one when full."""
@@ -113,6 +129,7 @@ class BufferedThreadWorker(ThreadWorker):
                 conn.outbox.flush(self.answer_deadline)
                 if not (keep and self.alive and conn.asks_within(self.linger)):
                     return keep
+                self._asked[conn] = time.monotonic()
             except (OSError, EOFError) as error:
                 if isinstance(error, TimeoutError):
                     self.log.warning("client took no answer client=%s", conn.client)
@@ -120,6 +137,7 @@ class BufferedThreadWorker(ThreadWorker):
 
     def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
         """Nothing: the thread is done with a connection, which may have begun another request."""
+        self._asked.pop(conn, None)
         super().finish_request(conn, fs)
         # One whose next request is in the parser has gone to a thread again: that is its owner now.
         kept = bool(self.keepalived_conns) and self.keepalived_conns[-1] is conn

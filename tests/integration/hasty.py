@@ -1,7 +1,8 @@
 """`python -m tests.integration.hasty FATE serve FLAG...`: the real program, in a hurry.
 
-It audits several times a second, and the thread that settles counts as stuck after two seconds.
-FATE: what settling meets, each time: "fails", "hangs" or "well".
+It audits several times a second, and the thread that settles counts as stuck after two seconds, as
+does a request without an answer. FATE: what settling meets, each time: "fails", "hangs" or "well";
+or "prioritize hangs".
 """
 
 import functools
@@ -13,6 +14,8 @@ from gpushare.cli.main import main
 from gpushare.extender import main as serve
 from gpushare.extender.auditor import Auditor
 from gpushare.extender.binds import Binder
+from gpushare.extender.service import Service
+from gpushare.extender.unanswered import Unanswered
 
 STUCK = 2.0
 
@@ -28,6 +31,9 @@ def _settle(fate: str) -> int:
 if __name__ == "__main__":
     fate = sys.argv[1]
     hurried = functools.partial(Auditor, every=0.2, pause=0.0)
-    mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried).start()
+    impatient = functools.partial(Unanswered, most=int(STUCK))
+    mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried, Unanswered=impatient).start()
     mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
+    if fate == "prioritize hangs":
+        mock.patch.object(Service, "prioritize", lambda *_: threading.Event().wait()).start()
     sys.exit(main(sys.argv[2:]))

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -28,7 +28,10 @@ _START_TIMEOUT = 60.0
 
 
 class Extender(Verbs):
-    """One extender process; its log is `log`. program: the module that is run, and its words."""
+    """One extender process; its log is `log`, or goes to the descriptor `log_to`.
+
+    program: the module that is run, and its words. environment: more of it.
+    """
 
     def __init__(
         self,
@@ -36,6 +39,8 @@ class Extender(Verbs):
         kubeconfig: str,
         *flags: str,
         program: Sequence[str] = ("gpushare.cli.main",),
+        log_to: int | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
         self.log_file = folder / f"extender-{free_port()}.log"
         port, health_port = free_port(), free_port()
@@ -47,14 +52,14 @@ class Extender(Verbs):
             *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
             *("--kubeconfig", kubeconfig, *flags),
         ]
-        environment = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
+        inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with self.log_file.open("wb") as log:
             self._process = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
-                stdout=log,
+                stdout=log if log_to is None else log_to,
                 stderr=subprocess.STDOUT,
-                env=environment,
+                env=inherited | dict(environment or {}),
                 start_new_session=True,  # so that a signal reaches master and worker
             )
 
@@ -139,6 +144,10 @@ class Extender(Verbs):
     def signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, number)
+
+    def terminate(self) -> None:
+        """Ask it to end, and do not wait."""
+        self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
         """End it at once, master and worker."""

@@ -1,5 +1,9 @@
 """The threads that `serve` starts beside gunicorn's: each is there, goes on, and is watched."""
 
+import contextlib
+import http.client
+import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -8,7 +12,7 @@ import pytest
 from tests.integration.cluster import Cluster, inventory
 from tests.integration.hasty import STUCK
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.integration.verbs import filter_args, poll
 
 Start = Callable[..., Extender]
 
@@ -59,3 +63,32 @@ def test_settling_that_does_not_turn_ends_the_liveness(hasty: Start) -> None:
     extender = hasty("hangs")
     poll(lambda: extender.probe("/livez").status == 503, "it is not alive")
     assert b"[-]settling its thread is stuck" in extender.probe("/livez?verbose").body
+
+
+def test_a_verb_that_never_ends_ends_the_liveness(hasty: Start, cluster: Cluster) -> None:
+    extender = hasty("prioritize hangs")
+    node, pod = cluster.node(), cluster.pod(1)
+    extender.knows(node)
+    body = json.dumps(filter_args(pod, [node])).encode()
+    threading.Thread(target=lambda: hang_up(extender, body), daemon=True).start()
+    poll(lambda: extender.probe("/livez").status == 503, "it is not alive")
+    assert b"[-]verbs 1 requests have had no answer" in extender.probe("/livez?verbose").body
+    assert extender.fit(pod, [node]) == [node]
+
+
+def hang_up(extender: Extender, body: bytes) -> None:
+    with contextlib.suppress(OSError, http.client.HTTPException):
+        extender.post("prioritize", body)
+
+
+def test_a_client_that_keeps_its_thread_busy_is_no_request_that_hangs(
+    hasty: Start, cluster: Cluster
+) -> None:
+    extender = hasty("well")
+    node, pod = cluster.node(), cluster.pod(1)
+    extender.knows(node)
+    audits = extender.figure("audits_total")
+    while extender.figure("audits_total") < audits + 6 * STUCK:  # each after a fifth of a second
+        for _ in range(20):
+            assert extender.fit(pod, [node]) == [node]
+        assert extender.probe("/livez").status == 200

@@ -1,0 +1,114 @@
+"""What is logged goes into a bounded queue that one thread writes: nobody waits for its reader.
+
+Knows logging and a file descriptor. A pipe that nobody empties (a stopped log collector, a terminal
+on hold) is full after a few hundred lines, and whoever writes to it then waits for good. Lines that
+find no room are dropped and counted, and a line tells of them as soon as one can be written again.
+"""
+
+import contextlib
+import logging
+import os
+import queue
+import select
+import threading
+import time
+import traceback
+
+MOST = 4 << 20
+"""Bytes that may wait: some 20,000 lines."""
+
+_PIECE = 4096
+"""Bytes that a pipe which is ready takes at once without waiting (PIPE_BUF)."""
+_TELL_EVERY = 1.0
+"""Seconds from one line about dropped lines to the next: a slow reader would read little else."""
+
+
+class LogWriter(logging.Handler):
+    """Writes lines to a descriptor, from `start` to `stop` by a thread.
+
+    Without that thread (before a fork, in a process that only watches another) a line is written by
+    whoever logs it, as far as that can be done without waiting. most: bytes that may wait.
+    """
+
+    def __init__(self, descriptor: int, most: int = MOST) -> None:
+        super().__init__()
+        self._descriptor = descriptor
+        self._most = most
+        self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        # Two counts with one writer each: what waits is their difference.
+        self._put = self._written = 0
+        self._told, self._told_at = 0, 0.0
+        self._thread: threading.Thread | None = None
+        self.dropped = 0
+
+    def start(self) -> None:
+        """Begin to write by a thread."""
+        # Made here: one that was made before a fork counts as ended in the child.
+        self._thread = threading.Thread(target=self._run, name="log", daemon=True)
+        self._thread.start()
+
+    def stop(self, seconds: float) -> None:
+        """Write what waits, for at most so long, and end the thread."""
+        thread = self._thread
+        if thread is not None:
+            self._thread = None
+            self._waiting.put(None)
+            thread.join(seconds)
+
+    def state(self) -> dict[str, float]:
+        """Values for metrics."""
+        return {"log_lines_dropped_total": self.dropped}
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Have the record written, or count it as dropped. Called with the handler's lock held."""
+        if self._put - self._written >= self._most:
+            self.dropped += 1
+            return
+        try:
+            line = self._line(record)
+        except Exception:
+            # logging would print this, and wait for the reader.
+            line = ascii(f"a line cannot be formatted: {traceback.format_exc()}").encode() + b"\n"
+        if self._thread is None:
+            self.dropped += not self._written_at_once(line)
+        else:
+            self._put += len(line)
+            self._waiting.put(line)
+
+    def _line(self, record: logging.LogRecord) -> bytes:
+        return f"{self.format(record)}\n".encode(errors="backslashreplace")
+
+    def _run(self) -> None:
+        while (line := self._waiting.get()) is not None:
+            self._write(line)
+            self._written += len(line)
+            self._tell()
+
+    def _tell(self) -> None:
+        """Write how many lines were dropped since this was last told."""
+        dropped, now = self.dropped, time.monotonic()
+        soon = now < self._told_at + _TELL_EVERY and not self._waiting.empty()
+        if dropped == self._told or soon:
+            return
+        text = f"{dropped - self._told} log lines dropped: they were not read in time"
+        fields = {"name": "gpushare.log", "levelno": logging.WARNING, "levelname": "WARNING"}
+        self._write(self._line(logging.makeLogRecord({**fields, "msg": text})))
+        self._told, self._told_at = dropped, now
+
+    def _write(self, line: bytes) -> None:
+        """Write it whole, however long that takes; a descriptor that is gone takes nothing."""
+        # Not by sys.stderr: the interpreter ends in an abort while a thread waits in there.
+        with contextlib.suppress(OSError):
+            while line:
+                try:
+                    line = line[os.write(self._descriptor, line) :]
+                except BlockingIOError:  # somebody else who has it made it so
+                    select.select((), (self._descriptor,), ())
+
+    def _written_at_once(self, line: bytes) -> bool:
+        """Whether it was written without waiting; a part of a long line may have been."""
+        for start in range(0, len(line), _PIECE):
+            if not select.select((), (self._descriptor,), (), 0)[1]:
+                return False
+            self._write(line[start : start + _PIECE])
+        return True

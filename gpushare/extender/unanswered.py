@@ -1,0 +1,32 @@
+"""Requests that have had no answer for so long that only a restart helps.
+
+A verb ends by its own limits within seconds: bind has a budget, filter its patience, an answer a
+deadline. One that has run for a minute hangs for good, and one that has waited for a thread as long
+waits for those that hang. Knows neither time nor threads: it counts looks, which the loop that
+settles takes once a second, so a process that stood still for an hour has not been slow.
+"""
+
+from collections.abc import Iterable
+
+LOOKS = 60
+"""Looks that a request may be seen at."""
+
+Asked = tuple[int, float]
+"""A request that waits for a thread or is being answered: its connection, and since when."""
+
+
+class Unanswered:
+    """Counts at how many looks in a row each request was there."""
+
+    def __init__(self, most: int = LOOKS) -> None:
+        self._most = most
+        self._looks: dict[Asked, int] = {}
+
+    def look(self, asked: Iterable[Asked]) -> None:
+        """Take note of the requests that have no answer yet."""
+        self._looks = {each: self._looks.get(each, 0) + 1 for each in asked}
+
+    def wrong(self) -> str:
+        """What is wrong, or "": for the liveness."""
+        stuck = sum(looks > self._most for looks in self._looks.values())
+        return f"{stuck} requests have had no answer for {self._most} s" if stuck else ""

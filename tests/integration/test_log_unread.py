@@ -1,0 +1,59 @@
+"""The log is a pipe that nobody reads: the verbs go on, and so does everything else."""
+
+import fcntl
+import os
+from pathlib import Path
+
+from tests.integration.cluster import Cluster
+from tests.integration.process import Extender
+from tests.integration.verbs import poll
+
+FILTERS = 3000
+"""Of some 150 bytes each: a pipe of a page is full after two dozen."""
+
+
+def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
+    os.close(write)
+    try:
+        extender.wait_ready()
+        node = cluster.node(devices=4, total=64)
+        extender.knows(node)
+        pod = cluster.pod(4)
+        for _ in range(FILTERS):
+            assert extender.fit(pod, [node]) == [node]
+        assert extender.bind(pod, node) == ""
+        assert [extender.probe(path).status for path in ("/livez", "/readyz")] == [200, 200]
+        assert extender.figure("log_lines_dropped_total") == 0
+        assert extender.figure("leader") == 1
+        text = b""
+        while text.count(b" filter ") < FILTERS or b" bind " not in text:
+            text += os.read(read, 1 << 16)
+        assert text.index(b" bind ") > text.rindex(b" filter ")
+    finally:
+        extender.stop()
+        os.close(read)
+
+
+def test_a_log_that_nobody_reads_does_not_hold_up_its_end(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
+    os.close(write)
+    try:
+        extender.wait_ready()
+        node = cluster.node()
+        extender.knows(node)
+        for _ in range(100):
+            extender.fit(cluster.pod(1), [node])
+        extender.terminate()
+        poll(extender.ended, "it ends by itself", 15.0)
+    finally:
+        extender.kill()
+        os.close(read)

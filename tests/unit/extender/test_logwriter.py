@@ -1,0 +1,127 @@
+"""Whoever logs never waits for whoever reads the log."""
+
+import fcntl
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gpushare.extender.logs import Line, formatter
+from gpushare.extender.logwriter import LogWriter
+from tests.integration.verbs import poll
+
+SIZE = 4096
+
+
+@dataclass
+class Pipe:
+    """A pipe of one page, what writes to it, and a logger of its own."""
+
+    read: int
+    write: int
+    writer: LogWriter
+    log: logging.Logger
+
+    def take(self, until: str) -> str:
+        """Everything up to a line that has the text."""
+        got = b""
+        while until.encode() not in got or not got.endswith(b"\n"):
+            got += os.read(self.read, 1 << 16)
+        return got.decode()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    read, write = os.pipe()
+    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, SIZE)
+    writer = LogWriter(write, most=100_000)
+    writer.setFormatter(formatter("json"))
+    logger = logging.Logger("gpushare.test")
+    logger.addHandler(writer)
+    yield Pipe(read, write, writer, logger)
+    os.close(read)  # whoever still writes hears of it, and goes on
+    writer.stop(5.0)
+    os.close(write)
+
+
+def fill(pipe: Pipe, lines: int) -> None:
+    for number in range(lines):
+        pipe.log.info(Line("bind", number=number))
+
+
+def numbers(text: str) -> list[int]:
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line["number"] for line in lines if "number" in line]
+
+
+def test_lines_come_in_order_and_whole_to_who_reads_late(pipe: Pipe) -> None:
+    pipe.writer.start()
+    fill(pipe, 500)
+    pipe.log.info(Line("last"))
+    assert numbers(pipe.take('"last"')) == list(range(500))
+    assert pipe.writer.state() == {"log_lines_dropped_total": 0}
+
+
+def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
+    pipe.writer.start()
+    fill(pipe, 5000)
+    dropped = int(pipe.writer.state()["log_lines_dropped_total"])
+    assert 0 < dropped < 5000
+    text = pipe.take("log lines dropped")
+    found = numbers(text)
+    assert found == list(range(len(found)))
+    told = [json.loads(line) for line in text.splitlines() if "log lines dropped" in line]
+    assert told[0]["message"].startswith(f"{dropped} log lines dropped")
+    assert told[0]["level"] == "WARNING"
+
+
+def test_without_its_thread_a_full_pipe_drops_too(pipe: Pipe) -> None:
+    fill(pipe, 500)
+    assert pipe.writer.dropped > 0
+    pipe.log.info(Line("long", text=["x" * 300] * 9))
+    found = numbers(os.read(pipe.read, SIZE).decode().rpartition("\n")[0])
+    assert found == list(range(len(found)))
+
+
+def test_what_waits_is_written_at_the_end_and_no_longer_than_it_may_take(pipe: Pipe) -> None:
+    pipe.writer.start()
+    fill(pipe, 20)
+    pipe.writer.stop(5.0)
+    assert numbers(os.read(pipe.read, SIZE).decode()) == list(range(20))
+    pipe.writer.start()
+    fill(pipe, 500)
+    pipe.writer.stop(0.05)  # nobody reads
+
+
+def test_a_line_that_cannot_be_formatted_is_told_of_and_stops_nothing(pipe: Pipe) -> None:
+    pipe.writer.start()
+    pipe.log.info("%d", "no number")
+    pipe.log.info(Line("last"))
+    assert "cannot be formatted" in pipe.take('"last"')
+
+
+def test_a_descriptor_that_is_gone_stops_nobody() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    writer = LogWriter(write)
+    writer.handle(logging.makeLogRecord({"msg": "before"}))
+    writer.start()
+    writer.handle(logging.makeLogRecord({"msg": "after"}))
+    writer.stop(5.0)
+    poll(lambda: not any(each.name == "log" for each in threading.enumerate()), "it has ended")
+    os.close(write)
+
+
+def test_lines_of_many_threads_do_not_mix(pipe: Pipe) -> None:
+    pipe.writer.start()
+    threads = [threading.Thread(target=fill, args=(pipe, 50)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pipe.log.info(Line("last"))
+    assert sorted(numbers(pipe.take('"last"'))) == sorted(list(range(50)) * 8)
