@@ -44,9 +44,7 @@ class HealthServer:
                 return 503 if failing else 200, "text/plain", text.encode()
 
         self._server = _Server((host, port), Handler)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever, name="health", daemon=True
-        )
+        self._thread: threading.Thread | None = None
 
     @property
     def port(self) -> int:
@@ -55,11 +53,14 @@ class HealthServer:
 
     def start(self) -> None:
         """Answer from now on."""
+        # Made here: Python 3.13 starts no thread that was made before a fork.
+        serve = self._server.serve_forever
+        self._thread = threading.Thread(target=serve, name="health", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
         """Close the listener."""
-        if self._thread.is_alive():
+        if self._thread is not None and self._thread.is_alive():
             self._server.shutdown()
         self._server.server_close()
 

@@ -13,6 +13,7 @@ from gunicorn.app.base import BaseApplication
 
 from gpushare.extender.unanswered import Asked
 from gpushare.extender.worker import BufferedThreadWorker
+from gpushare.kube.trust import trust_as_kubernetes
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 """Signals at which gunicorn starts a worker beside the one there is: two would keep books."""
@@ -75,6 +76,7 @@ class Server(BaseApplication):
                 "keyfile": key,
                 "ca_certs": authority,
                 "cert_reqs": 2,
+                "ssl_context": lambda _config, made: trust_as_kubernetes(made()),
             }
         super().__init__()
 

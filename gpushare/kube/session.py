@@ -24,6 +24,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from gpushare.errors import SettingsError
 from gpushare.kube.connection import PlainConnection, TlsConnection
 from gpushare.kube.refusal import one_line
+from gpushare.kube.trust import trust_as_kubernetes
 
 log = logging.getLogger(__name__)
 
@@ -136,7 +137,7 @@ def _tls(settings: Configuration) -> ssl.SSLContext:
     any process that was forked later removes them, as does a cleaner of /tmp.
     """
     needed = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
-    context = create_urllib3_context(cert_reqs=needed)
+    context = trust_as_kubernetes(create_urllib3_context(cert_reqs=needed))
     reading = "its CA"
     try:
         if settings.ssl_ca_cert:
