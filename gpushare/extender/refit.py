@@ -3,8 +3,9 @@
 Knows how to start that process and what goes in and out: names and a workload, policies by name.
 A thread of ours would hold the interpreter lock for the 40 to 90 ms that a policy's prices take;
 a process that was *forked* from one with threads may hang on a lock nobody is left to release, so
-it is a new one (`python -c`, with `_LOWLY`). It ends when its work is done: there are
-minutes between two of them, and what it would save by staying is half a second of starting.
+it is a new one (`python -P -c`, with `_LOWLY`). Without -P it would import what lies in the working
+directory before what is installed. It ends when its work is done: there are minutes between two of
+them, and what it would save by staying is half a second of starting.
 """
 
 import os
@@ -45,7 +46,7 @@ def make_policies(
 
     command: what to start instead of our own. Raises RefitFailed.
     """
-    started = command or (sys.executable, "-c", _LOWLY)
+    started = command or (sys.executable, "-P", "-c", _LOWLY)
     try:
         ended = subprocess.run(  # noqa: S603 -- the command is our own
             started,

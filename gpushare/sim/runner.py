@@ -34,6 +34,8 @@ def run_all(
     if processes == 1 or len(jobs) == 1:
         yield from map(run, jobs)
         return
+    # What runs there is what runs here: nothing is imported from the folder that we were called in.
+    os.environ["PYTHONSAFEPATH"] = "1"
     # A fresh process has no threads and locks of ours.
     pool = ProcessPoolExecutor(
         min(processes, len(jobs)),

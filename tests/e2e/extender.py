@@ -14,7 +14,7 @@ from tests.e2e.processes import PATIENCE, Process
 from tests.integration.process import free_port
 from tests.integration.verbs import Reply, Verbs
 
-GPUSHARE = (sys.executable, "-m", "gpushare.cli.main")
+GPUSHARE = (sys.executable, "-P", "-m", "gpushare.cli.main")
 _PREFIX = "/gpushare-scheduler"
 _TIMEOUT = 15.0
 

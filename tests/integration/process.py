@@ -30,7 +30,8 @@ _START_TIMEOUT = 60.0
 class Extender(Verbs):
     """One extender process; its log is `log`, or goes to the descriptor `log_to`.
 
-    program: the module that is run, and its words. environment: more of it.
+    program: the module that is run, and its words. environment: more of it. cwd: the folder it is
+    started in.
     """
 
     def __init__(
@@ -41,14 +42,17 @@ class Extender(Verbs):
         program: Sequence[str] = ("gpushare.cli.main",),
         log_to: int | None = None,
         environment: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
     ) -> None:
         self.log_file = folder / f"extender-{free_port()}.log"
         port, health_port = free_port(), free_port()
         self.port, self.health_port = port, health_port
         self._http = HttpClient(f"http://127.0.0.1:{port}")
         self._health = HttpClient(f"http://127.0.0.1:{health_port}")
+        # A program of the tests is found by the folder they run in; `gpushare` is installed.
+        apart = ("-P",) if program[0].startswith("gpushare.") else ()
         command = [
-            *(sys.executable, "-m", *program, "serve"),
+            *(sys.executable, *apart, "-m", *program, "serve"),
             *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
             *("--kubeconfig", kubeconfig, *flags),
         ]
@@ -60,6 +64,7 @@ class Extender(Verbs):
                 stdout=log if log_to is None else log_to,
                 stderr=subprocess.STDOUT,
                 env=inherited | dict(environment or {}),
+                cwd=cwd,
                 start_new_session=True,  # so that a signal reaches master and worker
             )
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.localcluster.main import main, shipped
 
-COMMAND = (sys.executable, "-m", "gpushare.cli.main", "demo")
+COMMAND = (sys.executable, "-P", "-m", "gpushare.cli.main", "demo")
 
 
 def leftovers() -> list[str]:

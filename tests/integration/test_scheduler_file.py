@@ -82,7 +82,7 @@ def test_without_listen_serve_listens_where_the_file_calls(
     file = tmp_path / "policy.json"
     file.write_text(json.dumps(document), encoding="utf-8")
     command = [
-        *(sys.executable, "-m", "gpushare.cli.main", "serve", "--leadership", "off"),
+        *(sys.executable, "-P", "-m", "gpushare.cli.main", "serve", "--leadership", "off"),
         *("--health-listen", f"127.0.0.1:{free_port()}", "--scheduler-config", str(file)),
         *("--kubeconfig", cluster.kubeconfig(tmp_path)),
     ]

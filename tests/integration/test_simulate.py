@@ -62,7 +62,7 @@ def test_a_reader_who_leaves_ends_it_in_silence_and_files_are_written(tmp_path: 
     out = tmp_path / "out.json"
     words = ["simulate", "inflation", *trace(tmp_path), "--seeds", "1-20", "--jobs", "1"]
     with subprocess.Popen(
-        [sys.executable, "-m", "gpushare.cli.main", *words, "-o", "json", "--json", str(out)],
+        [sys.executable, "-P", "-m", "gpushare.cli.main", *words, "-o", "json", "--json", str(out)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -87,7 +87,7 @@ def test_an_interrupted_command_leaves_what_is_finished(
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     try:
         with subprocess.Popen(
-            [sys.executable, "-m", "gpushare.cli.main", *words, "--json", str(out)],
+            [sys.executable, "-P", "-m", "gpushare.cli.main", *words, "--json", str(out)],
             stdout=subprocess.PIPE,
             stderr=theirs,
             text=True,

@@ -19,7 +19,7 @@ HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_clie
 
 def run(*argv: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
-        [sys.executable, "-m", "gpushare.cli.main", *argv],
+        [sys.executable, "-P", "-m", "gpushare.cli.main", *argv],
         capture_output=True,
         text=True,
         timeout=60,
@@ -71,6 +71,7 @@ def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
             subprocess.Popen(
                 [
                     sys.executable,
+                    "-P",
                     "-m",
                     "gpushare.cli.main",
                     "doctor",
@@ -88,7 +89,7 @@ def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
 
 
 def test_a_verb_needs_no_stdout() -> None:
-    command = ["sh", "-c", 'exec "$0" -m gpushare.cli.main help >&-', sys.executable]
+    command = ["sh", "-c", 'exec "$0" -P -m gpushare.cli.main help >&-', sys.executable]
     ran = subprocess.run(command, stderr=subprocess.PIPE, check=False, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
 
@@ -96,7 +97,7 @@ def test_a_verb_needs_no_stdout() -> None:
 def test_a_reader_that_has_gone_ends_a_verb_in_silence() -> None:
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "gpushare.cli.main", "help"]
+    command = [sys.executable, "-P", "-m", "gpushare.cli.main", "help"]
     try:
         ran = subprocess.run(
             command, stdout=writing, stderr=subprocess.PIPE, check=False, text=True

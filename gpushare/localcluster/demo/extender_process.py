@@ -34,7 +34,8 @@ class ExtenderProcess:
         self._log = folder / "extender.log"
         self._health_port = free_port()
         self._command = [
-            *(sys.executable, "-m", "gpushare.cli.main", "serve"),
+            # -P: a folder `gpushare` where the demo was called is not our package.
+            *(sys.executable, "-P", "-m", "gpushare.cli.main", "serve"),
             *("--listen", f"127.0.0.1:{port}"),
             *("--health-listen", f"127.0.0.1:{self._health_port}"),
             *("--kubeconfig", str(kubeconfig)),
