@@ -11,8 +11,8 @@ and `model` default to "", `healthy` to true, `marksAssigned` to false (a device
 for the pod to serve among Pending ones, and sets the ASSIGNED annotation of each that it has
 served; a pod that runs is not given to another), `servesByIdentity` to false (the device plug-in
 there knows which pod the kubelet asks for, and gives it the cards whose uuids its Binding names, or
-none). `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader would misread raises `v`, and an unknown `v`
-is refused.
+none). `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old
+reader would misread raises `v`, and an unknown `v` is refused.
 
 The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,2"`, indices of devices not to be used.
 """
