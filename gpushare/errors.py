@@ -19,7 +19,7 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  ├─ ApiConflict         409
     │  ├─ ApiGone             410: the resourceVersion is too old, list again
     │  ├─ ApiUnreachable      nothing was sent (no connection, no time): nothing has happened
-    │  └─ ApiUnavailable      no answer or 5xx: the outcome is UNKNOWN, never a refusal
+    │  └─ ApiUnavailable      no answer of the API server, or 5xx: the outcome is UNKNOWN
     └─ InvariantError         our bug: the books contradict themselves; stop and rebuild
 
 Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares
@@ -105,7 +105,7 @@ class ApiUnreachable(ApiError):
 
 
 class ApiUnavailable(ApiError):
-    """No answer, or a 5xx: what the request did is unknown."""
+    """No answer of the API server, or a 5xx: what the request did is unknown."""
 
 
 class InvariantError(GpuShareError):

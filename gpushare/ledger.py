@@ -67,6 +67,8 @@ class _Assumption:
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
     sure: bool = False  # one has landed: the API server said so, or the pod had its assume time
+    shown: bool = False  # the watch has shown it bound, and a list then without a node
+    lost: bool = False  # it has landed and reads as unbound: told
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +82,10 @@ class Overdue:
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """Something that should not happen. kind: its name in `counts`; node: where the pod is now."""
+    """Something that should not happen.
+
+    kind: its name in `counts`; node: where the pod is now, or was bound where it reads as unbound.
+    """
 
     kind: str
     ref: PodRef
@@ -118,7 +123,7 @@ class Ledger:
         self._plain: dict[str, tuple[str, int, int]] = {}
         self._waiting: dict[str, tuple[Request, float, bool]] = {}
         self._on_node: dict[str, set[str]] = {}
-        self._alarms = Counter(placement_edited=0, bound_by_another=0)
+        self._alarms = Counter(placement_edited=0, bound_by_another=0, binding_lost=0)
         self._untold: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
         self._view: Snapshot | None = None
 
@@ -196,6 +201,7 @@ class Ledger:
                     doubt = replace(entry, state=State.ASSUMED, landed=False, in_doubt=True)
                     self._entries[uid] = doubt
                     self._have_read(doubt, now)
+                    self._assumptions[uid].shown = True
 
     def pod_changed(self, pod: ObservedPod) -> None:
         """Take over a pod as an event shows it; the event may be late or a repetition."""
@@ -314,7 +320,8 @@ class Ledger:
 
         seen None: no pod of that name exists. A read that shows the pod bound makes its charge
         landed; it is a fact once the watch shows it, since a list under way may be older than the
-        read. One that shows it unbound settles only once no late write can bind it any more.
+        read. One that shows it unbound settles only once no late write can bind it any more; where
+        it was known to be bound, an alarm tells it.
         """
         with self._lock:
             assumption = self._assumptions.get(uid)
@@ -325,8 +332,10 @@ class Ledger:
             elif seen.node:
                 assumption.suspect, assumption.since = False, now
                 self._adopt(assumption, seen, State.ASSUMED)
-            elif now >= assumption.since + HOLD:
-                self._give_back(uid)
+            else:
+                self._tell_lost(assumption, self._entries[uid])
+                if now >= assumption.since + HOLD:
+                    self._give_back(uid)
 
     def standing(self, uid: str) -> Entry | None:
         """The charge of the pod as it stands."""
@@ -564,7 +573,7 @@ class Ledger:
 
     def _observe_again(self, entry: Entry, pod: ObservedPod) -> None:
         if pod.placement != entry.placement:
-            self._alarm("placement_edited", pod)
+            self._alarm("placement_edited", pod.ref, pod.node)
         assigned = entry.assigned or pod.assigned
         # CPU and memory of a running pod may be resized; extended resources cannot.
         request = replace(entry.request, cpu=pod.request.cpu, memory=pod.request.memory)
@@ -586,12 +595,18 @@ class Ledger:
             # Else the watch has the last word: a read may have shown it edited since it was bound.
             placement = assumption.sent if assumption.sure else placement
         if (pod.node, placement) != (entry.node, entry.placement):
-            self._alarm("bound_by_another", pod)
+            self._alarm("bound_by_another", pod.ref, pod.node)
         self._put(_entry(pod, placement, state))
 
-    def _alarm(self, kind: str, pod: ObservedPod) -> None:
+    def _tell_lost(self, assumption: _Assumption, entry: Entry) -> None:
+        """A read shows the pod without a node: tell once where it was known to have one."""
+        if (entry.landed or assumption.shown) and not assumption.lost:
+            assumption.lost = True
+            self._alarm("binding_lost", entry.ref, entry.node)
+
+    def _alarm(self, kind: str, ref: PodRef, node: str) -> None:
         self._alarms[kind] += 1
-        self._untold.append(Alarm(kind, pod.ref, pod.node))
+        self._untold.append(Alarm(kind, ref, node))
 
     def _put(self, entry: Entry) -> None:
         uid = entry.ref.uid

@@ -159,7 +159,9 @@ class Collector:
         while True:
             token = {"continue": more} if more else {}
             page = self._get(path, {**(query or {}), "limit": _PAGE, **token})
-            items = page.get("items")
+            if not str(page.get("kind")).endswith("List") or "items" not in page:
+                raise MessageError("the answer is no list")
+            items = page["items"]
             yield from (item for item in items or () if isinstance(item, dict))
             metadata = page.get("metadata")
             more = str(metadata.get("continue") or "") if isinstance(metadata, dict) else ""

@@ -260,7 +260,8 @@ class Auditor:
         """The pod as it is now, if it is still there and holds what it asked for."""
         path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
         try:
-            pod = PODS.decode(self._api.request("GET", path, timeout=_TIMEOUT))
+            body = self._api.request("GET", path, timeout=_TIMEOUT)
+            pod = PODS.decode_answer(body, ref.namespace, ref.name)
         except ApiNotFound:
             return None
         same = pod.metadata is not None and pod.metadata.uid == ref.uid

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 from gpushare.core.model import PodRef
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.extender.binder import (
     BUDGET,
     Answer,
@@ -23,7 +23,7 @@ from gpushare.extender.binder import (
 from gpushare.extender.books import Books, Library
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
-from gpushare.wire.objects import PODS, Pod, binding
+from gpushare.wire.objects import PODS, Pod, binding, check_bound
 
 _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""
@@ -131,8 +131,7 @@ class Binder:
             # Leadership was seen to last for BUDGET. A process that was stopped since (SIGSTOP, a
             # stalled machine), or waited for a name server or a credential, may get to it while
             # another leads, or when that one's term is over again.
-            # Judged by its status alone: the server answers a Status, not a Binding.
-            self._api.request(
+            answer = self._api.request(
                 "POST",
                 f"{_path(ref)}/binding",
                 query=query,
@@ -140,16 +139,21 @@ class Binder:
                 timeout=timeout,
                 not_after=deadline,
             )
+            check_bound(answer)
         except ApiError as error:
             if isinstance(error, ApiConflict):
                 with self._stamping:
                     self._conflicts += 1
             return error
+        except WireError as error:
+            # Who answered is not the API server (a proxy's login page, say), so nothing is known.
+            return ApiUnavailable(f"{error}; does a proxy answer for the API server?", 0)
         return None
 
     def _read(self, ref: PodRef, timeout: float) -> Pod | ApiError | None:
         try:
-            return PODS.decode(self._api.request("GET", _path(ref), timeout=timeout))
+            body = self._api.request("GET", _path(ref), timeout=timeout)
+            return PODS.decode_answer(body, ref.namespace, ref.name)
         except ApiNotFound:
             return None
         except ApiError as error:

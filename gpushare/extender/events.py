@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.extender.eventflow import Bucket, Flow, Notice, Patch, Post
 from gpushare.kube.api import Api
 from gpushare.wire.events import (
@@ -24,6 +24,7 @@ from gpushare.wire.events import (
     encode_series,
     events_path,
 )
+from gpushare.wire.objects import check_kind
 
 log = logging.getLogger("gpushare.events")
 
@@ -162,13 +163,14 @@ class Recorder:
         """Send it once. Raises ApiError; an event that is there already was taken before."""
         notice, about = step.notice, step.notice.about
         if isinstance(step, Patch):
-            self._api.request(
+            answer = self._api.request(
                 "PATCH",
                 events_path(about, step.name),
                 body=encode_series(step.count, notice.stamp),
                 content_type=MERGE_PATCH,
                 timeout=_TIMEOUT,
             )
+            _check(answer)
             return
         body = encode_event(
             step.name,
@@ -181,7 +183,7 @@ class Recorder:
             instance=self._instance,
         )
         try:
-            self._api.request("POST", events_path(about), body=body, timeout=_TIMEOUT)
+            _check(self._api.request("POST", events_path(about), body=body, timeout=_TIMEOUT))
         except ApiConflict:
             return
 
@@ -204,3 +206,11 @@ class Recorder:
         if refused + 1 == _REFUSALS and not self._said_off:
             self._said_off = True
             log.warning("events are off in namespace %s, we may not create them: %s", home, error)
+
+
+def _check(answer: bytes) -> None:
+    """Return where the API server shows the event as written. Raises ApiUnavailable."""
+    try:
+        check_kind(answer, "Event")
+    except WireError as error:
+        raise ApiUnavailable(str(error), 0) from error

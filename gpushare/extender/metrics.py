@@ -22,7 +22,7 @@ from gpushare.extender.books import Library
 from gpushare.extender.device_metrics import device_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_ALARMS = ("placement_edited", "bound_by_another")
+_ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
 _PAUSE = 9.0
 """For so many times as long as making a text took, it is handed out again."""
 

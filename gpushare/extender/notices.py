@@ -30,6 +30,8 @@ _MISMATCHES = {
     " the devices it was given on node {node} stay charged",
     "bound_by_another": "the pod was bound to node {node} past this extender while it was being"
     " bound here; its memory is charged where it runs",
+    "binding_lost": "the API server confirmed that the pod was bound to node {node}, and now shows"
+    " it without a node; look whether its data were restored, or a proxy answers in its place",
 }
 
 

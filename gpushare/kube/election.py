@@ -72,6 +72,8 @@ class Elector:
     _fresh: bool = False
     # The acquire time that we last wrote to take the Lease; "": it was another's since.
     _claimed: str = ""
+    # The renew time that we last wrote.
+    _renewal: str = ""
     _fence: float = NEVER
     _sent_at: float = NEVER
     _next_at: float = NEVER
@@ -121,13 +123,17 @@ class Elector:
             self._claimed = ""
 
     def on_written(self, body: bytes, now: float) -> None:
-        """Our write was accepted. Raises WireError where the answer is no Lease."""
+        """Our write was accepted. Raises WireError where the answer does not show the Lease as
+        written: an older one, from a cache on the way, renews nothing.
+        """
         if self._giving:
             self._done = True
             return
         lease = read_lease(body)
         if not self._ours(lease):
             raise WireError("Lease: the answer to our write names another holder")
+        if lease.renewed != self._renewal:
+            raise WireError("Lease: the answer to our write does not have its renew time")
         self._lease = lease
         self._seen_at = now
         if not self._stopping:
@@ -151,6 +157,7 @@ class Elector:
         if lease is None:
             # Somebody may have deleted the Lease of a leader who does not know it yet.
             self._claim(now, wall, fence=now + duration + self.bind_budget)
+            self._renewal = stamp(wall)
             return Create(new_lease(self.namespace, self.name, self.identity, wall, duration))
         if not self._ours(lease):
             expiry = self._seen_at + max(lease.duration, duration)
@@ -159,6 +166,7 @@ class Elector:
             self._claim(now, wall, fence=now if lease.given_away else expiry + self.bind_budget)
             lease = replace(lease, holder="")  # it changes hands, though it may be in our name
         self._sent_at = now
+        self._renewal = stamp(wall)
         return Update(lease.held_by(self.identity, wall, duration))
 
     def _claim(self, now: float, wall: float, *, fence: float) -> None:

@@ -113,6 +113,8 @@ def read_lease(body: bytes) -> Lease:
     """Return the Lease in an answer. Raises WireError where it cannot be one."""
     try:
         document = cast("_Document", json.loads(body))
+        if document.get("kind") != "Lease":
+            raise ValueError("of another kind")
         spec = document.get("spec") or {}
         return Lease(
             holder=str(spec.get("holderIdentity") or ""),

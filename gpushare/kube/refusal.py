@@ -1,7 +1,8 @@
 """Answers that are no success, as errors: status and body in, `gpushare.errors.Api*` out. Pure.
 
-Knows the Status document of the API server and no sockets. Which class an answer becomes is decided
-by its HTTP status alone; the server's words go into the text for people to read.
+Knows the Status document of the API server and no sockets. Only a Status is the API server's own
+word: whatever else comes with a status of 4xx may be a proxy's, and says nothing of what was done.
+Which class a Status becomes is decided by the HTTP status alone; its words are for people to read.
 """
 
 import json
@@ -12,18 +13,32 @@ TEXT_LIMIT = 500
 # A Status fits easily; a proxy's error page need not be read whole.
 BODY_LIMIT = 64 << 10
 _BY_STATUS = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
+_TOO_MANY = 429
+"""kube-apiserver says this in plain text (its filters for requests in flight), before it begins."""
 
 
 def refusal(where: str, status: int, body: bytes) -> ApiError:
-    """Return the error for an answer with `status`: ApiUnavailable for 5xx (outcome unknown),
-    ApiNotFound, ApiConflict, ApiGone, and plain ApiError for any other definite refusal.
+    """Return the error for an answer with `status`: ApiNotFound, ApiConflict, ApiGone, and plain
+    ApiError for any other definite refusal.
+
+    The outcome is unknown (ApiUnavailable) for 5xx, for a redirect, and for 4xx without a Status.
     """
-    try:
-        text = str(json.loads(body[:BODY_LIMIT])["message"])
-    except (ValueError, TypeError, KeyError, RecursionError):
-        text = body[:TEXT_LIMIT].decode(errors="replace")
-    kind = ApiUnavailable if status >= 500 else _BY_STATUS.get(status, ApiError)
+    said = _message(body)
+    text = body[:TEXT_LIMIT].decode(errors="replace") if said is None else said
+    definite = 400 <= status < 500 and (said is not None or status == _TOO_MANY)
+    kind = _BY_STATUS.get(status, ApiError) if definite else ApiUnavailable
     return kind(f"{where}: {status} {one_line(text)}".rstrip(), status)
+
+
+def _message(body: bytes) -> str | None:
+    """Return the message of a Status that reports a failure; None where the body is none."""
+    try:
+        document = json.loads(body[:BODY_LIMIT])
+        if document["kind"] != "Status" or document.get("status") == "Success":
+            return None
+        return str(document.get("message", ""))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
 
 
 def unanswered(where: str, cause: Exception) -> ApiUnavailable:

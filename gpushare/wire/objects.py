@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import UNSET, Raw, Struct, UnsetType
 from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
@@ -24,6 +24,7 @@ from gpushare.errors import MessageError
 from gpushare.wire.quantity import Quantity
 
 _T = TypeVar("_T")
+_Item = TypeVar("_Item")
 
 
 class Metadata(Struct, gc=False, rename="camel"):
@@ -162,8 +163,9 @@ class _ListMeta(Struct, gc=False, rename="camel"):
 
 
 class _List(Struct, Generic[_T], gc=False):
+    kind: str | None = None
     metadata: _ListMeta | None = None
-    items: list[_T] | None = None
+    items: list[_T] | UnsetType | None = UNSET
 
 
 class _Identity(Struct, gc=False, rename="camel"):
@@ -176,6 +178,7 @@ class _Identity(Struct, gc=False, rename="camel"):
 
 
 class _Identified(Struct, gc=False):
+    kind: str | None = None
     metadata: _Identity | None = None
 
 
@@ -185,6 +188,8 @@ class _WatchEvent(Struct, gc=False):
 
 
 class _Status(Struct, gc=False):
+    kind: str | None = None
+    status: str | None = None
     code: int | None = None
     message: str | None = None
 
@@ -230,7 +235,8 @@ class Codec(Generic[_T]):
     """Decodes lists and watch events of one kind of object; holds nothing but compiled decoders."""
 
     def __init__(self, kind: type[_T]) -> None:
-        """Compile the decoders for one struct."""
+        """Compile the decoders for one struct, which is named as its kind."""
+        self.kind = kind.__name__
         self._one = Decoder(kind)
         page = _List[kind]  # type: ignore[valid-type]  # a type only msgspec needs, at run time
         self._list: Decoder[_List[_T]] = Decoder(page)
@@ -239,14 +245,29 @@ class Codec(Generic[_T]):
         """A single object. Raises MessageError naming the field."""
         return decode_with(self._one, body, "object")
 
+    def decode_answer(self, body: bytes, namespace: str, name: str) -> _T:
+        """The object that was asked for by its name.
+
+        Raises MessageError where the answer is another one: what a proxy puts in its place says
+        nothing of the object.
+        """
+        found = _answered(body, self.kind).metadata or _Identity()
+        if (found.namespace or "", found.name) != (namespace, name):
+            raise MessageError(f"answer: the {self.kind} has another name or namespace")
+        return self.decode(body)
+
     def decode_list(self, body: bytes) -> Decoded[_T]:
-        """A page of a list, odd items left out and named. Raises MessageError if it is none."""
+        """A page of a list, odd items left out and named. Raises MessageError if it is none.
+
+        A list of another kind, or one that lacks `items`, is none: it must not pass for an empty
+        one. Null is an empty list, as Go writes it.
+        """
         try:
             page = self._list.decode(body)
         except _UNDECODABLE:
             return self._item_by_item(body)
-        meta = page.metadata or _ListMeta()
-        return Decoded(page.items or (), meta.resource_version or "", meta.continue_ or "")
+        items, meta = self._items(page), page.metadata or _ListMeta()
+        return Decoded(items, meta.resource_version or "", meta.continue_ or "")
 
     def decode_event(self, line: bytes) -> Event[_T]:
         """One line of a watch. Raises MessageError where the line is no event at all."""
@@ -270,13 +291,43 @@ class Codec(Generic[_T]):
         page = decode_with(_RAW_LIST, body, "list")
         items: list[_T] = []
         bad: list[Bad] = []
-        for raw in page.items or ():
+        for raw in self._items(page):
             try:
                 items.append(self._one.decode(raw))
             except _UNDECODABLE as error:
                 bad.append(_describe(raw, error)[0])
         meta = page.metadata or _ListMeta()
         return Decoded(items, meta.resource_version or "", meta.continue_ or "", tuple(bad))
+
+    def _items(self, page: _List[_Item]) -> Sequence[_Item]:
+        if page.kind != f"{self.kind}List":
+            raise MessageError(f"list: its kind is {(page.kind or '')[:80]!a}, not {self.kind}List")
+        if isinstance(page.items, UnsetType):
+            raise MessageError("list: has no items")
+        return page.items or ()
+
+
+def check_bound(body: bytes) -> None:
+    """Return where the answer to a Binding says that it was taken.
+
+    kube-apiserver answers 201 with a Status of Success (all releases from 1.22 to 1.37). Raises
+    MessageError for anything else.
+    """
+    status = decode_with(_STATUS, body, "answer to a Binding")
+    if (status.kind, status.status) != ("Status", "Success"):
+        raise MessageError("answer to a Binding: is no Status of Success")
+
+
+def check_kind(body: bytes, kind: str) -> None:
+    """Return where the answer is an object of the kind. Raises MessageError for anything else."""
+    _answered(body, kind)
+
+
+def _answered(body: bytes, kind: str) -> _Identified:
+    found = decode_with(_IDENTIFIED, body, "answer")
+    if found.kind != kind:
+        raise MessageError(f"answer: its kind is {(found.kind or '')[:80]!a}, not {kind}")
+    return found
 
 
 def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:

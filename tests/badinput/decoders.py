@@ -23,7 +23,7 @@ from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.fields import parse_duration
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, Codec
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, Codec, check_bound
 from gpushare.wire.pods import observe_pod, pod_ref, priority_of, units_of
 from gpushare.wire.preempt import decode_preempt
 from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units
@@ -144,7 +144,7 @@ def _codec(kind: Codec[Any]) -> Callable[[bytes], None]:
                 part(data)
             except WireError:
                 continue
-        wrapped = b'{"items":[{},' + data + b"]}"
+        wrapped = b'{"kind":"%sList","items":[{},' % kind.kind.encode() + data + b"]}"
         try:
             json.loads(wrapped)
         except (ValueError, RecursionError):
@@ -173,6 +173,10 @@ def _scheduler(data: bytes) -> None:
 
 def _duration(data: bytes) -> None:
     parse_duration(_text(data))
+
+
+def _answer(data: bytes) -> None:
+    PODS.decode_answer(data, "default", "odd")
 
 
 def _lease(data: bytes) -> None:
@@ -207,12 +211,14 @@ def _facts(data: bytes) -> None:
 
 
 _META = {"resourceVersion": "7", "continue": "x"}
+_CLOSED = {"data": {"gpus": "0"}}
 _BIND = {"PodName": "p", "PodNamespace": "default", "PodUID": "u", "Node": "n"}
 _VICTIMS = {"gpu": {"Pods": [{"UID": "u"}, None], "NumPDBViolations": 1}, "b": None}
 
 
-def _listed(body: Any) -> tuple[Any, ...]:
-    return ({"metadata": _META, "items": [body]}, {"type": "ADDED", "object": body}, body)
+def _listed(kind: str, body: Any) -> tuple[Any, ...]:
+    page = {"kind": f"{kind}List", "metadata": _META, "items": [body]}
+    return (page, {"type": "ADDED", "object": body}, body)
 
 
 DECODERS = (
@@ -240,12 +246,18 @@ DECODERS = (
     Decoder("pod", _pod, (odd.POD,)),
     Decoder("node", _node, (odd.NODE,)),
     Decoder("disruption budget", _budget, (odd.BUDGET,)),
-    Decoder("pods listed, watched", _codec(PODS), _listed(odd.POD)),
-    Decoder("nodes listed, watched", _codec(NODES), _listed(odd.NODE)),
-    Decoder("config maps listed, watched", _codec(CONFIG_MAPS), _listed({"data": {"gpus": "0"}})),
+    Decoder("pods listed, watched", _codec(PODS), _listed("Pod", odd.POD)),
+    Decoder("nodes listed, watched", _codec(NODES), _listed("Node", odd.NODE)),
+    Decoder(
+        "config maps listed, watched",
+        _codec(CONFIG_MAPS),
+        _listed("ConfigMap", _CLOSED),
+    ),
     Decoder("watch errors", _codec(PODS), ({"type": "ERROR", "object": {"code": 410}},)),
     Decoder("scheduler files", _scheduler, (odd.SCHEDULER, odd.POLICY)),
     Decoder("durations", _duration, ("5s", "1m30.5s", "-0")),
+    Decoder("answer to a Binding", check_bound, ({"kind": "Status", "status": "Success"},)),
+    Decoder("answer by name", _answer, (odd.POD | {"kind": "Pod"},)),
     Decoder("lease", _lease, (odd.LEASE,)),
     Decoder("lines of a watch", _lines, ('{"a":1}\n\n{"b":2}\n{"c"',)),
     Decoder("refusals", _refusal, ({"kind": "Status", "message": "no\nway", "reason": "x"},)),

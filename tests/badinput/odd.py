@@ -58,6 +58,7 @@ NODE: Json = {
     },
 }
 LEASE: Json = {
+    "kind": "Lease",
     "metadata": {"name": "gpushare-extender", "resourceVersion": "1"},
     "spec": {
         "holderIdentity": "a_1",

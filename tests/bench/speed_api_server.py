@@ -12,6 +12,7 @@ import sys
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+_TAKEN = b'{"kind":"Status","status":"Success"}'
 _PAGE = 500
 
 
@@ -65,12 +66,13 @@ def _pod(number: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _pages(items: list[dict[str, Any]]) -> list[bytes]:
+def _pages(kind: str, items: list[dict[str, Any]]) -> list[bytes]:
     pages = []
     for start in range(0, max(len(items), 1), _PAGE):
         following = str(start // _PAGE + 1) if start + _PAGE < len(items) else ""
         meta = {"resourceVersion": "1", "continue": following}
-        pages.append(json.dumps({"metadata": meta, "items": items[start : start + _PAGE]}).encode())
+        page = {"kind": f"{kind}List", "metadata": meta, "items": items[start : start + _PAGE]}
+        pages.append(json.dumps(page).encode())
     return pages
 
 
@@ -103,11 +105,11 @@ class Connection(asyncio.Protocol):
         query = parse_qs(url.query)
         if method != "GET":
             loop = asyncio.get_running_loop()
-            loop.call_later(self.delay_s, self._answer, b'{"kind":"Status"}', 201)
+            loop.call_later(self.delay_s, self._answer, _TAKEN, 201)
         elif "watch" in query:
             self._transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
         else:
-            pages = self.pages.get(url.path.rpartition("/")[2], _pages([]))
+            pages = self.pages.get(url.path.rpartition("/")[2], _pages("ConfigMap", []))
             self._answer(pages[int(query.get("continue", ["0"])[0])], 200)
 
     def _answer(self, body: bytes, status: int) -> None:
@@ -127,7 +129,7 @@ if __name__ == "__main__":
     given = json.loads(sys.argv[2])
     Connection.delay_s = given["delay_ms"] / 1000
     Connection.pages = {
-        "nodes": _pages([_node(number, given) for number in range(given["nodes"])]),
-        "pods": _pages([_pod(number, given) for number in range(given["pods"])]),
+        "nodes": _pages("Node", [_node(number, given) for number in range(given["nodes"])]),
+        "pods": _pages("Pod", [_pod(number, given) for number in range(given["pods"])]),
     }
     asyncio.run(_serve(int(sys.argv[1])))

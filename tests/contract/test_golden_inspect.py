@@ -117,8 +117,8 @@ def test_the_documented_document_is_the_one_printed() -> None:
 def books_of(nodes: list[Any], pods: list[Any]) -> Ledger:
     """The extender's books of these objects, read by its own codecs."""
     ledger = Ledger()
-    found = NODES.decode_list(json.dumps({"items": nodes}).encode())
-    held = PODS.decode_list(json.dumps({"items": pods}).encode())
+    found = NODES.decode_list(json.dumps({"kind": "NodeList", "items": nodes}).encode())
+    held = PODS.decode_list(json.dumps({"kind": "PodList", "items": pods}).encode())
     assert found.bad == held.bad == ()
     ledger.replace_nodes(node_spec(node, ALIYUN, "GiB") for node in found.items)
     for pod in held.items:

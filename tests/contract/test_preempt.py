@@ -53,7 +53,8 @@ class Server:
         self._client = Client(build_app(self.desk.service, Routes(), 100_000, frozenset()))
 
     def holds(self, *pods: dict[str, Any]) -> None:
-        items = {"metadata": {"resourceVersion": "1"}, "items": list(pods)}
+        meta = {"resourceVersion": "1"}
+        items = {"kind": "PodList", "metadata": meta, "items": list(pods)}
         page = PODS.decode_list(json.dumps(items).encode())
         PodSink(self.desk.library).replace([page], 0.0)
 

@@ -4,6 +4,7 @@ Knows paths, bytes and versions. What goes wrong on the way is network.py's; wha
 devices is not known here.
 """
 
+import json
 import math
 import re
 from collections import deque
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from gpushare.errors import ApiGone
 from gpushare.kube.refusal import refusal
 from gpushare.localcluster.api.calls import Call, target_of
 from gpushare.localcluster.api.podlogs import PodLogs
@@ -75,7 +77,8 @@ class Server:
         try:
             answer = self._rest.answer(found["group"] or "", found["version"], found["rest"], call)
         except StatusError as error:
-            raise refusal(f"{method} {path}", error.code, str(error).encode()) from error
+            text = json.dumps(error.body()).encode()
+            raise refusal(f"{method} {path}", error.code, text) from error
         assert isinstance(answer.body, bytes)
         return answer.body
 
@@ -97,7 +100,7 @@ class Server:
         feed = Feed(watch, lambda: self.store.version, shown, target.resource.kind, ends)
         feed.pull()
         if feed.lost:
-            raise refusal(f"watch {path}", 410, b"too old resource version")
+            raise ApiGone(f"watch {path}: 410 too old resource version", 410)
         return feed
 
     def changes(self, table: str, version: int) -> list[Change]:

@@ -4,6 +4,7 @@ It is what production code takes for its API server (gpushare.kube.api.Api), wit
 that all the time goes into the threads. Knows requests, answers, faults; not what they mean.
 """
 
+import json
 import math
 import re
 import threading
@@ -120,7 +121,8 @@ class ThreadsApi:
                 found["group"] or "", found["version"], found["rest"], call
             ).body
         except StatusError as error:
-            raise refusal(f"{method} {path}", error.code, str(error).encode()) from error
+            text = json.dumps(error.body()).encode()
+            raise refusal(f"{method} {path}", error.code, text) from error
 
     def _random(self) -> float:
         if not hasattr(self._chance, "random"):

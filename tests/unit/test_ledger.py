@@ -240,6 +240,28 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     assert ledger.snapshot().used.tolist() == [[0, 0], [4, 4]]
 
 
+def test_a_bound_pod_that_reads_without_a_node_is_told(ledger: Ledger) -> None:
+    """So it is after etcd was set back."""
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ledger.pod_changed(_pod("p", Request(4, 1)))
+    ledger.unbound(["p"], 10.0)
+    assert ledger.counts()["binding_lost"] == 0  # the list may be wrong: it is read
+    ledger.settle("p", ledger.token("p"), _pod("p", Request(4, 1), place=""), 11.0)
+    assert ledger.counts()["binding_lost"] == 1
+    ledger.settle("p", ledger.token("p"), _pod("p", Request(4, 1), place=""), 12.0)
+    assert ledger.counts()["binding_lost"] == 1
+
+
+def test_a_bind_that_never_landed_and_reads_unbound_is_no_alarm(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16, 16))
+    ref = PodRef("default", "p", "p")
+    ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0)
+    ledger.doubt("p", 1)
+    ledger.settle("p", ledger.token("p"), _pod("p", Request(4, 1), place=""), 70.0)
+    assert ledger.standing("p") is None
+    assert ledger.counts()["binding_lost"] == 0
+
+
 def test_a_pod_without_gpu_waits_no_more_once_it_is_bound_whatever_is_repeated(
     ledger: Ledger,
 ) -> None:

@@ -43,6 +43,8 @@ def pod_json(
     """A pod of one container as the API server writes it."""
     asked = dict(limits or {}) | ({resource: str(units)} if units else {})
     return {
+        "kind": "Pod",
+        "apiVersion": "v1",
         "metadata": {
             "name": name,
             "namespace": "team",

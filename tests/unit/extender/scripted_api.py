@@ -9,6 +9,9 @@ from typing import Any
 from gpushare.errors import ApiError, ApiUnreachable
 from gpushare.kube.api import Lines
 
+BOUND = b'{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Success","code":201}'
+"""What kube-apiserver answers to a Binding that it takes."""
+
 
 @dataclass(frozen=True)
 class Call:
@@ -26,7 +29,7 @@ class ScriptedApi:
     """
 
     answers: list[bytes | BaseException] = field(default_factory=list)
-    forever: bytes | BaseException = b"{}"
+    forever: bytes | BaseException = BOUND
     takes: Callable[[float], float] = lambda _timeout: 0.0
     now: float = 1000.0
     calls: list[Call] = field(default_factory=list)

@@ -63,11 +63,13 @@ class Lists(ScriptedApi):
                 raise ApiNotFound(f"{path}: not found", 404)
             return json.dumps(self.pods[name]).encode()
         held = [*(self.pods if path == PODS else self.nodes).values()]
+        kind = "PodList" if path == PODS else "NodeList"
         start = int(query.get("continue", "0"))
         meta = {"resourceVersion": str(self.version)}
         if start + 2 < len(held):
             meta["continue"] = str(start + 2)
-        text = json.dumps({"metadata": meta, "items": held[start : start + 2]}).encode()
+        items = held[start : start + 2]
+        text = json.dumps({"kind": kind, "metadata": meta, "items": items}).encode()
         return text[:-1] if self.cut else text
 
 

@@ -77,12 +77,76 @@ def test_a_remembered_pod_is_bound_by_one_call(
     assert sent["target"]["name"] == "n"
 
 
-def test_any_2xx_is_a_success_whatever_its_body(
+NOT_BOUND = [
+    b"",
+    b"<html>sign in</html>",
+    b"{}",
+    b'{"kind":"Status","status":"Failure","code":200}',
+    b'{"kind":"Binding","apiVersion":"v1","metadata":{"name":"web"}}',
+]
+
+
+@pytest.mark.parametrize("answer", NOT_BOUND)
+def test_a_2xx_that_is_no_status_of_success_is_read_back_and_in_doubt(
+    api: ScriptedApi, binder: Binder, library: Library, answer: bytes
+) -> None:
+    """A proxy's login page with 200 must not pass for a Binding done."""
+    api.answers = [answer, UNBOUND]
+    said = binder.bind(REF, "n", True, asked(library))
+    assert said.reason == "in_doubt"
+    assert "does a proxy answer" in said.error
+    assert [call.method for call in api.calls] == ["POST", "GET"]
+    assert ledger(library).counts()["in_doubt"] == 1
+    api.answers = [UNBOUND]
+    assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+
+
+def test_a_2xx_that_is_no_status_of_success_may_be_a_binding_done(
     api: ScriptedApi, binder: Binder, library: Library
 ) -> None:
-    """The server answers a Status where the official client expects a Binding."""
-    api.answers = [b"not even json"]
+    api.answers = [b"<html>", BOUND]
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+
+
+def test_a_plain_bind_that_no_api_server_answered_is_read_back(
+    api: ScriptedApi, binder: Binder
+) -> None:
+    api.answers = [b"<html>", UNBOUND]
+    assert binder.bind(REF, "n", True, None).reason == "refused"
+
+
+ELSE = json.dumps({"kind": "Node", "metadata": {"name": "web", "uid": "u"}}).encode()
+
+
+@pytest.mark.parametrize("answer", [b"<html>", b"{}", ELSE, body(uid="x").replace(b"web", b"wep")])
+def test_what_is_no_pod_of_that_name_settles_nothing(
+    api: ScriptedApi, binder: Binder, library: Library, answer: bytes
+) -> None:
+    """Another uid under the pod's name says that the pod is gone; under another, nothing."""
+    api.answers = [LOST, LOST]
+    binder.bind(REF, "n", True, asked(library))
+    api.now += HOLD
+    api.answers = [answer]
+    binder.settle_overdue()
+    assert ledger(library).counts()["in_doubt"] == 1
+    assert ledger(library).standing(REF.uid) is not None
+
+
+def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
+    api: ScriptedApi, binder: Binder, library: Library
+) -> None:
+    assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
+    api.forever = UNBOUND
+    for _ in range(3):
+        api.now += LANDED_GRACE
+        binder.settle_overdue()
+        assert ledger(library).standing(REF.uid) is not None
+    assert ledger(library).counts()["binding_lost"] == 1
+    (alarm,) = ledger(library).take_alarms()
+    assert (alarm.kind, alarm.ref, alarm.node) == ("binding_lost", REF, "n")
+    api.now += HOLD
+    binder.settle_overdue()
+    assert ledger(library).standing(REF.uid) is None
 
 
 def test_bindings_refused_with_409_are_counted(

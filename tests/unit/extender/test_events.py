@@ -21,6 +21,9 @@ from gpushare.wire.events import About
 POD = About("Pod", "team", "web", "uid-web")
 
 
+WRITTEN = b'{"kind":"Event","apiVersion":"events.k8s.io/v1"}'
+
+
 @dataclass
 class EventApi:
     """An API server for events: answers as it is told, once `open` lets it."""
@@ -48,7 +51,7 @@ class EventApi:
         answer = self.answers.pop(0) if self.answers else self.forever
         if answer is not None:
             raise answer
-        return b"{}"
+        return WRITTEN
 
     def stream(
         self, path: str, query: Mapping[str, str], **_: Any
@@ -225,7 +228,7 @@ class Api:
     def request(self, *_, **__):
         time.sleep(0.3)
         os.write(1, b"written")
-        return b"{}"
+        return b'{"kind":"Event"}'
 
 recorder = Recorder(Api(), "me")
 if os.fork() == 0:  # as gunicorn's worker

@@ -21,7 +21,7 @@ from gpushare.kube.listwatch import List, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import PODS, Decoded, Event, Pod
 
-LIST = b'{"metadata":{"resourceVersion":"7"},"items":[]}'
+LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")
 
 Following = ListWatch[Decoded[Pod], Event[Pod]]

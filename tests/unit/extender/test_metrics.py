@@ -94,12 +94,12 @@ def test_pods_are_counted_by_state_and_never_named(metrics: Metrics, library: Li
     }
     for state, count in expected.items():
         assert of(found, "pods", resource=GPU, state=state) == count
-    for kind in ("placement_edited", "bound_by_another"):
+    for kind in ("placement_edited", "bound_by_another", "binding_lost"):
         assert of(found, "alarms_total", resource=GPU, kind=kind) == 0
     assert of(found, "pods", resource=GPU, state="nodes") is None
     assert "uid-" not in metrics.text().decode()
     assert "team" not in metrics.text().decode()
-    known = set(expected) | {"nodes", "placement_edited", "bound_by_another"}
+    known = set(expected) | {"nodes", "placement_edited", "bound_by_another", "binding_lost"}
     assert known <= set(library.shelves[0].ledger.counts())
 
 

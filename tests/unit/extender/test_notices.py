@@ -142,6 +142,19 @@ def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
     assert "node b past this extender" in note
 
 
+def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
+    heard, library = Heard(), make_library()
+    ledger = library.shelves[0].ledger
+    ledger.node_changed(make_node("a", 16))
+    ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
+    ledger.landed(REF.uid, 0.0)
+    ledger.settle(REF.uid, ledger.token(REF.uid), ObservedPod(REF, Request(4, 1)), 20.0)
+    Notices(heard, library, "GiB").tick(ready=True)
+    ((_, reason, note),) = heard.events
+    assert reason == "GPUShareAllocationMismatch"
+    assert "bound to node a, and now shows it without a node" in note
+
+
 def test_alarms_nobody_takes_are_bounded() -> None:
     ledger = Ledger()
     ledger.node_changed(make_node("a", 16, 16))

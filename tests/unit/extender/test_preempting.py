@@ -52,7 +52,9 @@ def event(kind: str, item: Json) -> bytes:
 
 
 def listed(*items: Json) -> bytes:
-    return json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
+    meta = {"resourceVersion": "1"}
+    kind = "PodDisruptionBudgetList"
+    return json.dumps({"kind": kind, "metadata": meta, "items": items}).encode()
 
 
 def trimmed(

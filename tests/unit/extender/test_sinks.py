@@ -42,7 +42,8 @@ def npus(library: Library) -> Ledger:
 
 
 def page(codec: Codec[_T], *items: Mapping[str, Any]) -> Decoded[_T]:
-    body = json.dumps({"metadata": {"resourceVersion": "7"}, "items": items}).encode()
+    meta = {"resourceVersion": "7"}
+    body = json.dumps({"kind": f"{codec.kind}List", "metadata": meta, "items": items}).encode()
     return codec.decode_list(body)
 
 

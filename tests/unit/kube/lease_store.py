@@ -56,5 +56,6 @@ class LeaseStore:
         self._made += self.document is None
         self._version += 1
         marks = {"uid": f"lease-{self._made}", "resourceVersion": str(self._version)}
-        self.document = document = {**document, "metadata": {**document["metadata"], **marks}}
+        metadata = {**document["metadata"], **marks}
+        self.document = document = {**document, "kind": "Lease", "metadata": metadata}
         return json.dumps(document).encode()

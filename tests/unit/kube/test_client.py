@@ -73,7 +73,7 @@ def test_a_successful_binding_is_a_success_although_the_answer_is_a_status(
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (301, ApiError),
+        (301, ApiUnavailable),
         (400, ApiError),
         (403, ApiError),
         (404, ApiNotFound),
@@ -99,6 +99,28 @@ def test_a_refusal_is_told_by_its_status_and_sent_once(
     assert caught.value.status == status
     assert str(caught.value) == f"POST /x: {status} because of this"
     assert len(server.seen) == 1
+
+
+@pytest.mark.parametrize("status", [302, 307, 400, 401, 403, 404, 408, 409, 410, 422])
+@pytest.mark.parametrize("body", [b"", b"<html>sign in</html>", b"{}", b"[]", b'{"kind":"Pod"}'])
+def test_a_refusal_without_a_status_document_says_nothing_of_what_was_done(
+    server: ScriptedServer, client: KubeClient, status: int, body: bytes
+) -> None:
+    """It is a proxy's: a 404 of its own would free what a pod holds."""
+    server.script = reply(status, body, "Location: /login\r\n")
+    with pytest.raises(ApiUnavailable) as caught:
+        client.request("POST", "/x", body=b"{}", timeout=5)
+    assert caught.value.status == status
+
+
+def test_too_many_requests_is_a_refusal_in_plain_text(
+    server: ScriptedServer, client: KubeClient
+) -> None:
+    """So kube-apiserver says that it has not begun."""
+    server.script = reply(429, b"Too many requests, please try again later.")
+    with pytest.raises(ApiError) as caught:
+        get(client)
+    assert (type(caught.value), caught.value.status) == (ApiError, 429)
 
 
 def test_the_text_of_a_refusal_is_bounded_and_printable(
@@ -367,7 +389,7 @@ def test_a_blocked_watch_ends_at_once_when_another_thread_closes_it(
 def test_a_watch_refused_is_told_by_its_status(
     server: ScriptedServer, client: KubeClient, status: int
 ) -> None:
-    server.script = reply(status, b'{"message":"no"}')
+    server.script = reply(status, b'{"kind":"Status","message":"no"}')
     with pytest.raises(ApiError, match=f"{status} no"):
         watch(client)
 

@@ -72,6 +72,26 @@ def test_the_first_ever_leader_waits_out_one_who_may_not_know_of_the_deletion(
     assert leads(me, 30.0)
 
 
+@pytest.mark.parametrize("what", ["an old Lease", "another kind", "a page of HTML"])
+def test_a_renewal_that_is_not_answered_by_the_lease_as_written_renews_nothing(
+    store: LeaseStore, what: str
+) -> None:
+    """A cache on the way, or a proxy's login page, answers 200 for a write that nobody has seen."""
+    me = elector()
+    run(me, store, 0.0, 30.0)
+    until = me.leads_until(30.0)
+    answers = {
+        "an old Lease": store.get(),
+        "another kind": store.get().replace(b'"Lease"', b'"Status"'),
+        "a page of HTML": b"<html>",
+    }
+    action = me.tick(32.0, 1_700_000_032, 0.5)
+    assert isinstance(action, Update)
+    with pytest.raises(WireError, match="Lease: "):
+        me.on_written(answers[what], 32.5)
+    assert me.leads_until(32.5) == until
+
+
 def test_a_term_counts_from_before_the_renewal_was_sent(store: LeaseStore) -> None:
     me = elector()
     run(me, store, 0.0, 30.0)

@@ -47,7 +47,7 @@ class LeaseServer:
             try:
                 connection.sendall(answer(200, self.answer(seen)))
             except ApiError as error:
-                connection.sendall(answer(error.status))
+                connection.sendall(answer(error.status, b'{"kind":"Status"}'))
         return True
 
     def answer(self, seen: Seen) -> bytes:

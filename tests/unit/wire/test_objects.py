@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
-from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, binding
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, binding, check_bound
 
 GOOD = {"metadata": {"name": "a", "namespace": "ns", "uid": "u1", "resourceVersion": "7"}}
 ODD = {"metadata": {"name": "b", "namespace": "ns", "uid": "u2"}, "spec": {"containers": 7}}
@@ -30,9 +30,9 @@ def test_a_page_carries_its_place_in_history() -> None:
     assert (page.resource_version, page.continue_token, page.bad) == ("42", "tok", ())
 
 
-@pytest.mark.parametrize("text", ["{}", '{"items":null,"metadata":null}', '{"items":[]}'])
-def test_an_empty_list_is_a_list(text: str) -> None:
-    page = NODES.decode_list(text.encode())
+@pytest.mark.parametrize("rest", ['"items":null,"metadata":null', '"items":[]'])
+def test_an_empty_list_is_a_list(rest: str) -> None:
+    page = NODES.decode_list(f'{{"kind":"NodeList",{rest}}}'.encode())
     assert (list(page.items), page.resource_version, page.continue_token) == ([], "", "")
 
 
@@ -118,7 +118,16 @@ def test_a_line_that_is_no_event_is_a_message_error(line: bytes) -> None:
         PODS.decode_event(line)
 
 
-@pytest.mark.parametrize("text", [b"", b"[]", b'{"items":7}', b'{"items":[', b"\xff", b"[" * 10**5])
+NO_LISTS = [
+    *(b"", b"[]", b"{}", b"<html>sign in</html>", b"\xff", b"[" * 10**5),
+    *(b'{"kind":"NodeList","items":7}', b'{"kind":"NodeList","items":[', b'{"kind":"NodeList"}'),
+    *(b'{"items":[]}', b'{"kind":"PodList","items":[]}', b'{"kind":"PodList","items":[7]}'),
+    b'{"kind":"Status","status":"Success"}',
+    b'{"kind":"NodeList","metadata":{"resourceVersion":"7"}}',
+]
+
+
+@pytest.mark.parametrize("text", NO_LISTS)
 def test_a_body_that_is_no_list_is_a_message_error(text: bytes) -> None:
     with pytest.raises(MessageError, match="list: "):
         NODES.decode_list(text)
@@ -153,6 +162,42 @@ def test_arbitrary_json_decodes_or_is_a_message_error(document: object) -> None:
             read(text)
 
 
+ANSWERED = {"kind": "Pod", "metadata": {"name": "p", "namespace": "d", "uid": "u"}}
+
+
+def test_what_was_asked_for_by_its_name_is_the_answer() -> None:
+    pod = PODS.decode_answer(json.dumps(ANSWERED).encode(), "d", "p")
+    assert pod.metadata is not None
+    assert pod.metadata.uid == "u"
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"kind": "ConfigMap"}, "its kind is 'ConfigMap', not Pod"),
+        ({"kind": None}, "not Pod"),
+        ({"metadata": {"name": "q", "namespace": "d"}}, "another name"),
+        ({"metadata": {"name": "p", "namespace": "e"}}, "another name"),
+        ({"metadata": None}, "another name"),
+    ],
+)
+def test_another_object_is_no_answer(change: dict[str, Any], text: str) -> None:
+    """A pod with another uid is taken for a successor: that frees what ours held."""
+    with pytest.raises(MessageError, match=text):
+        PODS.decode_answer(json.dumps(ANSWERED | change).encode(), "d", "p")
+
+
+def test_a_status_of_success_alone_says_that_a_binding_was_taken() -> None:
+    good = {"kind": "Status", "apiVersion": "v1", "status": "Success", "code": 201}
+    check_bound(json.dumps(good).encode())
+    odd: list[bytes] = [b"", b"<html>", b"null", b"{}", json.dumps(ANSWERED).encode()]
+    odd += [json.dumps(good | {"status": "Failure"}).encode()]
+    odd += [json.dumps(good | {"kind": "Binding"}).encode()]
+    for answer in odd:
+        with pytest.raises(MessageError, match="answer to a Binding"):
+            check_bound(answer)
+
+
 def test_the_binding_carries_uid_and_annotations() -> None:
     written = json.loads(binding(PodRef("team", "pod", "u-1"), "node-a", {"K": "v"}))
     assert written == {
@@ -165,5 +210,5 @@ def test_the_binding_carries_uid_and_annotations() -> None:
 
 def test_an_odd_object_is_named_whatever_else_of_its_metadata_is_odd() -> None:
     metadata = {"name": "p", "namespace": "d", "uid": "u", "labels": {"a": 1}, "annotations": 7}
-    page = PODS.decode_list(json.dumps({"items": [{"metadata": metadata}]}).encode())
+    page = PODS.decode_list(body({"metadata": metadata}))
     assert [bad.ref for bad in page.bad] == [PodRef("d", "p", "u")]
