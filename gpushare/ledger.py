@@ -38,6 +38,7 @@ from gpushare.errors import (
     InvariantError,
     PodInFlight,
     PodMismatch,
+    RequestRefused,
     UnknownNode,
 )
 
@@ -341,6 +342,24 @@ class Ledger:
         """The charge of the pod as it stands."""
         with self._lock:
             return self._entries.get(uid)
+
+    def keeps(self, uid: str) -> bool:
+        """Whether the pod is charged where it is bound already, or its bind may still be done.
+
+        It may not where the node has gone, or its devices were closed or given to others since.
+        """
+        with self._lock:
+            entry = self._entries.get(uid)
+            if entry is None or entry.state is State.BOUND or entry.landed:
+                return entry is not None
+            if entry.placement is None:
+                return entry.node in self._specs
+            devices, units = zip(*entry.placement, strict=True)
+            try:
+                self._must_still_fit(entry, Allocation(entry.node, devices, units))
+            except RequestRefused:
+                return False
+            return True
 
     # -- what readers take ----------------------------------------------------------------------
 

@@ -53,6 +53,14 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     return Verdict(tuple(compress(names, fits.tolist())), failed, unknown)
 
 
+def keep_to(verdict: Verdict, node: str) -> Verdict:
+    """The verdict about a pod that is being bound to one of the nodes: it fits there alone."""
+    others = (name for name in verdict.fit if name != node)
+    failed = {name: why for name, why in verdict.failed.items() if name != node}
+    failed.update(dict.fromkeys(others, Reason.BEING_BOUND))
+    return Verdict((node,), failed, tuple(name for name in verdict.unknown if name != node))
+
+
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     """Whether a node has room for the request now, CPU and memory of the host included."""
     rows = np.arange(len(snapshot.names))

@@ -36,6 +36,7 @@ class Reason(Enum):
     NO_DEVICE = "no shared GPU"
     TOO_LARGE = "GPU Memory request is larger than any healthy device"
     TOO_MANY_DEVICES = "fewer healthy devices of that size than requested"
+    BEING_BOUND = "the pod is being bound to another node"
     UNEVEN = "GPU Memory is not a whole multiple of the GPU count, and no inventory says more"
     OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
     BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"

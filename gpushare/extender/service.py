@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.core.decide import BEST, Verdict, best_node, filter_nodes, score_nodes
+from gpushare.core.decide import BEST, Verdict, best_node, filter_nodes, keep_to, score_nodes
 from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.victims import Preemptor, Victims
@@ -206,13 +206,14 @@ class Service:
 
         A pod that is charged already keeps its node, whatever fits: kube-scheduler asks again when
         a bind took too long, its own charge must not send it away, and elsewhere it would be
-        refused until that bind is settled. Any other may be given its best node.
+        refused until that bind is settled. Where that node has gone, or its devices are closed or
+        taken, the verdict stays as it is: its bind is refused, and asked for again until settled.
+        Any other pod may be given its best node.
         """
         uid = args.pod.metadata.uid if args.pod.metadata else None
         charged = books.ledger.standing(uid) if uid else None
-        if charged is not None and charged.node in args.names:
-            failed = {name: why for name, why in verdict.failed.items() if name != charged.node}
-            return replace(verdict, fit=(charged.node,), failed=failed)
+        if charged is not None and charged.node in args.names and books.ledger.keeps(uid or ""):
+            return keep_to(verdict, charged.node)
         if not self._best_only:
             return verdict
         best = best_node(seen, verdict.fit, request, books.ranking(request))

@@ -86,10 +86,10 @@ class KubeClient:
         Sent once, and neither when the time is over nor later than `not_after` (monotonic): nothing
         is repeated but a call refused for want of credentials (401, or 403 where there were none),
         once, with credentials read again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable
-        where nothing was sent; ApiUnavailable for 5xx, a redirect, 4xx without a Status, no answer, a
-        body cut short, time over (the outcome is unknown); ApiError for any other refusal, 429 too.
-        What a 2xx says is for the caller to check: it may be a proxy's. An answer whose head drips may
-        take longer than `timeout`.
+        where nothing was sent; ApiUnavailable for 5xx, a redirect, 4xx without a Status, no answer,
+        a body cut short, time over (the outcome is unknown); ApiError for any other refusal, 429
+        too. What a 2xx says is for the caller to check: it may be a proxy's. An answer whose head
+        drips may take longer than `timeout`.
         Names in `path` must have been checked: a `..` would reach another object.
         """
         deadline = time.monotonic() + timeout

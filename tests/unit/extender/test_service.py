@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gpushare.core.model import Allocation, PodRef, Reason, Request, State
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request, State
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.extender.unheard import pending_without_call
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod
+from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import NPU, node_json, pod_json, read_pod
 
@@ -93,7 +96,66 @@ def test_a_pod_that_is_charged_is_sent_where_its_charge_is(best_only: bool) -> N
     answer = desk.filter(pod, [*FREE, "new"])
     assert answer["NodeNames"] == ["small"]
     assert set(answer["FailedNodes"]) == {"new"}
+    assert answer["FailedAndUnresolvableNodes"] == {
+        "big": Reason.BEING_BOUND.value,
+        "tiny": Reason.TOO_LARGE.value,
+    }
     assert desk.filter(pod, ["big"])["NodeNames"] == ["big"]
+
+
+def in_doubt(desk: Desk, pod: dict[str, Any], node: str) -> None:
+    """Bind the pod with an API server that does not answer."""
+    desk.filter(pod)
+    desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
+    assert "did not say" in desk.bind(pod, node)
+
+
+def test_a_node_that_went_during_a_bind_is_not_found_and_the_others_stay() -> None:
+    desk = Desk()
+    pod = pod_json("web", 8)
+    in_doubt(desk, pod, "small")
+    desk.ledger.node_gone("small")
+    answer = desk.filter(pod)
+    assert answer["NodeNames"] == ["big"]
+    assert set(answer["FailedNodes"]) == {"small"}
+    assert set(answer["FailedAndUnresolvableNodes"]) == {"tiny"}
+    assert "has not ended" in desk.bind(pod, "big")  # refused until settled, then asked for again
+
+
+@given(data=st.data())
+def test_every_node_asked_about_is_answered_once_whatever_is_charged(data: st.DataObject) -> None:
+    """Fit, failed and unresolvable are disjoint; the one that is best may stand for those that fit."""
+    best_only = data.draw(st.booleans())
+    desk = Desk(best_only=best_only)
+    pod = pod_json("web", data.draw(st.integers(1, 20)))
+    where, lost = data.draw(st.sampled_from([*FREE])), data.draw(st.booleans())
+    desk.filter(pod)
+    if lost:
+        desk.api.answers = [ApiUnavailable("no answer", 0), ApiUnavailable("nor here", 0)]
+    desk.bind(pod, where)
+    for name in data.draw(st.sets(st.sampled_from([*FREE]))):
+        match data.draw(st.sampled_from(["gone", "closed", "full", "smaller"])):
+            case "gone":
+                desk.ledger.node_gone(name)
+            case "closed":
+                desk.ledger.set_unhealthy(name, frozenset(data.draw(st.sets(st.integers(0, 1)))))
+            case "full":
+                other = ObservedPod(
+                    PodRef("team", "other", f"uid-{name}"), Request(FREE[name], 1), name
+                )
+                desk.ledger.pod_changed(other)
+            case _:
+                desk.ledger.node_changed(make_node(name, 1))
+    names = data.draw(st.lists(st.sampled_from([*FREE, "new", "npu"]), unique=True))
+    answer = desk.filter(pod, names)
+    assert answer["Error"] == ""
+    said = [*answer["NodeNames"], *answer["FailedNodes"], *answer["FailedAndUnresolvableNodes"]]
+    assert len(set(said)) == len(said)
+    assert set(said) <= set(names)
+    left_out = set(names) - set(said)
+    assert not left_out or (best_only and len(answer["NodeNames"]) == 1)
+    assert "new" not in left_out
+    desk.ledger.check()
 
 
 def test_prioritize_gives_ten_to_the_node_that_bind_would_choose(desk: Desk) -> None:
