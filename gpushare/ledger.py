@@ -529,22 +529,18 @@ class Ledger:
         )
 
     def _set_spec(self, spec: NodeSpec) -> None:
-        if spec.marks_assigned:
-            self._pins.marks(spec.name)
         # Also where they are equal: an audit knows by the object whether it was told again.
         before, self._specs[spec.name] = self._specs.get(spec.name), spec
         if before != spec:
+            self._pins.serves_by_identity(spec.name, spec.serves_by_identity)
             self._recount(spec.name)
 
     def _drop_node(self, name: str) -> None:
         if self._specs.pop(name, None) is not None:
             self._tally.remove_node(name)
-            self._pins.drop_node(name)
+            self._pins.serves_by_identity(name, known=False)
 
     def _recount(self, node: str) -> None:
-        uids = self._on_node.get(node, ())
-        if any(uid in self._entries and self._entries[uid].assigned for uid in uids):
-            self._pins.marks(node)
         self._tally.set_node(self._shape(node), self._charges(node))
 
     def _charges(self, node: str) -> list[Charge]:
@@ -634,8 +630,6 @@ class Ledger:
             self._waiting.pop(uid, None)
         self._entries[uid] = entry
         self._on_node.setdefault(entry.node, set()).add(uid)
-        if entry.assigned and entry.node in self._specs:  # else _recount does when it comes
-            self._pins.marks(entry.node)
         self._pins.add(entry)
         self._tally.add(_charge(entry))
 

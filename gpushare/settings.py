@@ -46,7 +46,8 @@ class Settings:
     policy: str = _setting("shadow-price", "placement policy of pods that name none")
     pairing: str = _setting(
         "auto",
-        "hold back equal pods until the device plug-in has served one",
+        "hold back equal pods until the device plug-in has served one; auto: but on nodes whose"
+        " plug-in says that it serves by identity",
         ("auto", "on", "off"),
     )
     filter_answer: str = _setting(

@@ -161,9 +161,10 @@ class NodeSpec:
 
     capacity: units of each device, by index; () where the node shares none. healthy, models, uuids:
     one per device. cpu: milli-cores allocatable, memory: bytes allocatable, None where unknown.
-    closed: why no pod may be placed here whatever is free, or None. marks_assigned: a device
-    plug-in there is known to mark the pods it has served. serves_by_identity: it knows which pod
-    the kubelet asks for, and gives it the cards that its Binding names by uuid, or none.
+    closed: why no pod may be placed here whatever is free, or None. marks_assigned: the device
+    plug-in there says that it marks the pods it has served. serves_by_identity: it knows which pod
+    the kubelet asks for, and gives it the cards that its Binding names by uuid, or none; so it
+    takes no pod for an equal one (see pairing).
     """
 
     name: str

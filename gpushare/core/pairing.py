@@ -22,7 +22,7 @@ from gpushare.core.snapshot import Pinned
 class Pairing(Enum):
     """On which nodes a bound pod holds back its equals until its device plug-in has served it."""
 
-    AUTO = "auto"  # where a plug-in is known to mark the pods it has served
+    AUTO = "auto"  # everywhere but where a plug-in is known to serve by identity
     ON = "on"
     OFF = "off"
 
@@ -42,26 +42,29 @@ def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...
 
 
 class Pins:
-    """The pods that hold back their equals, by node. Counted by the Ledger, under its lock."""
+    """The pods that hold back their equals, by node. Counted by the Ledger, under its lock.
+
+    A node counts until its plug-in is known to need no pairing. To wait for a sign that pairing is
+    needed would be too late: the first sign is a swap.
+    """
 
     def __init__(self, pairing: Pairing) -> None:
         self._pairing = pairing
         self._pins: dict[str, dict[str, Pinned]] = {}
-        self._marking: set[str] = set()
+        self._by_identity: set[str] = set()
 
     def active(self, node: str) -> bool:
         """Whether pairing counts on the node."""
-        return self._pairing is Pairing.ON or (
-            self._pairing is Pairing.AUTO and node in self._marking
-        )
+        if self._pairing is Pairing.AUTO:
+            return node not in self._by_identity
+        return self._pairing is Pairing.ON
 
-    def marks(self, node: str) -> None:
-        """A device plug-in of the node is known to mark the pods it has served."""
-        self._marking.add(node)
-
-    def drop_node(self, node: str) -> None:
-        """The node is gone: what is known of its plug-in is not true of its successor."""
-        self._marking.discard(node)
+    def serves_by_identity(self, node: str, known: bool) -> None:
+        """Take over whether the node's plug-in is known to tell equal pods apart."""
+        if known:
+            self._by_identity.add(node)
+        else:
+            self._by_identity.discard(node)
 
     def add(self, entry: Entry) -> None:
         """Take a charge into account."""
@@ -85,7 +88,8 @@ class Pins:
 
     def by_row(self, rows: Mapping[str, int]) -> dict[int, tuple[Pinned, ...]]:
         """The pins that count, by the row of their node."""
-        if self._pairing is Pairing.OFF:
-            return {}
-        nodes = self._pins if self._pairing is Pairing.ON else self._pins.keys() & self._marking
-        return {rows[node]: tuple(self._pins[node].values()) for node in nodes if node in rows}
+        return {
+            rows[node]: tuple(pins.values())
+            for node, pins in self._pins.items()
+            if node in rows and self.active(node)
+        }

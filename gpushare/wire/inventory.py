@@ -4,15 +4,15 @@ Knows both formats, standard library only. The annotation is compact JSON, writt
 plug-in (or by hand, for mixed cards without it):
 
     {"v":1,"unit":"GiB","devices":[{"uuid":"GPU-1b0c","model":"A100-SXM4-80GB","mem":80},
-                                   {"mem":40,"healthy":false}],"marksAssigned":true}
+                                   {"mem":40,"healthy":false}],
+     "marksAssigned":true,"servesByIdentity":true}
 
 `devices` is in order of the device index. `mem` (units of `unit`, 0..MAX_UNITS) is required; `uuid`
-and `model` default to "", `healthy` to true, `marksAssigned` to false (a device plug-in there looks
-for the pod to serve among Pending ones, and sets the ASSIGNED annotation of each that it has
-served; a pod that runs is not given to another), `servesByIdentity` to false (the device plug-in
-there knows which pod the kubelet asks for, and gives it the cards whose uuids its Binding names, or
-none). `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old
-reader would misread raises `v`, and an unknown `v` is refused.
+and `model` default to "", `healthy` to true, the other two to false. `marksAssigned`: the device
+plug-in there sets the ASSIGNED annotation of each pod that it has served. `servesByIdentity`: it
+knows which pod the kubelet asks for, and gives it the cards whose uuids its Binding names, or none.
+`unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader
+would misread raises `v`, and an unknown `v` is refused.
 
 The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,2"`, indices of devices not to be used.
 """

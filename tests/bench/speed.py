@@ -103,8 +103,10 @@ def extender(**api: int) -> Iterator[tuple[int, float, subprocess.Popen[bytes]]]
         listen = ("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health}")
         with process(*server):
             wait_for(api_port)
+            # No kubelet runs the pods that equal ones wait for.
+            unpaired = ("--pairing", "off")
             quiet = ("--kubeconfig", str(kubeconfig), "--log-level", "warning")
-            with process(*serve, *listen, *quiet) as child:
+            with process(*serve, *unpaired, *listen, *quiet) as child:
                 yield port, wait_ready(health), child
 
 

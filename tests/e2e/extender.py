@@ -22,7 +22,9 @@ _TIMEOUT = 15.0
 class Extender(Verbs):
     """An extender process; `url` is what kube-scheduler calls.
 
-    prefix: what comes before its command. tls: by which callers here show who they are.
+    There is no kubelet that would run the pods which equal ones wait for, so pairing is off unless
+    the flags say otherwise. prefix: what comes before its command. tls: by which callers here show
+    who they are.
     """
 
     def __init__(
@@ -40,7 +42,8 @@ class Extender(Verbs):
         self._http = HttpClient(self.url, tls=tls)
         self._health = HttpClient(f"http://127.0.0.1:{health}")
         self._command = [
-            *(*prefix, *GPUSHARE, "serve", "--kubeconfig", str(kubeconfig), *flags),
+            *(*prefix, *GPUSHARE, "serve", "--kubeconfig", str(kubeconfig)),
+            *("--pairing", "off", *flags),
             *("--health-listen", f"127.0.0.1:{health}"),
         ]
         self.process: Process | None = None

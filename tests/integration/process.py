@@ -30,8 +30,9 @@ _START_TIMEOUT = 60.0
 class Extender(Verbs):
     """One extender process; its log is `log`, or goes to the descriptor `log_to`.
 
-    program: the module that is run, and its words. environment: more of it. cwd: the folder it is
-    started in.
+    Its cluster has no kubelet that would run the pods which equal ones wait for, so pairing is off
+    unless the flags say otherwise. program: the module that is run, and its words. environment:
+    more of it. cwd: the folder it is started in.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Extender(Verbs):
         command = [
             *(sys.executable, *apart, "-m", *program, "serve"),
             *("--listen", f"127.0.0.1:{port}", "--health-listen", f"127.0.0.1:{health_port}"),
-            *("--kubeconfig", kubeconfig, *flags),
+            *("--kubeconfig", kubeconfig, "--pairing", "off", *flags),
         ]
         inherited = {k: v for k, v in os.environ.items() if not k.startswith("GPUSHARE_")}
         with self.log_file.open("wb") as log:

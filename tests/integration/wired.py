@@ -8,6 +8,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 
+from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import Workload
@@ -41,7 +42,7 @@ class Wired(Verbs):
     def __init__(
         self, kubeconfig: str, timing: Timing = QUICK, policy: str = "device-bestfit"
     ) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(Pairing.OFF)  # no kubelet runs the pods that equals wait for
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
         library = Library((Books(ALIYUN, self.ledger, rankings, policy),))
         self.clock = 0.0

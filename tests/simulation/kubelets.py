@@ -4,12 +4,12 @@ What a container truly holds is only known here. A kubelet tells its plug-in how
 pod; what the plug-in makes of that is its kind:
 
 own     finds the oldest container of that size, of a Pending pod, that nobody has served, marks its
-        pod when all its containers are served, and refuses (the pod fails) where there is none. On
-        its nodes the inventory says that it marks.
+        pod when all its containers are served, and refuses (the pod fails) where there is none.
 aliyun  the original's: finds the oldest Pending pod not marked whose regular containers have that
         size together, marks it; where there is none the container runs without a device. On nodes
         of one device it gives that and marks nothing.
-blind   gives the pod what its own annotation says, and marks nothing.
+blind   gives the pod what its own annotation says, and marks nothing. On its nodes the inventory
+        says that it serves by identity.
 """
 
 from collections.abc import Callable
@@ -182,14 +182,15 @@ class Kubelets:
     def _judge(self, pod: PodTruth) -> None:
         """S4: the devices are those of the annotation, although the plug-in cannot tell pods apart.
 
-        Promised where the process that bound the later one could know that the plug-in marks pods.
+        Promised from the first pod on, but where the process that bound the later one was told that
+        the plug-in serves by identity.
         """
         if not (self.pairing and pod.by) or pod.edited or pod.node in self.muddled:
             return
         for uid in self.running[pod.uid]:
             other = self.oracle.pods[uid]
-            told = self.oracle.later(pod, other).marks
-            if told and not _interchangeable(pod.claim or (), other.claim or ()):
+            paired = self.oracle.later(pod, other).paired
+            if paired and not _interchangeable(pod.claim or (), other.claim or ()):
                 raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")
 
 

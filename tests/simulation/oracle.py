@@ -47,14 +47,14 @@ class Violation(AssertionError):
 class Decision:
     """What a process knew when it decided where a pod goes; number: of how many it is the last.
 
-    marks: that the device plug-in there marks pods.
+    paired: that the device plug-in there may take a pod for an equal one.
     """
 
     number: int
     shares: dict[int, int]
     rooms: dict[int, int]
     shown: frozenset[str]
-    marks: bool
+    paired: bool
 
 
 @dataclass(repr=False)
@@ -107,7 +107,7 @@ class Oracle:
             rooms = {device: known.room(node, device) for device in shares}
             shown = frozenset(known.pods)
             self._decided += 1
-            decision = Decision(self._decided, shares, rooms, shown, known.marks(node))
+            decision = Decision(self._decided, shares, rooms, shown, known.guesses(node))
             self.decisions[replica.identity, uid] = decision
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -253,13 +253,11 @@ class Oracle:
             known.nodes.clear()
         elif name == "pods":
             known.pods.clear()
-            known.tagged.clear()
         else:
             listed = {item["metadata"]["name"].removeprefix(UNHEALTHY) for item in items}
             known.closed = {node: held for node, held in known.closed.items() if node in listed}
         for item in items:
             self._show(known, name, item)
-        known.marked &= known.nodes.keys()
         known.pods.update((uid, before[uid]) for uid in known.pods.keys() & before.keys())
 
     def _show(self, known: Known, name: str, body: Json) -> None:
@@ -267,14 +265,8 @@ class Oracle:
         if name == "nodes":
             version = metadata["resourceVersion"]
             known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
-            known.marked.update({metadata["name"]} & set(known.tagged.values()))
         elif name == "pods" and body["spec"].get("nodeName"):
-            uid, node = metadata["uid"], body["spec"]["nodeName"]
-            known.pods.setdefault(uid, int(metadata["resourceVersion"]))
-            marked = (metadata.get("annotations") or {}).get(ASSIGNED) == "true"
-            if marked and self.pods[uid].asked.devices:  # no plug-in serves the others: forged
-                known.tagged[uid] = node
-                known.marked.update({node} & known.nodes.keys())
+            known.pods.setdefault(metadata["uid"], int(metadata["resourceVersion"]))
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
             if all(token.isdigit() for token in tokens):
@@ -285,10 +277,8 @@ class Oracle:
         metadata = body["metadata"]
         if name == "nodes":
             known.nodes.pop(metadata["name"], None)
-            known.marked.discard(metadata["name"])
         elif name == "pods":
             known.pods.pop(metadata["uid"], None)
-            known.tagged.pop(metadata["uid"], None)
         else:
             known.closed.pop(metadata["name"].removeprefix(UNHEALTHY), None)
 
@@ -303,8 +293,6 @@ class Oracle:
             entry = replica.ledger.standing(uid)
             if entry is None or entry.state is State.ASSUMED:
                 del known.pods[uid]
-        known.marked.clear()
-        known.tagged.clear()
 
     # -- after every step -----------------------------------------------------------------------
 

@@ -128,24 +128,21 @@ class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
-    node, by its object and by the last ConfigMap that could be read. tagged: GPU pods that were
-    marked, and their nodes. marked: nodes with such a pod, seen while it was there. led: when it
-    was last seen to lead, as it sees it.
+    node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
+    lead, as it sees it.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, Cards] = field(default_factory=dict)
     closed: dict[str, frozenset[int]] = field(default_factory=dict)
-    tagged: dict[str, str] = field(default_factory=dict)
-    marked: set[str] = field(default_factory=set)
     heard: dict[str, float] = field(default_factory=dict)
     led: float = -math.inf
     pages: dict[str, list[Json]] = field(default_factory=dict)
 
-    def marks(self, node: str) -> bool:
-        """Whether the node's plug-in marks pods, as it has been shown."""
+    def guesses(self, node: str) -> bool:
+        """Whether the node's plug-in may take a pod for an equal one, as far as it was shown."""
         cards = self.nodes.get(node)
-        return cards is not None and (cards.plugin == "own" or node in self.marked)
+        return cards is None or cards.plugin != "blind"
 
     def room(self, node: str, device: int) -> int:
         """Units the device has for pods, as it has been shown."""

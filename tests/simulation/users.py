@@ -242,7 +242,7 @@ class Users:
         return self.put_node(name, self.shapes[name])
 
     def exchange_plugin(self, chance: Chance) -> str:
-        """A device plug-in that marks no pods makes way for one that does, while pods run."""
+        """A device plug-in that serves by identity makes way for one that guesses."""
         blind = [name for name, cards in self.kubelets.cards.items() if cards.plugin == "blind"]
         if not blind:
             return ""
@@ -346,8 +346,8 @@ def _inventory(cards: Cards) -> str:
         {"mem": units, "healthy": healthy}
         for units, healthy in zip(cards.units, cards.healthy, strict=True)
     ]
-    marks = cards.plugin == "own"
-    return json.dumps({"v": 1, "unit": "GiB", "devices": devices, "marksAssigned": marks})
+    surely = cards.plugin == "blind"
+    return json.dumps({"v": 1, "unit": "GiB", "devices": devices, "servesByIdentity": surely})
 
 
 def _changed(held: Json, body: Json) -> Json:

@@ -7,7 +7,7 @@ init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1
 where the annotations name no devices.
 
     pairing on | off                     (first line; otherwise auto)
-    node NAME UNITS.. [sick 0,1] [closed REASON] [marks]
+    node NAME UNITS.. [sick 0,1] [closed REASON] [byIdentity]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
     unhealthy NAME [0,1]                 what the ConfigMap says
     event POD SIZE pending | on PLACE [assigned] [started] [runs] | ended      gone POD
@@ -202,7 +202,7 @@ def _spec(words: list[str]) -> NodeSpec:
         ("",) * len(capacity),
         ("",) * len(capacity),
         closed=Reason[rest[rest.index("closed") + 1]] if "closed" in rest else None,
-        marks_assigned="marks" in rest,
+        serves_by_identity="byIdentity" in rest,
     )
 
 

@@ -65,6 +65,7 @@ def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
         "GiB",
         (Device(80, "GPU-1b0c", "A100-SXM4-80GB"), Device(40, healthy=False)),
         marks_assigned=True,
+        serves_by_identity=True,
     )
 
 

@@ -271,12 +271,14 @@ def test_a_pod_without_gpu_waits_no_more_once_it_is_bound_whatever_is_repeated(
         assert ledger.counts()["waiting"] == waiting
 
 
-def test_one_mark_tells_at_once_that_a_plugin_marks(ledger: Ledger) -> None:
+def test_auto_holds_equals_back_from_the_first_pod_on(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
-    ledger.pod_changed(_pod("p", Request(4, 1)))
-    assert not ledger.snapshot().pinned
-    ledger.pod_changed(replace(_pod("p", Request(4, 1)), assigned=True))
+    ledger.node_changed(replace(node("gpu-b", 16, 16), serves_by_identity=True))
+    for place in ("gpu-a", "gpu-b"):
+        ledger.pod_changed(_pod(f"on-{place}", Request(4, 1), place=place))
     assert dict(ledger.snapshot().pinned) == {0: ((frozenset([4]), (0,)),)}
+    ledger.node_changed(node("gpu-b", 16, 16))
+    assert ledger.snapshot().pinned.keys() == {0, 1}
 
 
 @pytest.mark.parametrize("ledger", [Pairing.ON], indirect=True)
@@ -304,7 +306,7 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
     """Nodes and pods have other names each time: whatever stays of one grows for ever."""
     for number in range(20):
         name = f"node-{number}"
-        ledger.node_changed(node(name, 16, marks_assigned=True))
+        ledger.node_changed(node(name, 16, serves_by_identity=True))
         ledger.set_unhealthy(name, frozenset([0]))
         ledger.set_unhealthy(name, frozenset())
         waiting = PodRef("default", f"waits-{number}", f"waits-{number}")

@@ -98,16 +98,35 @@ def stays_closed(original: Any) -> Any:
     return apply
 
 
-@mutant(
-    "C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "marks", first=430
-)
+@mutant("C8", "the original's plug-in mixes up pods of equal size (its #16)", Pins, "active")
 def pairs_nobody(original: Any) -> Any:
     del original
 
-    def marks(self: Any, node: str) -> None:
-        return
+    def active(self: Any, node: str) -> bool:
+        return False
 
-    return marks
+    return active
+
+
+def _pairs_after(self: Any, node: str) -> bool:
+    """Only where a plug-in has been seen to mark a pod."""
+    return node in vars(self).get("seen", ())
+
+
+@mutant(
+    "C8",
+    "ours paired only where a plug-in had been seen to mark a pod",
+    Pins,
+    "add",
+    [(Pins, "active", lambda original: _pairs_after)],
+)
+def pairs_too_late(original: Any) -> Any:
+    def add(self: Any, entry: Any) -> None:
+        if entry.assigned:
+            vars(self).setdefault("seen", set()).add(entry.node)
+        original(self, entry)
+
+    return add
 
 
 @mutant(

@@ -42,9 +42,11 @@ def test_what_is_written_reads_back(inventory: Inventory) -> None:
 
 def test_the_text_is_compact_and_leaves_defaults_out() -> None:
     devices = (Device(80, "GPU-1", "A100"), Device(40, healthy=False))
-    assert encode_inventory(Inventory("GiB", devices, marks_assigned=True)) == (
+    assert encode_inventory(
+        Inventory("GiB", devices, marks_assigned=True, serves_by_identity=True)
+    ) == (
         '{"v":1,"unit":"GiB","devices":[{"uuid":"GPU-1","model":"A100","mem":80},'
-        '{"mem":40,"healthy":false}],"marksAssigned":true}'
+        '{"mem":40,"healthy":false}],"marksAssigned":true,"servesByIdentity":true}'
     )
 
 
