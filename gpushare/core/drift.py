@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import NodeSpec, Request, Shares
+from gpushare.core.model import HOST_BOUND, NodeSpec, Request, Shares
 from gpushare.core.snapshot import REASONS
-from gpushare.core.tally import HOST_BOUND, Charge, Sums
+from gpushare.core.tally import Charge, Sums
 
 
 def drift(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:

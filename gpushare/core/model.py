@@ -12,6 +12,9 @@ from enum import Enum
 MAX_UNITS = 2**31 - 1
 """Largest number of units accepted anywhere: sums over a node then fit int64 with room to spare."""
 
+HOST_BOUND = 2**48
+"""CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
+
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 

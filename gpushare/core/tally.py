@@ -11,11 +11,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from gpushare.core.model import NodeSpec, Request, Shares
+from gpushare.core.model import HOST_BOUND, NodeSpec, Request, Shares
 from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot, pod_kind
-
-HOST_BOUND = 2**48
-"""CPU and host memory of one pod or node count at most this much, so that sums stay in int64."""
 
 _GIB_BITS = 30
 

@@ -5,15 +5,25 @@ whatever became of its pods: those that run now are biased to the long-lived, an
 placed are biased against what is turned away, which is what room must be made for.
 """
 
-from collections import Counter, deque
+import heapq
+import math
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpushare.core.model import Request
 
 WINDOW = 4000
 """Pods created that are remembered: with fewer, rare large classes come and go by chance; with
 more, a change of the workload is followed too slowly."""
+
+MOST_CLASSES = 512
+"""Classes of a workload. What policies prepare costs time by it, and whoever creates pods chooses
+their sizes; the traces that we ship have at most 447."""
+MOST_SIZES = 64
+"""Sizes of pods of several devices: a node is judged for each of them."""
+_MOST_CATEGORIES = 64
+"""Numbers of devices and accepted models that are told apart where classes are merged."""
 
 _FIRST_FITS = (50, 100, 200)
 _FIT_EVERY = 250
@@ -80,9 +90,91 @@ class Workload:
 def workload_of(
     counts: Mapping[PodClass, int], capacities: Iterable[int] = (), turnover: float = 0.0
 ) -> Workload:
-    """The workload of these counts."""
-    classes = tuple(sorted((cls, count) for cls, count in counts.items() if count > 0))
+    """The workload of these counts, with at most MOST_CLASSES: those alike are merged."""
+    there = {cls: count for cls, count in counts.items() if count > 0}
+    several = {cls: count for cls, count in there.items() if cls.devices > 1}
+    if len({cls.units for cls in several}) > MOST_SIZES:
+        there = {cls: count for cls, count in there.items() if cls.devices <= 1}
+        there |= merged(several, MOST_SIZES)
+    classes = tuple(sorted(merged(there, MOST_CLASSES).items()))
     return Workload(classes, tuple(sorted(set(capacities))), turnover)
+
+
+def merged(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
+    """The classes with their counts, and where they are more than `most`, those near each other as
+    one.
+
+    Only pods of as many devices and the same models are merged, into their mean, rounded up. What
+    is split again and again is the set with the most pods and the widest range of a size, at its
+    median pod: so common sizes stay as they are, and no pod is lost.
+    """
+    if len(counts) <= most:
+        return dict(counts)
+    sets = [_Alike.of(members) for members in _by_category(counts).values()]
+    heapq.heapify(sets)
+    while len(sets) < most and sets[0].order:
+        for part in heapq.heappop(sets).halves():
+            heapq.heappush(sets, part)
+    return dict(alike.mean() for alike in sets)
+
+
+_SIZES = ("cpu", "units", "memory")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Alike:
+    """Classes to be merged. order: the lower, the sooner it is split; 0 where it cannot be."""
+
+    order: float
+    dimension: str
+    members: tuple[tuple[PodClass, int], ...]
+
+    @staticmethod
+    def of(members: Iterable[tuple[PodClass, int]]) -> "_Alike":
+        """The set, and the size in which its classes differ most, by their ratio."""
+        kept = tuple(members)
+        width, dimension = max(
+            (_width([getattr(cls, size) for cls, _ in kept]), size) for size in _SIZES
+        )
+        return _Alike(-width * sum(count for _, count in kept), dimension, kept)
+
+    def halves(self) -> tuple["_Alike", "_Alike"]:
+        """The set split between two values of its widest size."""
+        ordered = sorted(self.members, key=lambda item: int(getattr(item[0], self.dimension)))
+        sizes = [int(getattr(cls, self.dimension)) for cls, _ in ordered]
+        cuts = [at for at in range(1, len(sizes)) if sizes[at] > sizes[at - 1]]
+        before = [0]
+        for _, count in ordered:
+            before.append(before[-1] + count)
+        cut = min(cuts, key=lambda at: abs(2 * before[at] - before[-1]))
+        return _Alike.of(ordered[:cut]), _Alike.of(ordered[cut:])
+
+    def mean(self) -> tuple[PodClass, int]:
+        """The class that stands for the set, and its pods."""
+        pods = sum(count for _, count in self.members)
+        cpu, units, memory = (
+            -(-sum(getattr(cls, size) * count for cls, count in self.members) // pods)
+            for size in _SIZES
+        )
+        return replace(self.members[0][0], cpu=cpu, units=units, memory=memory), pods
+
+
+def _width(sizes: list[int]) -> float:
+    return math.log2((max(sizes) + 1) / (min(sizes) + 1))
+
+
+def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodClass, int]]]:
+    """The classes by their devices and models; of the rarest models any will do."""
+    pods: Counter[object] = Counter()
+    ordered = sorted(counts.items())  # so that nothing depends on what came first
+    for cls, count in ordered:
+        pods[cls.devices, cls.models] += count
+    common = {category for category, _ in pods.most_common(_MOST_CATEGORIES)}
+    found: dict[object, list[tuple[PodClass, int]]] = defaultdict(list)
+    for cls, count in ordered:
+        known = cls if (cls.devices, cls.models) in common else replace(cls, models=())
+        found[known.devices, known.models].append((known, count))
+    return found
 
 
 def class_of(request: Request) -> PodClass:

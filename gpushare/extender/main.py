@@ -61,7 +61,7 @@ from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
-from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
@@ -293,6 +293,8 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
     counts = {name.count for name in names}
+    names = [name for name in names if name.resource not in counts]
+    distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
     return Library(
         tuple(
@@ -304,7 +306,6 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
                 counted=name.resource not in ignored,
             )
             for name in names
-            if name.resource not in counts
         )
     )
 

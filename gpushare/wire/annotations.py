@@ -9,7 +9,7 @@ whatever does not add up to the request, which comes from the pod's spec, is no 
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,23 @@ class Names:
             inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{plain}",
             unhealthy="unhealthy-gpu-" if original else f"unhealthy-{plain}-",
         )
+
+
+def distinct(names: Sequence[Names]) -> None:
+    """Return where no two resources go by one name in objects.
+
+    Raises SettingsError that names both: each would read what was written for the other.
+    """
+    owners: dict[str, str] = {}
+    for each in names:
+        derived = {each.resource, each.count, each.idx, each.allocation, each.inventory}
+        for name in sorted(derived):
+            other = owners.setdefault(name, each.resource)
+            if other != each.resource:
+                raise SettingsError(
+                    f"managedResources: {other} and {each.resource} cannot both be managed: {name}"
+                    " would stand for either; rename one of them"
+                )
 
 
 ALIYUN = Names.for_resource("aliyun.com/gpu-mem")

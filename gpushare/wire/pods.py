@@ -11,12 +11,12 @@ from contextlib import suppress
 from datetime import datetime
 from sys import intern
 
-from gpushare.core.model import MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import HOST_BOUND, MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, placement, strict_number
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
-from gpushare.wire.quantity import Quantity, to_bytes, to_milli, to_units
+from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
 
 MAX_DEVICES_PER_POD = 64
 
@@ -188,7 +188,10 @@ def _host_sum(
     name: str,
     convert: Callable[[Quantity], int],
 ) -> int:
-    """CPU or memory of the pod: pod-level if given (1.34), else by the formula; then overhead."""
+    """CPU or memory of the pod: pod-level if given (1.34), else by the formula; then overhead.
+
+    At most HOST_BOUND. Raises QuantityError where it is more than Kubernetes itself can count.
+    """
 
     def asked(container: Container) -> int:
         return _amount(container.resources, name, convert)
@@ -196,7 +199,11 @@ def _host_sum(
     total = _amount(spec.resources, name, convert)
     if not total:
         total = _peak([asked(container) for container in regular], inits, asked)
-    return total + _amount(Resources(requests=spec.overhead), name, convert)
+    total += _amount(Resources(requests=spec.overhead), name, convert)
+    if total > MAX_VALUE:
+        raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
+    # No node has so much: what is beyond it would only overflow the arithmetic of policies.
+    return min(total, HOST_BOUND)
 
 
 def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity], int]) -> int:

@@ -24,8 +24,12 @@ def _settle(fate: str) -> int:
     if fate == "fails":
         raise RuntimeError("a failure on order")
     if fate == "hangs":
-        threading.Event().wait()
+        _hang()
     return 0
+
+
+def _hang(*_: object) -> None:
+    threading.Event().wait()
 
 
 if __name__ == "__main__":
@@ -35,5 +39,5 @@ if __name__ == "__main__":
     mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried, Unanswered=impatient).start()
     mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
     if fate == "prioritize hangs":
-        mock.patch.object(Service, "prioritize", lambda *_: threading.Event().wait()).start()
+        mock.patch.object(Service, "prioritize", _hang).start()
     sys.exit(main(sys.argv[2:]))

@@ -39,9 +39,7 @@ def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
         os.close(read)
 
 
-def test_a_log_that_nobody_reads_does_not_hold_up_its_end(
-    tmp_path: Path, cluster: Cluster
-) -> None:
+def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluster: Cluster) -> None:
     read, write = os.pipe()
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)

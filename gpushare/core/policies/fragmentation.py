@@ -60,12 +60,11 @@ class Fragmentation:
         # Devices of a node are of one model; -1 stands beyond them, and for none the last one.
         model = snapshot.model.max(axis=1, initial=-1).astype(np.int64) % (len(snapshot.models) + 1)
         largest = int(snapshot.capacity.max(initial=0))
-        by_room = [self._count(runs & self._larger(step)) for step in range(len(self.sizes) + 1)]
         return Tables(
             # The first step of CPU is found at 1.
             base=model * len(self.cpus) - 1,
             barred=self._count(~runs),
-            small=np.stack(by_room, axis=1),
+            small=self._by_room(runs),
             many=tuple((size, self._too_many(runs, size, width)) for size in several),
             rooms=self._room(np.arange(largest + 1 if largest < _AS_TABLE else 0)),
             largest=largest,
@@ -132,8 +131,9 @@ class Fragmentation:
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
             for model in (*models, None)
         ]
-        enough = [[cls.cpu <= step for cls in self._classes] for step in self.cpus.tolist()]
-        both = np.array(accepts, bool)[:, None, :] & np.array(enough, bool)[None, :, :]
+        asked = np.array([cls.cpu for cls in self._classes], dtype=np.int64)
+        enough = asked <= self.cpus[:, None]
+        both = np.array(accepts, bool)[:, None, :] & enough[None, :, :]
         table: Bools = both.reshape(-1, len(self._classes))
         return table
 
@@ -141,18 +141,23 @@ class Fragmentation:
         counted: Ints = which.astype(np.int64) @ self._counts
         return counted
 
-    def _larger(self, step: int) -> Bools:
-        """bool (classes,): those that need more room than the first `step` sizes."""
-        known = self.sizes.tolist()
-        return np.array([cls.units in known[step:] for cls in self._classes], bool)
+    def _by_room(self, runs: Bools) -> Ints:
+        """int64 (lines, sizes + 1): those that need more room than so many of the sizes."""
+        by_size = np.zeros((len(self.sizes) + 1, len(runs)), dtype=np.int64)
+        size = self.sizes.searchsorted([cls.units for cls in self._classes])
+        np.add.at(by_size, size, (runs * self._counts).T)
+        more: Ints = by_size[::-1].cumsum(axis=0)[::-1].T.copy()
+        return more
 
     def _too_many(self, runs: Bools, size: int, width: int) -> Ints:
         """int64 (lines, width + 1): pods of several devices of that size, by devices with room."""
-        lacking = [
-            [cls.devices > max(have, 1) and cls.units == size for cls in self._classes]
-            for have in range(width + 1)
+        alike = [
+            at for at, cls in enumerate(self._classes) if cls.devices > 1 and cls.units == size
         ]
-        return np.stack([self._count(runs & np.array(line, bool)) for line in lacking], axis=1)
+        devices = np.array([self._classes[at].devices for at in alike])
+        lacking = devices[:, None] > np.maximum(np.arange(width + 1), 1)
+        found: Ints = (runs[:, alike] * self._counts[alike]) @ lacking.astype(np.int64)
+        return found
 
 
 def _fall_of_many(size: int, many: Ints, lines: Ints, free: Ints, left: Ints) -> Ints:

@@ -1,7 +1,23 @@
 """The workload: what is typical, and what is learned from pods created."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gpushare.core.model import Request
-from gpushare.core.workload import WINDOW, Arrivals, PodClass, class_of, next_fit, workload_of
+from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.workload import (
+    MOST_CLASSES,
+    MOST_SIZES,
+    WINDOW,
+    Arrivals,
+    PodClass,
+    class_of,
+    merged,
+    next_fit,
+    workload_of,
+)
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import node
 
 SMALL, LARGE = PodClass(cpu=500, units=2, devices=1), PodClass(cpu=8000, units=8, devices=2)
 
@@ -82,3 +98,68 @@ def test_fits_come_early_at_first_and_then_every_so_many_pods() -> None:
     for _ in range(5):
         fits.append(next_fit(fits[-1]))
     assert fits == [0, 50, 100, 200, 450, 700]
+
+
+def many(count: int, **sizes: int) -> dict[PodClass, int]:
+    """So many classes whose CPU differs."""
+    return {PodClass(cpu=100 + number, **sizes): 1 for number in range(count)}
+
+
+def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
+    counts = many(MOST_CLASSES, units=2, devices=1)
+    assert dict(workload_of(counts).classes) == counts
+
+
+@given(
+    st.dictionaries(
+        st.builds(
+            PodClass,
+            cpu=st.integers(0, 2**48),
+            units=st.integers(0, 2**31 - 1),
+            devices=st.integers(0, 64),
+            models=st.sets(st.sampled_from("ABCDEF")).map(lambda names: tuple(sorted(names))),
+            memory=st.integers(0, 2**48),
+        ),
+        st.integers(1, 9),
+        max_size=60,
+    ),
+    st.integers(1, 60),
+)
+def test_merged_classes_are_few_and_no_pod_is_lost(counts: dict[PodClass, int], most: int) -> None:
+    categories = {(cls.devices, cls.models) for cls in counts}
+    found = merged(counts, most)
+    assert len(found) <= max(most, len(categories))
+    assert sum(found.values()) == sum(counts.values())
+    assert found == merged(dict(reversed(counts.items())), most) or len(counts) <= most
+    for size in ("cpu", "units", "memory"):
+        held = [getattr(cls, size) for cls in counts] or [0]
+        assert all(min(held) <= getattr(cls, size) <= max(held) for cls in found)
+        total = sum(getattr(cls, size) * count for cls, count in counts.items())
+        after = sum(getattr(cls, size) * count for cls, count in found.items())
+        assert 0 <= after - total < sum(counts.values()) or not counts
+
+
+def test_common_sizes_stay_as_they_are_among_thousands_of_rare_ones() -> None:
+    common = PodClass(cpu=4000, units=8, devices=1, memory=2**34)
+    classes = dict(workload_of({**many(3000, units=2, devices=1), common: 900}).classes)
+    assert len(classes) == MOST_CLASSES
+    assert classes[common] == 900
+
+
+def test_models_that_nobody_else_asks_for_are_forgotten_where_there_are_thousands() -> None:
+    counts = {PodClass(1, 2, 1, (f"model-{number}",)): 1 for number in range(3000)}
+    classes = workload_of(counts).classes
+    assert len(classes) < MOST_CLASSES
+    assert sum(count for _, count in classes) == 3000
+
+
+def test_what_policies_prepare_is_bounded_however_many_sizes_there_are() -> None:
+    ledger = Ledger()
+    ledger.node_changed(node("n", 64, 64))
+    counts = many(2000, units=2, devices=1)
+    counts |= {PodClass(100, size, 2): 1 for size in range(1, 2000)}
+    policy = ShadowPrice(workload_of(counts, (64,)))
+    tables = policy.tables(ledger.snapshot())
+    assert len(policy.classes) <= MOST_CLASSES
+    assert tables.small.size <= 2 * (MOST_CLASSES + 1) ** 2
+    assert len(tables.many) <= MOST_SIZES

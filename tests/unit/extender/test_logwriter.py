@@ -40,9 +40,12 @@ def pipe() -> Iterator[Pipe]:
     fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, SIZE)
     writer = LogWriter(write, most=100_000)
     writer.setFormatter(formatter("json"))
-    logger = logging.Logger("gpushare.test")
+    logger = logging.getLogger("gpushare.test.writer")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
     logger.addHandler(writer)
     yield Pipe(read, write, writer, logger)
+    logger.removeHandler(writer)
     os.close(read)  # whoever still writes hears of it, and goes on
     writer.stop(5.0)
     os.close(write)
@@ -99,7 +102,7 @@ def test_what_waits_is_written_at_the_end_and_no_longer_than_it_may_take(pipe: P
 
 def test_a_line_that_cannot_be_formatted_is_told_of_and_stops_nothing(pipe: Pipe) -> None:
     pipe.writer.start()
-    pipe.log.info("%d", "no number")
+    pipe.writer.handle(logging.makeLogRecord({"msg": "%d", "args": ("no number",)}))
     pipe.log.info(Line("last"))
     assert "cannot be formatted" in pipe.take('"last"')
 

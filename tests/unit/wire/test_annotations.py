@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, Request, Shares
 from gpushare.errors import SettingsError
-from gpushare.wire.annotations import ALIYUN, Names, encode, placement, strict_number
+from gpushare.wire.annotations import ALIYUN, Names, distinct, encode, placement, strict_number
 
 IDX = ALIYUN.idx
 MAP = ALIYUN.allocation
@@ -212,3 +212,20 @@ def test_strict_numbers_are_ascii_digits_within_the_limit() -> None:
     assert strict_number("64", 64) == 64
     assert strict_number("65", 64) is None
     assert [strict_number(text) for text in ("", "+7", "7 ", "\u0667", "7\n")] == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "name"),
+    [
+        ("x/npu-mem", "x/npu.mem", "X_NPU_MEM_IDX"),
+        ("x/gpu-mem", "x/gpu", "x/gpu-count"),
+        ("x.y/npu", "x-y/npu", "X_Y_NPU_IDX"),
+    ],
+)
+def test_two_resources_of_one_name_in_objects_are_refused(one: str, other: str, name: str) -> None:
+    names = [Names.for_resource(resource) for resource in ("aliyun.com/gpu-mem", one, other)]
+    with pytest.raises(SettingsError) as refused:
+        distinct(names)
+    for part in (one, other, name):
+        assert part in str(refused.value)
+    distinct(names[:2])

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpushare.core.model import MAX_UNITS, PodRef, Request
+from gpushare.core.model import HOST_BOUND, MAX_UNITS, PodRef, Request
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import Pod
@@ -228,3 +228,23 @@ def test_a_pod_without_identity_is_an_error(missing: str) -> None:
         pod_ref(msgspec.convert({"metadata": fields}, Pod))
     with pytest.raises(MessageError, match="metadata"):
         pod_ref(Pod())
+
+
+@pytest.mark.parametrize("cpu", ["9e15", "9223372036854775", "5e15"])
+def test_cpu_that_adds_up_to_more_than_can_be_counted_is_refused(cpu: str) -> None:
+    for refused in (
+        pod(container("2", cpu=cpu), container(cpu=cpu)),
+        pod(container("2", cpu=cpu), overhead={"cpu": cpu}),
+    ):
+        with pytest.raises(QuantityError, match="cpu: the pod's total is larger than 9223372036"):
+            request_of(refused, ALIYUN)
+
+
+def test_cpu_and_memory_beyond_any_node_are_as_much_as_is_counted() -> None:
+    request = request_of(pod(container("2", cpu="9e15", memory="8e18")), ALIYUN)
+    assert (request.cpu, request.memory) == (HOST_BOUND, HOST_BOUND)
+
+
+def test_a_bound_pod_whose_cpu_cannot_be_added_up_keeps_its_device_memory() -> None:
+    bound = pod(container("2", cpu="9e15"), container(cpu="9e15"), nodeName="n")
+    assert observe_pod(bound, ALIYUN).request == Request(2, 1, containers=((0, 2),))

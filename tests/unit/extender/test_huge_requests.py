@@ -1,0 +1,63 @@
+"""CPU and memory beyond all bounds are answered by each verb, with the policy that serves."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpushare.core.policy import load_policy
+from gpushare.core.prior import prior
+from gpushare.core.ranking import Ranking
+from gpushare.errors import MessageError
+from tests.unit.extender.desk import Desk, request
+from tests.unit.extender.kit import pod_json
+
+AMOUNTS = ("9223372036854775807m", "9e15", "9223372036854775807", "9223372036854775808", "1e30")
+
+
+def pod(name: str, amount: str, containers: int) -> dict[str, Any]:
+    made = pod_json("web", 4, limits={name: amount})
+    more = [{"resources": {"requests": {name: amount}}} for _ in range(containers - 1)]
+    made["spec"]["containers"] += more
+    return made
+
+
+def desk() -> Desk:
+    """With the default policy, made for a cluster that has just begun."""
+    made = Desk()
+    for books in made.library:
+        for policy in ("shadow-price", "fgd"):
+            books.rankings[policy] = Ranking(load_policy(policy, prior([2, 8, 16])))
+    return made
+
+
+@pytest.mark.parametrize("policy", ["shadow-price", "fgd", "dotproduct", "bestfit"])
+@pytest.mark.parametrize("containers", [1, 2, 3])
+@pytest.mark.parametrize("amount", AMOUNTS)
+@pytest.mark.parametrize("name", ["cpu", "memory"])
+def test_each_verb_answers_or_refuses(name: str, amount: str, containers: int, policy: str) -> None:
+    asking = pod(name, amount, containers)
+    asking["metadata"]["annotations"]["gpushare.io/policy"] = policy
+    extender = desk()
+    fit = extender.filter(asking)["NodeNames"]
+    assert refuses(lambda: extender.prioritize(asking, ["big"])) == (not fit)
+    preempting = {"Pod": asking, "NodeNameToMetaVictims": {"big": {"Pods": []}}}
+    body = json.dumps(preempting).encode()
+    assert refuses(lambda: extender.service.preempt(body)) == (not fit)
+    if fit:
+        assert extender.bind(asking, fit[0]) == ""
+    extender.ledger.check()
+
+
+def refuses(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except MessageError:
+        return True
+    return False
+
+
+def test_filter_refuses_what_cannot_be_added_up_for_good() -> None:
+    answer = json.loads(desk().service.filter(request(pod("cpu", "9e15", 2), ["big"])))
+    assert "larger than" in answer["FailedAndUnresolvableNodes"]["big"]

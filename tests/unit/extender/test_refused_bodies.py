@@ -1,0 +1,71 @@
+"""What was refused is gone when its answer is: no error, frame or traceback holds on to it.
+
+The garbage collector passes over the whole heap once an hour (see garbage.py). An error that its
+own frame still names, in a log line for example, keeps the frame and the body for so long.
+"""
+
+import gc
+import json
+import types
+from collections.abc import Iterator
+
+import pytest
+
+from gpushare.extender.app import Routes, build_app
+from tests.unit.extender.desk import Desk, bind_request, request
+from tests.unit.extender.kit import pod_json
+
+LIMIT = 20_000
+WEB = pod_json("web", 4)
+BODIES = {
+    "no JSON": b"{",
+    "another type": b'{"Pod":7}',
+    "no pod": b"{}",
+    "a quantity without sense": request(pod_json("web", "x"), ["big"]),
+    "CPU without sense": request(pod_json("web", 4, limits={"cpu": "x"}), ["big"]),
+    "CPU beyond all bounds": request(pod_json("web", 4, limits={"cpu": "1e30"}), ["big"]),
+    "a bind": bind_request(WEB, "nowhere"),
+    "too large": b" " * (LIMIT + 1),
+    "nested": b'{"Pod":' + b"[" * 5000,
+    "sound": request(WEB, ["big"]),
+}
+
+
+@pytest.fixture
+def kept() -> Iterator[list[object]]:
+    """Whatever only the collector would have freed, once the test asks for it."""
+    gc.collect()
+    gc.disable()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    gc.garbage.clear()
+    yield gc.garbage
+    gc.set_debug(0)
+    gc.garbage.clear()
+    gc.enable()
+
+
+@pytest.mark.parametrize("ready", [True, False], ids=["ready", "not ready"])
+@pytest.mark.parametrize("verb", ["filter", "prioritize", "bind", "preempt"])
+@pytest.mark.parametrize("body", BODIES.values(), ids=BODIES.keys())
+def test_a_refused_request_is_kept_by_nothing(
+    body: bytes, verb: str, ready: bool, kept: list[object]
+) -> None:
+    desk = Desk()
+    client = build_app(desk.service, Routes(), LIMIT, frozenset()).test_client()
+    answer = client.post(
+        f"/gpushare-scheduler/{verb}", data=body, headers={"Content-Type": "application/json"}
+    )
+    desk.why_not = "" if ready else "not yet"
+    kept.clear()
+    client.post(
+        f"/gpushare-scheduler/{verb}", data=body, headers={"Content-Type": "application/json"}
+    )
+    gc.collect()
+    json.loads(answer.data)
+    ours = [each for each in kept if _holds(each)]
+    assert ours == [], [str(each)[:300] for each in ours]
+
+
+def _holds(found: object) -> bool:
+    """Whether it holds the frames of a call, and with them its body."""
+    return isinstance(found, BaseException | types.FrameType | types.TracebackType)
