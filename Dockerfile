@@ -24,7 +24,9 @@ LABEL org.opencontainers.image.title="gpushare" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
-ENV PATH=/opt/gpushare/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
+# More arenas of glibc, one for each thread, only keep memory that was freed: see
+# docs/performance.md.
+ENV PATH=/opt/gpushare/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=1
 COPY --from=build /opt/gpushare /opt/gpushare
 # By number, so that Kubernetes can tell that it is not root (runAsNonRoot). It writes nowhere but
 # in /tmp, where the root file system is read-only.

@@ -61,7 +61,8 @@ bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 
 proof: $(INSTALLED) ## everything going wrong, in virtual time and for real (SEEDS=FROM:TO: stories alone)
 	@$(BIN)/python -m tests.simulation.proof $(if $(SEEDS),--seeds $(SEEDS))
-	@[ -n "$(SEEDS)" ] || for part in failovers "threads --seconds 600" real_processes; do \
+	@[ -n "$(SEEDS)" ] || for part in failovers "threads --seconds 600" real_processes \
+	  "soak --seconds 3600"; do \
 	  echo "== $$part"; $(BIN)/python -m tests.simulation.$$part || exit; done
 	@[ -n "$(SEEDS)" ] || { echo "== bad input"; $(BIN)/python -m tests.badinput.proof --inputs 1000000; }
 

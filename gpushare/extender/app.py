@@ -22,7 +22,10 @@ log = logging.getLogger("gpushare.serve")
 _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
 _MOST_TOLD = 64
 """Certificates refused of which the log tells."""
-_TOO_LARGE = "body: larger than --body-limit"
+_TOO_LARGE = (
+    "body: larger than --body-limit; with nodeCacheCapable: true in its file kube-scheduler sends"
+    " the names of nodes, and not the nodes"
+)
 _STATUS: dict[type[GpuShareError], int] = {MessageError: 400, UnknownNode: 404, NotReady: 503}
 
 

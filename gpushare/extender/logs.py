@@ -7,7 +7,6 @@ sequence to a terminal. Knows logging only; logwriter.py writes the lines.
 import json
 import logging
 import re
-import sys
 import threading
 import traceback
 from datetime import UTC, datetime
@@ -20,6 +19,7 @@ _PLAIN = re.compile(r"[!#-<>-~]+")
 """Printable ASCII without space, quote and =."""
 
 _LONGEST = 400
+_STDERR = 2
 _TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
@@ -76,7 +76,7 @@ class JsonFormatter(logging.Formatter):
 
 def configure(level: str, form: str) -> LogWriter:
     """Log to stderr from that level on, as "text" or "json"; what writes, to be started."""
-    handler = LogWriter(sys.stderr.fileno())
+    handler = LogWriter(_STDERR)
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
     # Both would write to stderr themselves, and wait for whoever reads it.

@@ -107,8 +107,9 @@ class LogWriter(logging.Handler):
 
     def _written_at_once(self, line: bytes) -> bool:
         """Whether it was written without waiting; a part of a long line may have been."""
-        for start in range(0, len(line), _PIECE):
-            if not select.select((), (self._descriptor,), (), 0)[1]:
-                return False
-            self._write(line[start : start + _PIECE])
+        with contextlib.suppress(OSError):  # it is closed
+            for start in range(0, len(line), _PIECE):
+                if not select.select((), (self._descriptor,), (), 0)[1]:
+                    return False
+                self._write(line[start : start + _PIECE])
         return True

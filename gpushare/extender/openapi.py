@@ -20,7 +20,7 @@ _STATUSES = {
     404: "There is no such path, node or resource",
     405: "The path is there for another method",
     411: "The request says not how long it is: no chunked bodies",
-    413: "The body is larger than 16 MiB",
+    413: "The body is larger than 16 MiB: see nodeCacheCapable",
     431: "The head is larger than 32 KiB",
     503: "Not ready: the books are not filled or not fresh, or another process leads",
 }

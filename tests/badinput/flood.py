@@ -1,19 +1,27 @@
 """So many inputs sent to the process by several clients at once, and what was found."""
 
-import itertools
 import math
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from tests.badinput.attempt import Attempt, shown
+from tests.badinput.costs import Meter, cpu_of, resident
 from tests.badinput.inputs import attempt
 from tests.badinput.sender import Answer, Sender
 from tests.badinput.world import BadWorld
 
 CLIENTS = 6
+MOST_GROWN = 96.0
+"""Megabytes that the process may come to hold beyond what its first batches took."""
 _BATCH = 2000
+_SETTLING = 2
+_GROUP = 16
+"""Inputs whose CPU is read together: few enough to cost less than one may."""
 _MOST_FINDINGS = 20
 _ALIKE = 3
 """Findings shown of those that look alike."""
@@ -37,41 +45,82 @@ class Result:
 def flood(world: BadWorld, first: int, count: int, seed: int, seconds: float = math.inf) -> Result:
     """Send inputs `first` and following; after each batch the books must be as they were.
 
-    seconds: when to begin no other batch.
+    seconds: when to begin no other batch. Inputs that cost too much CPU are findings, and so is
+    memory that stays.
     """
     result, begin = Result(), time.monotonic()
-    for start in range(first, first + count, _BATCH):
-        if time.monotonic() > begin + seconds:
-            break
-        numbers = range(start, min(start + _BATCH, first + count))
-        _batch(world, numbers, seed, result)
-        where = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"
-        result.findings += [f"{where}: {change}" for change in world.changes()]
-        if len(result.findings) >= _MOST_FINDINGS or world.extender.ended():
-            break
+    (worker,) = world.extender.children()
+    with closing(_Crowd(world)) as crowd:
+        meter, held = Meter(lambda: cpu_of(worker), crowd.send), 0.0
+        for start in range(first, first + count, _BATCH):
+            if time.monotonic() > begin + seconds:
+                break
+            numbers = range(start, min(start + _BATCH, first + count))
+            _batch(crowd, meter, numbers, seed, result)
+            where = f"inputs {numbers.start} to {numbers.stop - 1} of seed {seed}"
+            result.findings += [f"{where}: {change}" for change in world.changes()]
+            if len(result.findings) >= _MOST_FINDINGS or world.extender.ended():
+                break
+            now = resident(worker)
+            # The first batches show how much it takes to answer six of the largest at once.
+            held = max(held, now) if start < first + _SETTLING * _BATCH else held
+            if now > held + MOST_GROWN:
+                result.findings.append(f"{where}: {now:.0f} MB are held, {held:.0f} before")
+                held = now
     result.seconds = time.monotonic() - begin
     return result
 
 
-def _batch(world: BadWorld, numbers: range, seed: int, result: Result) -> None:
-    turn, lock = itertools.count(numbers.start), threading.Lock()
+def _batch(crowd: "_Crowd", meter: Meter, numbers: range, seed: int, result: Result) -> None:
+    for start in range(numbers.start, numbers.stop, _GROUP):
+        group = range(start, min(start + _GROUP, numbers.stop))
+        made = [attempt(number, seed, crowd.targets) for number in group]
+        dear = meter.judge(made)
+        # What came of it the first time: those that cost too much were sent more than once.
+        for number, each, (answers, wrong) in zip(group, made, crowd.first(made), strict=True):
+            _note(result, each, answers, wrong, f"input {number} of seed {seed}")
+        for each, cost in dear:
+            result.wrong[each.kind, "CPU"] += 1
+            if result.wrong[each.kind, "CPU"] <= _ALIKE:
+                text = f"{each.kind}, {len(each.payload):,} bytes: {cost:.2f} s of CPU"
+                result.findings.append(f"seed {seed}: {text}\n    {shown(each.payload)}")
 
-    def client() -> None:
-        sender = Sender(world.extender.port, world.probe_port)
-        try:
-            while (number := next(turn)) < numbers.stop:
-                made = attempt(number, seed, world.targets)
-                answers, wrong = _sent(sender, made)
+
+class _Crowd:
+    """Several clients, who send a group of inputs side by side and wait for all answers."""
+
+    def __init__(self, world: BadWorld) -> None:
+        self.targets = world.targets
+        ports = (world.extender.port, world.probe_port)
+        self._senders = [Sender(*ports) for _ in range(CLIENTS)]
+        self._pool = ThreadPoolExecutor(CLIENTS)
+        self._came: dict[int, tuple[list[Answer], str]] = {}
+
+    def send(self, group: Sequence[Attempt]) -> None:
+        """Send them, and keep what came of each the first time."""
+        turn = iter(group)
+        lock = threading.Lock()
+
+        def client(sender: Sender) -> None:
+            while True:
                 with lock:
-                    _note(result, made, answers, wrong, f"input {number} of seed {seed}")
-        finally:
-            sender.close()
+                    made = next(turn, None)
+                if made is None:
+                    return
+                self._came.setdefault(id(made), _sent(sender, made))
 
-    threads = [threading.Thread(target=client) for _ in range(CLIENTS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+        list(self._pool.map(client, self._senders))
+
+    def first(self, group: Sequence[Attempt]) -> list[tuple[list[Answer], str]]:
+        """What came of each of these when it was sent first."""
+        found = [self._came[id(made)] for made in group]
+        self._came.clear()
+        return found
+
+    def close(self) -> None:
+        self._pool.shutdown()
+        for sender in self._senders:
+            sender.close()
 
 
 def _sent(sender: Sender, made: Attempt) -> tuple[list[Answer], str]:

@@ -2,7 +2,7 @@
 
 import random
 
-from tests.badinput import bodies, heads
+from tests.badinput import bodies, heads, large
 from tests.badinput.attempt import Attempt, Spoil, Targets
 
 KINDS: tuple[Spoil, ...] = (
@@ -10,6 +10,7 @@ KINDS: tuple[Spoil, ...] = (
     *(bodies.texts, bodies.pods, bodies.annotations, bodies.node_names, bodies.binds),
     *(bodies.media, bodies.paths, heads.request_lines, heads.odd_heads, heads.smuggled),
     *(heads.chunked, heads.short, heads.gone, heads.together, heads.noise, heads.probes),
+    *(large.long_heads, large.long_texts, large.wide, large.many_names),
 )
 
 

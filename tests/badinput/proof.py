@@ -1,4 +1,5 @@
-"""The proof that no input harms: malformed HTTP, Schemathesis, stalled clients, fuzzed decoders.
+"""The proof that no input harms: malformed HTTP, Schemathesis, stalled clients, large inputs again
+and again, slow-downs with size, fuzzed decoders.
 
 python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K] [--record]:
 prints what was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K
@@ -21,7 +22,9 @@ from typing import Any
 
 from tests.badinput.conforming import conform
 from tests.badinput.flood import flood
+from tests.badinput.slow import slow_downs
 from tests.badinput.stalled import stalled
+from tests.badinput.staying import stays
 from tests.badinput.world import BadWorld, bad_world
 from tests.figures import RELIABILITY, ROOT, commit, record, renew
 
@@ -61,7 +64,9 @@ def main() -> int:
         with bad_world(Path(folder)) as world:
             _flood(world, asked, run)
             _conform(world, max(1, int(CI_EXAMPLES * min(scale, 4))), run)
+            _stay(world, run)
             _stall(world, run)
+        _slow(run)
         _fuzz(Path(folder), int(CI_RUNS * min(scale, 10)), run)
     run.seconds = round(time.monotonic() - begin, 1)
     print(f"{len(run.findings)} findings")
@@ -80,7 +85,7 @@ def _figures(runs: list[dict[str, Any]]) -> str:
     for run in runs:
         kinds.update(run["kinds"])
         statuses.update(run["statuses"])
-        sent = " | ".join(f"{run['sent'][part]:,}" for part in parts)
+        sent = " | ".join(f"{run['sent'].get(part, 0):,}" for part in parts)
         lines.append(
             f"| {run['seed']}, {run['first']} | {sent} | {len(run['findings'])}"
             f" | {run['seconds']:.0f} | {run['commit']} | {run['when']} |"
@@ -122,6 +127,19 @@ def _stall(world: BadWorld, run: Run) -> None:
     begin = time.monotonic()
     done, findings = stalled(world, CLIENTS, STALLED_S)
     _note(run, "stalled clients", CLIENTS, done, time.monotonic() - begin, findings)
+
+
+def _stay(world: BadWorld, run: Run) -> None:
+    begin = time.monotonic()
+    sent, findings = stays(world)
+    _note(run, "large, again", sent.total(), sent, time.monotonic() - begin, findings)
+
+
+def _slow(run: Run) -> None:
+    begin = time.monotonic()
+    tried, findings = slow_downs()
+    counts = {"inputs stretched": tried}
+    _note(run, "slow-downs", tried, counts, time.monotonic() - begin, findings)
 
 
 def _fuzz(folder: Path, runs: int, run: Run) -> None:

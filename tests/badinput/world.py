@@ -87,7 +87,10 @@ def bad_world(folder: Path) -> Iterator[BadWorld]:
     """A world that lasts as long as the block."""
     cluster = Cluster()
     try:
-        extender = Extender(folder, cluster.kubeconfig(folder), "--leadership", "off")
+        flags = ("--leadership", "off")
+        as_in_the_image = {"MALLOC_ARENA_MAX": "1"}
+        kubeconfig = cluster.kubeconfig(folder)
+        extender = Extender(folder, kubeconfig, *flags, environment=as_in_the_image)
         try:
             extender.wait_ready()
             yield BadWorld(cluster, extender)

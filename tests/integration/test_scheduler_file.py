@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -171,3 +172,23 @@ def test_a_file_that_leaves_a_doubt_ends_serve_with_2_and_one_line(
     assert part in told.err
     assert told.err.startswith(f"gpushare serve: {file}: ")
     assert told.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("pair", [("x/npu-mem", "x/npu.mem"), ("x/gpu-mem", "x/gpu")])
+def test_resources_that_share_names_in_objects_are_refused_at_the_start(
+    pair: tuple[str, str],
+    tmp_path: Path,
+    cluster: Cluster,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    document = json.loads((CONFIGS / "policy-full.json").read_text(encoding="utf-8"))
+    document["extenders"][0]["managedResources"] = [{"name": name} for name in pair]
+    file = tmp_path / "policy.json"
+    file.write_text(json.dumps(document), encoding="utf-8")
+    monkeypatch.setattr(logging.getLogger(), "handlers", [logging.NullHandler()])
+    words = ["--scheduler-config", str(file), "--kubeconfig", cluster.kubeconfig(tmp_path)]
+    assert main(["serve", *words]) == 2
+    said = capsys.readouterr().err
+    assert all(name in said for name in pair)
+    assert said.count("\n") == 1

@@ -1,0 +1,283 @@
+"""`python -m tests.simulation.soak --seconds 3600 [--record]`: the real process, for an hour.
+
+`gpushare serve` on an API server of this process: pods of random sizes come, are filtered, bound,
+and go; nodes and lists of unhealthy devices change; odd objects, bad input, probes, metrics and
+`inspect` go on beside them, at bounded rates. Ends with 1 where memory, descriptors or threads of
+the process still rise in the second half, or the books are not those of a fresh reading at the end.
+"""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gpushare.localcluster.api.status import StatusError
+from tests.badinput import odd
+from tests.badinput.attempt import Targets
+from tests.badinput.inputs import attempt
+from tests.badinput.sender import Sender
+from tests.figures import RELIABILITY, commit, record, renew
+from tests.integration.cluster import NODES, PODS, Cluster, Json, fresh
+from tests.integration.process import Extender
+from tests.integration.verbs import poll
+from tests.simulation.usage import Sample, growth, sample
+
+NODES_THERE, DEVICES, UNITS = 12, 4, 64
+MOST_PODS = 150
+EVERY = 5.0
+"""Seconds from one sample to the next."""
+MOST_GROWN = Sample(mb=4.0, descriptors=4.0, threads=4.0)
+"""What may have come to it in the second half of a run, by its trend."""
+
+_TOLD_EVERY = 30.0
+_RUNS = Path(__file__).parent / "soak_runs.json"
+
+
+@dataclass
+class Run:
+    """What came of a run. done: what was done how often; samples: (seconds, what was used)."""
+
+    commit: str
+    when: str
+    seconds: float
+    done: dict[str, int] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    middle: dict[str, float] = field(default_factory=dict)
+    last: dict[str, float] = field(default_factory=dict)
+    growth: dict[str, float] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
+
+
+class Soak:
+    """The cluster, the process, and everybody who calls it."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.cluster = Cluster()
+        # As in the image.
+        environment = {"MALLOC_ARENA_MAX": "1"}
+        self.extender = Extender(folder, self.cluster.kubeconfig(folder), environment=environment)
+        self.done: Counter[str] = Counter()
+        self.raised: list[BaseException] = []
+        self.samples: list[tuple[float, Sample]] = []
+        self._seed = seed
+        self._ended = threading.Event()
+        self._nodes: list[str] = []
+        self._pods: list[Json] = []
+
+    def run(self, seconds: float) -> None:
+        """Let everybody loose for so long, and take samples. Raises AssertionError."""
+        self.extender.wait_ready()
+        self._nodes += [self._node() for _ in range(NODES_THERE)]
+        self.extender.knows(*self._nodes)
+        actors = (
+            (self._pod, 0.25),
+            (self._change_node, 2.0),
+            (self._odd_object, 1.0),
+            (self._bad_input, 0.2),
+            (self._look, 1.0),
+        )
+        threads = [
+            threading.Thread(target=self._guarded, args=(act, every, number))
+            for number, (act, every) in enumerate(actors)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            self._watch(seconds)
+        finally:
+            self._ended.set()
+            for thread in threads:
+                thread.join()
+        assert self.raised == [], self.raised[:3]
+
+    def judge(self) -> list[str]:
+        """What is wrong at the end."""
+        findings = []
+        grown = growth(self.samples)
+        for name, most in asdict(MOST_GROWN).items():
+            if asdict(grown)[name] > most:
+                findings.append(f"{name} grew by {asdict(grown)[name]:.1f} in the second half")
+        try:
+            self.extender.agrees(self.cluster)
+        except AssertionError as error:
+            findings.append(str(error))
+        if "Traceback" in self.extender.log:
+            at = self.extender.log.index("Traceback")
+            findings.append(f"a traceback in the log: {self.extender.log[at : at + 2000]}")
+        return findings
+
+    def close(self) -> None:
+        """End the process and the cluster."""
+        self.extender.stop()
+        self.cluster.stop()
+
+    def _watch(self, seconds: float) -> None:
+        begin = time.monotonic()
+        (worker,) = self.extender.children()
+        told = 0.0
+        while (now := time.monotonic() - begin) < seconds and not self.raised:
+            assert not self.extender.ended(), "the process has ended"
+            assert self.extender.children() == [worker], "the worker has been exchanged"
+            self.samples.append((now, sample(worker)))
+            if now >= told:
+                told = now + _TOLD_EVERY
+                self._tell(now)
+            self._ended.wait(EVERY)
+
+    def _tell(self, now: float) -> None:
+        used = self.samples[-1][1]
+        did = ", ".join(f"{name} {count:,}" for name, count in sorted(self.done.items()))
+        figures = (
+            f"{used.mb:6.1f} MB, {used.descriptors:.0f} descriptors, {used.threads:.0f} threads"
+        )
+        print(f"{now:6.0f} s  {figures}; {did}", flush=True)
+
+    def _guarded(self, act: Callable[[Random], None], every: float, number: int) -> None:
+        chance = Random(f"{self._seed}:{number}")
+        try:
+            while not self._ended.wait(chance.uniform(0, 2 * every)):
+                act(chance)
+        except BaseException as error:
+            self.raised.append(error)
+
+    # -- who does what --------------------------------------------------------------------------
+
+    def _pod(self, chance: Random) -> None:
+        """One comes, as kube-scheduler places it; and some go."""
+        units = [chance.randint(1, 12) for _ in range(chance.choice((1, 1, 1, 2)))]
+        made: Json = {}
+        if chance.random() < 0.05:  # bound past the extender
+            made = {"nodeName": chance.choice(self._nodes)}
+        pod = self.cluster.pod(*units, spec=made)
+        self.done["pods"] += 1
+        self._pods.append(pod)
+        if not made:
+            self._place(chance, pod)
+        while len(self._pods) > chance.randint(MOST_PODS // 2, MOST_PODS):
+            gone = self._pods.pop(chance.randrange(len(self._pods)))
+            if chance.random() < 0.5:
+                self.cluster.set_phase(gone, "Succeeded")
+            self.cluster.delete_pod(gone)
+
+    def _place(self, chance: Random, pod: Json) -> None:
+        for _ in range(2):
+            nodes = list(self._nodes)
+            fit = self.extender.fit(pod, nodes)
+            self.done["filters"] += 1
+            if not fit:
+                return
+            scores = self.extender.prioritize(pod, fit)
+            best = max(fit, key=lambda name: scores[name])
+            node = best if chance.random() < 0.9 else chance.choice(fit)
+            if not self.extender.bind(pod, node):
+                self.done["binds"] += 1
+                return
+
+    def _change_node(self, chance: Random) -> None:
+        self.done["changes of nodes"] += 1
+        act = chance.randrange(4)
+        if act == 0:
+            self.cluster.annotate_node(chance.choice(self._nodes), "turn", str(chance.random()))
+        elif act == 1:
+            closed = chance.choice(("", "0", "1,2", "nonsense"))
+            self.cluster.unhealthy(chance.choice(self._nodes), closed)
+        elif act == 2:
+            # Never one that pods are placed on: whoever places them would name it.
+            node = self._node()
+            self.extender.knows(node)
+            self.cluster.delete(NODES, "", node)
+        else:
+            self.cluster.resize(self._nodes[0], mem=chance.choice(("256", "512")))
+
+    def _odd_object(self, chance: Random) -> None:
+        """An object of nonsense, for as long as it takes to be seen."""
+        body = odd.spoiled(chance, odd.POD)
+        name = fresh("odd")
+        if not isinstance(body, dict):
+            return
+        meta = body.get("metadata")
+        body["metadata"] = {**(meta if isinstance(meta, dict) else {}), "name": name, "uid": name}
+        with contextlib.suppress(StatusError, TypeError, ValueError, AttributeError, KeyError):
+            self.cluster.create(PODS, "default", body)
+            self.done["odd objects"] += 1
+            self.cluster.delete(PODS, "default", name)
+
+    def _bad_input(self, chance: Random) -> None:
+        sender = Sender(self.extender.port, self.extender.health_port)
+        targets = Targets(self._nodes, [odd.POD])
+        with contextlib.closing(sender):
+            _, wrong = sender.send(attempt(chance.randrange(10**9), self._seed, targets))
+        self.done["bad inputs"] += 1
+        assert not wrong, wrong
+
+    def _look(self, _: Random) -> None:
+        for path in ("/livez", "/readyz", "/metrics"):
+            assert self.extender.probe(path).status == 200, path
+        assert self.extender.inspect_reply().status == 200
+        self.done["looks"] += 1
+
+    def _node(self) -> str:
+        return self.cluster.node(devices=DEVICES, total=DEVICES * UNITS)
+
+
+def _figures(runs: list[dict[str, Any]]) -> str:
+    """The runs as a table."""
+    lines = [
+        "| seconds | MB at first, in the middle, at the end | descriptors | threads"
+        " | trend of the second half: MB, descriptors, threads | done | findings | commit | when |"
+    ]
+    lines.append("| --- " * 9 + "|")
+    for run in runs:
+        points = [run["first"], run["middle"], run["last"]]
+        mb, descriptors, threads = (
+            ", ".join(f"{point[name]:.{digits}f}" for point in points)
+            for name, digits in (("mb", 1), ("descriptors", 0), ("threads", 0))
+        )
+        trend = ", ".join(f"{value:+.1f}" for value in run["growth"].values())
+        did = ", ".join(f"{name} {count:,}" for name, count in sorted(run["done"].items()))
+        lines.append(
+            f"| {run['seconds']:.0f} | {mb} | {descriptors} | {threads} | {trend} | {did}"
+            f" | {len(run['findings'])} | {run['commit']} | {run['when']} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """The exit code: 1 where something was found."""
+    parser = argparse.ArgumentParser(prog="tests.simulation.soak")
+    parser.add_argument("--seconds", type=float, default=3600.0)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--record", action="store_true", help="keep what came of it")
+    asked = parser.parse_args()
+    when = datetime.now(UTC).isoformat(timespec="minutes")
+    with (
+        tempfile.TemporaryDirectory(prefix="gpushare-soak-") as folder,
+        contextlib.closing(Soak(Path(folder), asked.seed)) as soak,
+    ):
+        soak.run(asked.seconds)
+        poll(soak.extender.ready, "it is ready at the end")
+        found = soak.judge()
+    samples = [used for _, used in soak.samples]
+    first, middle, last = (asdict(samples[at]) for at in (0, len(samples) // 2, -1))
+    grown = asdict(growth(soak.samples))
+    done = dict(soak.done)
+    run = Run(commit(), when, asked.seconds, done, first, middle, last, grown, found)
+    print(f"the second half by its trend: {grown}; {len(found)} findings")
+    for finding in found:
+        print(f"  FOUND {finding}")
+    if asked.record:
+        renew(RELIABILITY, "the soak", _figures(record(_RUNS, asdict(run))))
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
