@@ -172,8 +172,11 @@ class Auditor:
             self._healed += healed
             log.error(Line("the books are wrong", healed=healed, **_values(finding)))
             self._tell(finding, healed)
-        if refused is not None:
-            raise refused
+        try:
+            if refused is not None:
+                raise refused
+        finally:
+            del refused  # or the error would hold this frame, and this frame the error
 
     def _within(self) -> Iterator[Finding]:
         for books in self._library:

@@ -79,12 +79,16 @@ def configure(level: str, form: str) -> LogWriter:
     handler = LogWriter(_STDERR)
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
-    # Both would write to stderr themselves, and wait for whoever reads it.
-    logging.captureWarnings(True)
-    threading.excepthook = _log_end
     for noisy in ("urllib3", "kubernetes"):  # their retries log whole URLs
         logging.getLogger(noisy).setLevel(logging.WARNING)
     return handler
+
+
+def begin(writer: LogWriter) -> None:
+    """Write by a thread from now on, and log what would go to stderr past it and wait there."""
+    writer.start()
+    logging.captureWarnings(True)
+    threading.excepthook = _log_end
 
 
 def formatter(form: str) -> logging.Formatter:

@@ -35,7 +35,7 @@ from gpushare.extender.garbage import Garbage
 from gpushare.extender.gate import Gate, Source
 from gpushare.extender.health import Checks, HealthServer
 from gpushare.extender.learning import Learning
-from gpushare.extender.logs import Line, configure
+from gpushare.extender.logs import Line, begin, configure
 from gpushare.extender.logwriter import LogWriter
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.notices import Notices
@@ -138,7 +138,7 @@ class Extender:
 
         asked: the requests that have no answer yet.
         """
-        self._log_writer.start()
+        begin(self._log_writer)
         self._asked = asked
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._beat = time.monotonic()

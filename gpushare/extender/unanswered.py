@@ -29,4 +29,4 @@ class Unanswered:
     def wrong(self) -> str:
         """What is wrong, or "": for the liveness."""
         stuck = sum(looks > self._most for looks in self._looks.values())
-        return f"{stuck} requests have had no answer for {self._most} s" if stuck else ""
+        return f"requests without an answer for {self._most} s: {stuck}" if stuck else ""

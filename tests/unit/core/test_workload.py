@@ -100,13 +100,13 @@ def test_fits_come_early_at_first_and_then_every_so_many_pods() -> None:
     assert fits == [0, 50, 100, 200, 450, 700]
 
 
-def many(count: int, **sizes: int) -> dict[PodClass, int]:
+def many(count: int) -> dict[PodClass, int]:
     """So many classes whose CPU differs."""
-    return {PodClass(cpu=100 + number, **sizes): 1 for number in range(count)}
+    return {PodClass(cpu=100 + number, units=2, devices=1): 1 for number in range(count)}
 
 
 def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
-    counts = many(MOST_CLASSES, units=2, devices=1)
+    counts = many(MOST_CLASSES)
     assert dict(workload_of(counts).classes) == counts
 
 
@@ -141,7 +141,7 @@ def test_merged_classes_are_few_and_no_pod_is_lost(counts: dict[PodClass, int], 
 
 def test_common_sizes_stay_as_they_are_among_thousands_of_rare_ones() -> None:
     common = PodClass(cpu=4000, units=8, devices=1, memory=2**34)
-    classes = dict(workload_of({**many(3000, units=2, devices=1), common: 900}).classes)
+    classes = dict(workload_of({**many(3000), common: 900}).classes)
     assert len(classes) == MOST_CLASSES
     assert classes[common] == 900
 
@@ -156,7 +156,7 @@ def test_models_that_nobody_else_asks_for_are_forgotten_where_there_are_thousand
 def test_what_policies_prepare_is_bounded_however_many_sizes_there_are() -> None:
     ledger = Ledger()
     ledger.node_changed(node("n", 64, 64))
-    counts = many(2000, units=2, devices=1)
+    counts = many(2000)
     counts |= {PodClass(100, size, 2): 1 for size in range(1, 2000)}
     policy = ShadowPrice(workload_of(counts, (64,)))
     tables = policy.tables(ledger.snapshot())

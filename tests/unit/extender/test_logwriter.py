@@ -1,6 +1,5 @@
 """Whoever logs never waits for whoever reads the log."""
 
-import fcntl
 import json
 import logging
 import os
@@ -14,12 +13,13 @@ from gpushare.extender.logs import Line, formatter
 from gpushare.extender.logwriter import LogWriter
 from tests.integration.verbs import poll
 
-SIZE = 4096
+SIZE = 1 << 16
+"""Bytes that a pipe holds."""
 
 
 @dataclass
 class Pipe:
-    """A pipe of one page, what writes to it, and a logger of its own."""
+    """A pipe, what writes to it, and a logger of its own."""
 
     read: int
     write: int
@@ -37,8 +37,7 @@ class Pipe:
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
     read, write = os.pipe()
-    fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, SIZE)
-    writer = LogWriter(write, most=100_000)
+    writer = LogWriter(write, most=200_000)
     writer.setFormatter(formatter("json"))
     logger = logging.getLogger("gpushare.test.writer")
     logger.setLevel(logging.INFO)
@@ -63,9 +62,9 @@ def numbers(text: str) -> list[int]:
 
 def test_lines_come_in_order_and_whole_to_who_reads_late(pipe: Pipe) -> None:
     pipe.writer.start()
-    fill(pipe, 500)
+    fill(pipe, 900)
     pipe.log.info(Line("last"))
-    assert numbers(pipe.take('"last"')) == list(range(500))
+    assert numbers(pipe.take('"last"')) == list(range(900))
     assert pipe.writer.state() == {"log_lines_dropped_total": 0}
 
 
@@ -83,7 +82,7 @@ def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
 
 
 def test_without_its_thread_a_full_pipe_drops_too(pipe: Pipe) -> None:
-    fill(pipe, 500)
+    fill(pipe, 2000)
     assert pipe.writer.dropped > 0
     pipe.log.info(Line("long", text=["x" * 300] * 9))
     found = numbers(os.read(pipe.read, SIZE).decode().rpartition("\n")[0])
@@ -96,7 +95,7 @@ def test_what_waits_is_written_at_the_end_and_no_longer_than_it_may_take(pipe: P
     pipe.writer.stop(5.0)
     assert numbers(os.read(pipe.read, SIZE).decode()) == list(range(20))
     pipe.writer.start()
-    fill(pipe, 500)
+    fill(pipe, 900)
     pipe.writer.stop(0.05)  # nobody reads
 
 
@@ -121,10 +120,10 @@ def test_a_descriptor_that_is_gone_stops_nobody() -> None:
 
 def test_lines_of_many_threads_do_not_mix(pipe: Pipe) -> None:
     pipe.writer.start()
-    threads = [threading.Thread(target=fill, args=(pipe, 50)) for _ in range(8)]
+    threads = [threading.Thread(target=fill, args=(pipe, 150)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     pipe.log.info(Line("last"))
-    assert sorted(numbers(pipe.take('"last"'))) == sorted(list(range(50)) * 8)
+    assert sorted(numbers(pipe.take('"last"'))) == sorted(list(range(150)) * 8)

@@ -11,7 +11,7 @@ def test_a_request_that_is_there_at_every_look_is_told_of() -> None:
         requests.look([HANGS, (2, 0.0)])
         assert requests.wrong() == ""
     requests.look([HANGS])
-    assert requests.wrong() == "1 requests have had no answer for 3 s"
+    assert requests.wrong() == "requests without an answer for 3 s: 1"
     requests.look([])
     assert requests.wrong() == ""
 
