@@ -42,6 +42,8 @@ class ExtenderProcess:
             *("--scheduler-config", str(scheduler_config)),
             # One process for the life of the demo: there is nobody to compete with.
             *("--leadership", "off"),
+            # No device plug-in here takes one pod for another: containers are no processes.
+            *("--pairing", "off"),
         ]
         self._process: subprocess.Popen[bytes] | None = None
 
