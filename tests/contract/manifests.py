@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 EXTENDER = ROOT / "config" / "extender"
-FOLDERS = ("base", "second-scheduler", "admission", "existing-scheduler")
+FOLDERS = ("base", "second-scheduler", "admission", "placements", "existing-scheduler")
 STATIC_PODS = EXTENDER / "existing-scheduler" / "static-pods"
 
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import stat
 import subprocess
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ import pytest
 import yaml
 
 from gpushare.settings import read_settings
-from tests.contract.manifests import EXTENDER, ROOT, container, scheduler_file
+from gpushare.wire.annotations import ALIYUN
+from tests.contract.admission import Call, refusals
+from tests.contract.manifests import EXTENDER, ROOT, check_schema, container, scheduler_file
 from tests.contract.test_admission_policy import rejected
 
 Json = dict[str, Any]
@@ -25,10 +28,10 @@ pytestmark = [
 GUIDE = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
 BLOCKS = [
     # Blocks within lists are indented.
-    "\n".join(line.removeprefix("   ") for line in block.splitlines())
+    textwrap.dedent(block)
     for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
 ]
-OVERLAY, REPLACED_FILE, IPV6, POD = (yaml.safe_load(block) for block in BLOCKS)
+OVERLAY, REPLACED_FILE, IPV6, POD, QUOTA = (yaml.safe_load(block) for block in BLOCKS)
 
 
 def rendered(folder: Path, overlay: Json) -> list[Json]:
@@ -91,6 +94,18 @@ def test_the_pod_to_try_passes_the_policy_and_the_sample_is_refused() -> None:
     assert rejected({"schedulerName": "default-scheduler", **sample["spec"]})
 
 
+def test_the_quota_is_what_kubernetes_takes() -> None:
+    check_schema(QUOTA)
+    assert [*QUOTA["spec"]["hard"]] == [f"requests.{ALIYUN.resource}"]
+
+
+def test_the_pod_of_the_check_is_refused() -> None:
+    (name,) = re.findall(r"--annotations=(\w+)=", GUIDE)
+    pod = {"metadata": {"annotations": {name: "0"}}, "spec": {}}
+    (message,) = refusals("placements", Call("CREATE", pod))
+    assert f"`{message.partition(':')[0]}`" in GUIDE
+
+
 def test_the_extenders_user_can_read_the_files_whatever_umask_root_has(tmp_path: Path) -> None:
     line = r"^ *((?:mkdir|cp|install) .*/etc/kubernetes/gpushare\b.*)"
     made = re.findall(line, GUIDE, re.MULTILINE)
@@ -103,7 +118,7 @@ def test_the_extenders_user_can_read_the_files_whatever_umask_root_has(tmp_path:
 
 def test_every_path_that_is_named_is_there() -> None:
     named = set(re.findall(r"(?<![\w/.-])config/[\w./+-]*[\w]", GUIDE))
-    folders = ("second-scheduler", "admission", "existing-scheduler")
+    folders = ("second-scheduler", "admission", "existing-scheduler", "placements")
     assert {f"config/extender/{folder}" for folder in folders} <= named
     for path in named:
         assert (ROOT / path).exists(), path
@@ -114,8 +129,9 @@ def test_every_folder_that_is_applied_is_deleted_in_reverse() -> None:
     deleted = re.findall(r"kubectl delete -k ([\w/-]+)", GUIDE)
     first = list(dict.fromkeys(applied))
     wirings = [["my-gpushare", "config/extender/admission"], ["config/extender/existing-scheduler"]]
-    assert first == [folder for wiring in wirings for folder in wiring]
-    assert deleted == [folder for wiring in wirings for folder in reversed(wiring)]
+    both = "config/extender/placements"
+    assert first == [*(folder for wiring in wirings for folder in wiring), both]
+    assert deleted == [both, *(folder for wiring in wirings for folder in reversed(wiring))]
 
 
 def test_every_version_of_the_file_is_deleted(tmp_path: Path) -> None:

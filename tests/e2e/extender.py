@@ -91,6 +91,9 @@ class Extender(Verbs):
             return self._health.call("GET", "/readyz", timeout=5.0).status == 200
         return False
 
+    def metrics(self) -> str:
+        return self._health.call("GET", "/metrics", timeout=_TIMEOUT).body.decode()
+
     def post(self, verb: str, body: bytes) -> Reply:
         return self._call("POST", f"/{verb}", body)
 

@@ -1,0 +1,74 @@
+"""Evaluates ValidatingAdmissionPolicies as kube-apiserver does, with an interpreter of CEL.
+
+Knows the order of evaluation alone: rules, conditions, variables, validations. An expression that
+cannot be evaluated raises, where kube-apiserver would go by failurePolicy.
+"""
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import cel
+
+from tests.contract.manifests import rendered
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Call:
+    """A request: what is done to which resource, by whom. new, old: the object after and before."""
+
+    operation: str
+    new: Json | None
+    old: Json | None = None
+    resource: str = "pods"
+    user: str = "tenant"
+    groups: tuple[str, ...] = ("system:authenticated",)
+    extra: Mapping[str, list[str]] = field(default_factory=dict)
+
+    def facts(self) -> Json:
+        """What expressions may name."""
+        info: Json = {"username": self.user, "groups": list(self.groups)}
+        info |= {"extra": dict(self.extra)} if self.extra else {}
+        return {"object": self.new, "oldObject": self.old, "request": {"userInfo": info}}
+
+
+def policies(folder: str) -> list[Json]:
+    """The specs of the folder's policies."""
+    kind = "ValidatingAdmissionPolicy"
+    return [dict(each["spec"]) for each in rendered(folder) if each["kind"] == kind]
+
+
+def refusals(folder: str, call: Call) -> list[str]:
+    """The messages of all policies of the folder that refuse the call."""
+    return [text for spec in policies(folder) for text in _refusals(spec, call)]
+
+
+def _refusals(spec: Json, call: Call) -> Iterable[str]:
+    if not any(_matches(rule, call) for rule in spec["matchConstraints"]["resourceRules"]):
+        return
+    facts = call.facts()
+    held = [_true(each["expression"], facts) for each in spec["matchConditions"]]
+    if not all(held):
+        return
+    variables: Json = {}
+    facts["variables"] = variables
+    for variable in spec.get("variables", ()):
+        variables[variable["name"]] = cel.evaluate(variable["expression"], facts)
+    for validation in spec["validations"]:
+        if not _true(validation["expression"], facts):
+            text = validation.get("messageExpression")
+            yield str(cel.evaluate(text, facts)) if text else validation["message"]
+
+
+def _matches(rule: Json, call: Call) -> bool:
+    fits = (fnmatch.fnmatch(call.resource, resource) for resource in rule["resources"])
+    return call.operation in rule["operations"] and any(fits)
+
+
+def _true(expression: str, facts: Json) -> bool:
+    found = cel.evaluate(expression, facts)
+    assert type(found) is bool, (expression, found)
+    return found
