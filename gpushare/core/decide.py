@@ -12,12 +12,13 @@ import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.pairing import paired_devices
-from gpushare.core.ranking import Judge, Ranking
+from gpushare.core.ranking import Judge
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
 """The highest score of the extender protocol, given to one node alone."""
+_HUGE = 1e300
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 
 def score_nodes(
-    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
+    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Judge
 ) -> dict[int, list[str]]:
     """The names (each once) by score, from 10 down to 1; those that are in none score 0.
 
@@ -103,6 +104,7 @@ def score_nodes(
     places, values, best = _valued(snapshot, names, request, ranking)
     if not len(places):
         return {}
+    values = values.clip(-_HUGE, _HUGE)  # so that no difference of two is infinite
     low, high = float(values.min()), float(values[best])
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
     scores[best] = BEST
@@ -118,7 +120,7 @@ def score_nodes(
 
 
 def best_node(
-    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
+    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Judge
 ) -> str | None:
     """The best of the named nodes, or None when none fits."""
     places, _, best = _valued(snapshot, names, request, ranking)
@@ -126,7 +128,7 @@ def best_node(
 
 
 def _valued(
-    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Ranking
+    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Judge
 ) -> tuple[Rows, Floats, int]:
     """(positions in `names` of the nodes that fit, their values, which of them is the best).
 
@@ -151,7 +153,7 @@ def _valued(
     return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 
 
-def place(snapshot: Snapshot, node: str, request: Request, ranking: Ranking) -> Allocation:
+def place(snapshot: Snapshot, node: str, request: Request, ranking: Judge) -> Allocation:
     """The devices of the node that the policy likes best.
 
     Raises UnknownNode, or InsufficientMemory with the reason filter would give now.
@@ -177,16 +179,18 @@ def best_devices(
 ) -> tuple[int, ...]:
     """The devices, rising, of the best placement on the one row of `rows`, within the mask (1, D).
 
-    The highest value first, then the lowest index.
+    The highest value first, then the lowest index. None outside the mask, whatever its value is.
     """
     values = np.where(mask, ranking.at(snapshot, rows, request), -np.inf)[0]
     if request.devices == 1:
-        return (int(values.argmax()),)
+        within = np.flatnonzero(mask[0])
+        return (int(within[values[within].argmax()]),)
     # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
     # each is in a best pair, the first two are none. Those better alone belong to all of them.
     alone = ranking.at(snapshot, rows, replace(request, devices=1))[0]
     # lexsort is stable.
-    return tuple(sorted(np.lexsort((-alone, -values))[: request.devices].tolist()))
+    order = np.lexsort((-alone, -values, ~mask[0]))
+    return tuple(sorted(order[: request.devices].tolist()))
 
 
 def _enough(mask: Bools, request: Request) -> Bools:

@@ -19,6 +19,7 @@ from gpushare.errors import SettingsError
 Stakes = npt.NDArray[np.int8]
 
 
+@runtime_checkable
 class Policy(Protocol):
     """How good each placement of a request would be."""
 
@@ -75,8 +76,15 @@ def load_policy(name: str, workload: Workload | None = None) -> Policy:
     for entry in entry_points(group="gpushare.policies", name=name):
         try:
             policy: Policy = entry.load()(workload or Workload())
-        except Exception as error:  # another package's module may raise whatever it likes
-            text = f"policy {name!r} cannot be loaded from {entry.value}: {error}"
+            if not isinstance(policy, Policy):
+                raise TypeError("what it makes has no method score")
+        # Another package's module may raise whatever it likes, or end the program.
+        except (Exception, SystemExit) as error:
+            text = f"policy {name!r} cannot be loaded from {entry.value}: {_told(error)}"
             raise SettingsError(text) from error
         return policy
     raise SettingsError(f"no policy is called {name!r}; there are: {', '.join(policy_names())}")
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -221,7 +221,7 @@ class Bind:
 
     def _assume(self, books: Books, request: Request, now: float) -> tuple[Allocation, int]:
         """(what is charged now, units of its first device)."""
-        ranking = books.ranking(request)
+        ranking = books.judge(request)
         for attempt in range(_PLACE_ATTEMPTS):
             snapshot = books.ledger.snapshot()
             allocation = place(snapshot, self.node, request, ranking)

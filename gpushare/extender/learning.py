@@ -2,7 +2,8 @@
 
 Knows the books and a function that makes policies (see refit.py), which may take seconds: it runs
 in the one thread here, never for a request. A request finds the old ranking or the new one, never
-half of one. Policies that cannot be made leave the old ones where they are.
+half of one. A policy that cannot be made leaves the old one where it is, and the others alone; it
+is tried again later and later, since one that never comes to an end has all of them wait.
 
 Every pod created counts, GPU or not, placed or turned away. Those that ran before we began to watch
 do not, since the long-lived would count too much. For which pods policies are made, and at which of
@@ -12,7 +13,8 @@ them, says core/learned.py; here it is held to once a minute.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.core.learned import Learned
@@ -26,13 +28,15 @@ from gpushare.extender.logs import Line
 
 log = logging.getLogger("gpushare.learning")
 
-Make = Callable[[Sequence[str], Workload], Mapping[str, Policy]]
-"""Policies by name, made for a workload; raises whatever it likes where it cannot."""
+Make = Callable[[Sequence[str], Workload], Mapping[str, Policy | Exception]]
+"""Policies by name, made for a workload, or why one cannot be; raises where none can."""
 
 SPACING = 60.0
 """Seconds from one making to the next, but for the early ones."""
 
 _EARLY = 200
+_LATEST = 64
+"""How many times SPACING it takes at most until a policy that failed is tried again."""
 _LOOK_EVERY = 1.0
 _WARMED = 16
 """Kinds of request, those asked for last, that a new ranking knows before it is used."""
@@ -40,11 +44,23 @@ _BREATH = 0.01
 """Seconds between two steps of that: their arithmetic is in the way of requests."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Broken:
+    """A policy that could not be made: how often in a row, and when it is tried again."""
+
+    times: int = 0
+    again_at: float = float("-inf")
+
+    def once_more(self, now: float) -> "_Broken":
+        return _Broken(self.times + 1, now + SPACING * min(2**self.times, _LATEST))
+
+
 @dataclass(slots=True)
 class _Course:
     """What has been learned for one resource, and how making policies went.
 
-    layout: the capacities of the devices as last looked at.
+    layout: the capacities of the devices as last looked at. failing: nothing could be made the last
+    time. broken: by name, the policies that could not be made while others could.
     """
 
     books: Books
@@ -53,6 +69,7 @@ class _Course:
     made: int = 0
     failed: int = 0
     failing: bool = False
+    broken: dict[str, "_Broken"] = field(default_factory=dict)
     tried: float = float("-inf")
     done: float = 0.0
     took: float = 0.0
@@ -64,6 +81,19 @@ class _Course:
             return learned.is_due()
         # The first pods tell most, and come fast where a cluster fills.
         return not self.failing and learned.fit_at <= min(learned.arrivals.seen, _EARLY)
+
+    def names(self, now: float) -> tuple[str, ...]:
+        """The policies that are to be made now."""
+        none = _Broken()
+        return tuple(
+            name for name in self.books.rankings if now >= self.broken.get(name, none).again_at
+        )
+
+    def made_without(self, failed: Iterable[str], now: float) -> None:
+        """Note that these could not be made, while others could."""
+        for name in failed:
+            last = self.broken.get(name, _Broken())
+            self.broken[name] = last.once_more(now)
 
     def look(self) -> None:
         """Take note of the devices that there are."""
@@ -143,21 +173,17 @@ class Learning:
         sizes = learned.sizes
         with self._counting:
             seen, workload = learned.arrivals.seen, learned.workload()
-        try:
-            policies = self._make(tuple(books.rankings), workload)
-            fresh = {
-                name: self._warmed(Ranking(policies[name]), ranking.asked, books)
-                for name, ranking in books.rankings.items()
-            }
-        except Exception as error:
-            # Policies are anybody's code, and so are their errors.
-            level = logging.DEBUG if course.failing else logging.WARNING
-            log.log(level, Line("policies stay as they are", error=str(error), pods=seen))
-            course.failing = True
+        fresh, failed = self._fresh(course, workload)
+        if failed:
             course.failed += 1
+            self._tell_failed(course, failed, seen)
+        course.failing = not fresh
+        if not fresh:
             return
         books.rankings.update(fresh)
-        course.failing = False
+        for name in fresh:
+            course.broken.pop(name, None)
+        course.made_without(failed, self._clock())
         course.made += 1
         learned.made(seen, sizes)
         course.done = self._clock()
@@ -165,6 +191,41 @@ class Learning:
         classes = len(workload.classes)
         line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
         log.info(Line("policies made anew", **line, s=round(course.took, 2)))
+
+    def _fresh(
+        self, course: _Course, workload: Workload
+    ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
+        """Rankings by name, and why there is none of the others."""
+        books, names = course.books, course.names(course.tried)
+        # One that nobody has asked yet shows by the last kind of pod whether it judges at all.
+        last = books.rankings[books.default_policy].asked[-1:]
+        fresh: dict[str, Ranking] = {}
+        failed: dict[str, BaseException] = {}
+        try:
+            made = self._make(names, workload)
+        except Exception as error:
+            return fresh, dict.fromkeys(names, error)
+        for name in names:
+            policy = made[name]
+            try:
+                if isinstance(policy, Exception):
+                    raise policy
+                asked = books.rankings[name].asked or last
+                fresh[name] = self._warmed(Ranking(policy), asked, books)
+            except (Exception, SystemExit) as error:  # policies are anybody's code
+                failed[name] = error
+        return fresh, failed
+
+    def _tell_failed(self, course: _Course, failed: Mapping[str, BaseException], seen: int) -> None:
+        """One line for each error, of those policies that have not been told as failing."""
+        alike: dict[str, list[str]] = defaultdict(list)
+        for name, error in failed.items():
+            alike[f"{type(error).__name__}: {error}"].append(name)
+        for text, names in alike.items():
+            told = course.failing or all(name in course.broken for name in names)
+            level = logging.DEBUG if told else logging.WARNING
+            values = {"policies": ",".join(names), "error": text, "pods": seen}
+            log.log(level, Line("policies stay as they are", **values))
 
     def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
         """The ranking, knowing the kinds that the one before it was asked for last."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import yaml
 
 from gpushare.core.pairing import Pairing
-from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiError, SettingsError
 from gpushare.extender.app import build_app
@@ -288,7 +288,7 @@ def _connect(settings: Settings, pool_size: int) -> KubeClient:
 def _library(settings: Settings, entry: ExtenderConfig) -> Library:
     if not is_unit(settings.unit):
         raise SettingsError(f"unit: {settings.unit!r} is none of GiB, MiB, or a chunk as 256MiB")
-    load_policy(settings.policy)
+    policies = _policies(settings.policy)
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
@@ -299,15 +299,31 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
     return Library(
         tuple(
             Books(
-                names=name,
+                names=own,
                 ledger=Ledger(Pairing(settings.pairing)),
-                rankings={policy: Ranking(load_policy(policy)) for policy in policy_names()},
+                rankings={name: Ranking(policy) for name, policy in policies.items()},
                 default_policy=settings.policy,
-                counted=name.resource not in ignored,
+                left_out=frozenset(policy_names()) - policies.keys(),
+                counted=own.resource not in ignored,
             )
-            for name in names
+            for own in names
         )
     )
+
+
+def _policies(default: str) -> dict[str, Policy]:
+    """All installed policies by name, but for those that cannot be made: a line is logged for each.
+
+    Raises SettingsError where the default is one of them.
+    """
+    made = {default: load_policy(default)}
+    for name in policy_names():
+        if name not in made:
+            try:
+                made[name] = load_policy(name)
+            except SettingsError as error:  # a package of somebody: not all need suffer
+                log.error(Line("policy left out; pods that wish for it are refused", error=str(error)))
+    return made
 
 
 def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metrics) -> HealthServer:

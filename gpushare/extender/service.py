@@ -216,7 +216,7 @@ class Service:
             return keep_to(verdict, charged.node)
         if not self._best_only:
             return verdict
-        best = best_node(seen, verdict.fit, request, books.ranking(request))
+        best = best_node(seen, verdict.fit, request, books.judge(request))
         return verdict if best is None else replace(verdict, fit=(best,))
 
     def _verdict(
@@ -263,7 +263,7 @@ class Service:
             return Answer(encode_priorities({}), "plain", {"pod": _name(args)})
         books, request = asked
         snapshot = books.ledger.snapshot()
-        scores = score_nodes(snapshot, args.names, request, books.ranking(request))
+        scores = score_nodes(snapshot, args.names, request, books.judge(request))
         best = scores[BEST][0] if scores else "-"
         line = {"pod": _name(args), "units": request.units, "nodes": len(args.names), "best": best}
         return Answer(encode_priorities(scores), "scored", line)

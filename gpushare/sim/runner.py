@@ -4,6 +4,7 @@ Knows processes; not what is run. Runs share nothing, so that a result depends o
 alone and not on how many go on at a time.
 """
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -34,8 +35,6 @@ def run_all(
     if processes == 1 or len(jobs) == 1:
         yield from map(run, jobs)
         return
-    # What runs there is what runs here: nothing is imported from the folder that we were called in.
-    os.environ["PYTHONSAFEPATH"] = "1"
     # A fresh process has no threads and locks of ours.
     pool = ProcessPoolExecutor(
         min(processes, len(jobs)),
@@ -44,7 +43,9 @@ def run_all(
     )
     others = set(multiprocessing.active_children())
     try:
-        for done in as_completed([pool.submit(run, job) for job in jobs]):
+        with _safe_path():
+            submitted = [pool.submit(run, job) for job in jobs]  # the first starts all processes
+        for done in as_completed(submitted):
             yield done.result()
     except BrokenProcessPool as error:
         raise RunLost("a process was killed (out of memory?); try a smaller --jobs") from error
@@ -53,6 +54,20 @@ def run_all(
         for child in set(multiprocessing.active_children()) - others:
             child.terminate()
         pool.shutdown(cancel_futures=True)
+
+
+@contextlib.contextmanager
+def _safe_path() -> Generator[None]:
+    """Nothing: processes begun meanwhile import nothing from the folder that we were called in."""
+    before = os.environ.get("PYTHONSAFEPATH")
+    os.environ["PYTHONSAFEPATH"] = "1"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["PYTHONSAFEPATH"]
+        else:
+            os.environ["PYTHONSAFEPATH"] = before
 
 
 def _begin() -> None:

@@ -39,7 +39,7 @@ def test_serve_and_the_process_that_makes_its_policies_import_nothing_of_their_f
     extender = Extender(tmp_path, kubeconfig, "--leadership", "off", cwd=hostile)
     try:
         extender.wait_ready()
-        extender.knows(cluster.node(total=32, count=2))
+        extender.knows(cluster.node())
         # Policies are made as soon as the devices of a node are known.
         poll(lambda: extender.figure("refits_total") > 0, lambda: extender.log, 60.0)
         assert extender.figure("refit_failures_total") == 0

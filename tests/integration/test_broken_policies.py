@@ -1,0 +1,152 @@
+"""One broken policy harms nobody: neither `serve`, nor what is learned, nor the pods."""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli.main import main
+from gpushare.core.policy import Policy
+from gpushare.core.workload import Workload
+from gpushare.extender.refit import RefitFailed, make_policies
+from tests.integration.broken_policies import install
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import StartExtender
+from tests.integration.verbs import poll
+from tests.unit.extender.test_refit import WORKLOAD
+
+Install = Callable[..., None]
+
+LEFT_OUT = ("x-gone", "x-import", "x-nothing", "x-raises")
+NOT_MADE_ANEW = ("x-ends", "x-learned")
+ODD_SCORES = ("x-score-nan", "x-score-raises", "x-score-shape")
+LARGE_SCORES = ("x-score-huge", "x-score-infinite")
+
+
+@pytest.fixture
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs policies of that package, for this process and those it starts."""
+
+    def offer(*names: str) -> None:
+        install(tmp_path / "site", *names)
+        monkeypatch.syspath_prepend(tmp_path / "site")
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+        for module in ("policies_of_somebody", "policies_at_import"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return offer
+
+
+def test_serve_learns_and_places_pods_whatever_some_policies_do(
+    installed: Install, start_extender: StartExtender, cluster: Cluster
+) -> None:
+    installed(*LEFT_OUT, *NOT_MADE_ANEW, *ODD_SCORES, *LARGE_SCORES)
+    extender = start_extender()
+    extender.wait_ready()
+    nodes = [cluster.node() for _ in range(3)]
+    for node in nodes:
+        extender.knows(node)
+    poll(lambda: extender.figure("refits_total") > 0, lambda: extender.log, 120.0)
+    for name in LEFT_OUT:
+        pod = cluster.pod(1, annotations={"gpushare.io/policy": name})
+        assert f"policy '{name}' could not be made" in extender.refusal(pod, nodes[0])
+    for name in (*NOT_MADE_ANEW, *ODD_SCORES, *LARGE_SCORES):
+        for _ in range(2):
+            pod = cluster.pod(1, annotations={"gpushare.io/policy": name})
+            assert extender.fit(pod, nodes) == nodes
+            scores = extender.prioritize(pod, nodes)
+            best = max(nodes, key=scores.__getitem__)
+            assert sorted(scores.values())[-1] == 10
+            assert extender.bind(pod, best) == ""
+    log = extender.log
+    told = re.findall(r"policy left out.* error=.*'(x-[a-z]+)'", log)
+    assert sorted(told) == sorted(LEFT_OUT)
+    # Scores that raise show already when the policy is made anew, if a pod has been asked about.
+    for name in (*NOT_MADE_ANEW, *ODD_SCORES, *LARGE_SCORES):
+        lines = re.findall(rf"polic(?:y|ies)=\S*{name}\b", log)
+        assert len(lines) == (name not in LARGE_SCORES), log
+    assert log.count("odd workload") == 1
+    assert "policies made anew" in log
+
+
+def test_a_pod_of_a_policy_that_fails_is_placed_as_by_the_default(
+    installed: Install, start_extender: StartExtender, cluster: Cluster
+) -> None:
+    installed(*ODD_SCORES)
+    extender = start_extender("--policy", "binpack")
+    extender.wait_ready()
+    full, empty = cluster.node(), cluster.node()
+    for node in (full, empty):
+        extender.knows(node)
+    assert extender.bind(cluster.pod(8), full) == ""
+    for name in ("binpack", *ODD_SCORES):
+        pod = cluster.pod(1, annotations={"gpushare.io/policy": name})
+        assert extender.prioritize(pod, [empty, full])[full] == 10
+
+
+@pytest.mark.parametrize("name", ["x-score-raises", "x-score-nan"])
+def test_even_a_default_that_cannot_judge_leaves_pods_placed(
+    name: str, installed: Install, start_extender: StartExtender, cluster: Cluster
+) -> None:
+    installed(name)
+    extender = start_extender("--policy", name, "--filter-answer", "best")
+    extender.wait_ready()
+    node = cluster.node()
+    extender.knows(node)
+    for _ in range(2):
+        pod = cluster.pod(4, annotations={})
+        assert extender.fit(pod, [node]) == [node]
+        assert extender.prioritize(pod, [node]) == {node: 10}
+        assert extender.bind(pod, node) == ""
+    assert len(re.findall(f"policy={name}", extender.log)) == 2  # and where it says what it runs
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+def test_a_default_that_cannot_be_made_ends_serve_with_2_and_one_line(
+    name: str,
+    installed: Install,
+    cluster: Cluster,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    installed(name)
+    flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off", "--policy", name)
+    assert main(["serve", *flags]) == 2
+    told = capfd.readouterr().err
+    assert told.startswith(f"gpushare serve: policy '{name}' cannot be loaded from ")
+    assert told.count("\n") == 1
+
+
+def made(names: tuple[str, ...], timeout: float = 120.0) -> dict[str, str]:
+    """By name, why it was not made; "" where it was."""
+    found = make_policies(names, WORKLOAD, timeout=timeout)
+    assert list(found) == list(names)
+    return {
+        name: str(policy) if isinstance(policy, RefitFailed) else ""
+        for name, policy in found.items()
+    }
+
+
+def test_policies_are_made_without_those_that_fail(installed: Install) -> None:
+    installed("x-import", "x-learned", "x-ends", "x-nothing")
+    found = made(("binpack", "x-ends", "fgd", "x-import", "x-learned", "x-nothing", "spread"))
+    assert [name for name, wrong in found.items() if not wrong] == ["binpack", "fgd", "spread"]
+    assert "status 3" in found["x-ends"]
+    assert "SystemExit" in found["x-import"]
+    assert "odd workload" in found["x-learned"]
+    assert "score" in found["x-nothing"]
+
+
+@pytest.mark.timeout(240)
+def test_a_policy_that_never_comes_to_an_end_is_given_up(installed: Install) -> None:
+    installed("x-hangs")
+    found = made(("binpack", "x-hangs", "spread"), timeout=20.0)
+    assert found == {"binpack": "", "x-hangs": "not made after 20 s", "spread": ""}
+
+
+def test_policies_that_are_made_are_policies(installed: Install) -> None:
+    installed("x-learned")
+    found = make_policies(("x-learned", "spread"), Workload())
+    assert all(isinstance(policy, Policy) for policy in found.values())
