@@ -2,7 +2,8 @@
 # this folder changes, except that `make controlplane` keeps its programs in the user's cache.
 
 PYTHON ?= python3
-VENV := .venv
+# Another one for another Python: make test VENV=.venv-3.13 PYTHON=python3.13
+VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 UV := 0.13.9
@@ -20,7 +21,7 @@ CONTROLPLANE := tests/e2e/controlplane/build.sh
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e e2e-all bench proof lint types format branches check controlplane kubectl lock clean
+.PHONY: help demo test e2e e2e-all bench proof lint types format branches check controlplane kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -91,10 +92,19 @@ lock: ## pin the newest versions that setup.cfg allows, with their hashes
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT \
 	  && $(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet uv==$(UV) \
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile setup.cfg --quiet \
-	    --upgrade --universal --python-version 3.11 --generate-hashes -o requirements.lock
+	    --upgrade --universal --python-version 3.11 --generate-hashes -o requirements.lock \
+	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile requirements-build.in \
+	    --quiet --upgrade --universal --python-version 3.11 --generate-hashes --allow-unsafe \
+	    -o requirements-build.lock
+
+sbom: $(INSTALLED) ## write and check build/gpushare.cdx.json: what the image runs with (CycloneDX)
+	@mkdir -p build
+	@$(BIN)/cyclonedx-py requirements requirements.lock --sv 1.6 --of JSON --validate \
+	  --output-reproducible -o build/gpushare.cdx.json
+	@$(BIN)/python -m tests.sbom build/gpushare.cdx.json requirements.lock
 
 clean: ## remove .venv and whatever else was made here
-	@rm -rf $(VENV) build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rm -rf .venv .venv-* build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Made anew when the dependencies change, or when its Python is gone. What the image runs with
 # (requirements.lock) is installed first, so tests see the same versions; pip checks the hashes.

@@ -103,12 +103,17 @@ class Kubectl:
 
 
 def _any_file(paths: list[str]) -> bool:
-    from pathlib import Path  # only here: it takes as long to import as the rest of this file
+    return any(_may_be_there(path) for path in paths if path)
 
+
+def _may_be_there(path: str) -> bool:
     try:
-        return any(Path(path).exists() for path in paths if path)
+        os.stat(path)  # noqa: PTH116 -- pathlib takes as long to import as the rest of this file
+    except (FileNotFoundError, NotADirectoryError):
+        return False
     except OSError:  # it cannot be looked for: kubectl says why
         return True
+    return True
 
 
 def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:

@@ -157,12 +157,23 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
     """Return how to name the kubeconfig in a message. Raises SettingsError if none can be seen."""
     files = [Path(name) for name in kubeconfig.split(os.pathsep) if name]
     try:
-        found = any(file.expanduser().exists() for file in files)
+        found = any(_is_there(file.expanduser()) for file in files)
     except (OSError, RuntimeError) as error:  # no right to its folder; no such home
         raise SettingsError(f"kubeconfig {kubeconfig} cannot be used: {one_line(error)}") from error
     if not found:
         raise SettingsError(f"kubeconfig {kubeconfig} does not exist")
     return f"kubeconfig {kubeconfig}" + (f" with context {context!r}" if context else "")
+
+
+def _is_there(file: Path) -> bool:
+    """Whether there is such a file. Raises OSError where it cannot be looked for: from Python 3.14
+    on `Path.exists` says False then.
+    """
+    try:
+        file.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _is_loopback(url: str) -> bool:

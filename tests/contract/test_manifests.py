@@ -240,3 +240,20 @@ def test_every_image_is_pinned_and_ours_is_of_this_version() -> None:
             assert image in ("gpushare", "registry.k8s.io/kube-scheduler")
             assert image != "gpushare" or tag == __version__
             assert part["imagePullPolicy"] == "IfNotPresent"
+
+
+def test_the_image_imports_nothing_from_where_others_may_write() -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    assert re.findall(r"^WORKDIR (.*)$", text, re.MULTILINE)[-1] == "/"
+    assert "PYTHONSAFEPATH=1" in text
+
+
+def test_the_image_is_built_with_what_is_locked_alone() -> None:
+    text = (ROOT / "Dockerfile").read_text().replace("\\\n", " ")
+    fetching = [line for line in text.splitlines() if re.search(r"\bpip .*install|pip wheel", line)]
+    assert len(fetching) >= 3
+    for line in fetching:
+        assert "--require-hashes" in line or "--no-deps" in line, line
+    assert "--no-build-isolation" in text
+    for line in (ROOT / "requirements-build.in").read_text().split():
+        assert re.search(rf"^{line}==.*", (ROOT / "requirements-build.lock").read_text(), re.M)
