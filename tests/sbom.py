@@ -1,6 +1,6 @@
-"""Does the bill of materials name every locked package, with its version and hashes?
+"""Say whether the bill of materials names every locked package, with its version and hashes.
 
-python -m tests.sbom build/gpushare.cdx.json requirements.lock
+Run it as `python -m tests.sbom BOM LOCK`.
 """
 
 import json

@@ -322,7 +322,9 @@ def _policies(default: str) -> dict[str, Policy]:
             try:
                 made[name] = load_policy(name)
             except SettingsError as error:  # a package of somebody: not all need suffer
-                log.error(Line("policy left out; pods that wish for it are refused", error=str(error)))
+                log.error(
+                    Line("policy left out; pods that wish for it are refused", error=str(error))
+                )
     return made
 
 
