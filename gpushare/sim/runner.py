@@ -36,11 +36,12 @@ def run_all(
         yield from map(run, jobs)
         return
     # A fresh process has no threads and locks of ours.
-    pool = ProcessPoolExecutor(
-        min(processes, len(jobs)),
-        multiprocessing.get_context("spawn"),
-        initializer=_begin,
-    )
+    with _safe_path():
+        pool = ProcessPoolExecutor(
+            min(processes, len(jobs)),
+            multiprocessing.get_context("spawn"),
+            initializer=_begin,
+        )
     others = set(multiprocessing.active_children())
     try:
         with _safe_path():
