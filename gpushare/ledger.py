@@ -343,6 +343,17 @@ class Ledger:
         with self._lock:
             return self._entries.get(uid)
 
+    def knows(self, node: str) -> bool:
+        """Whether the node is in the books."""
+        with self._lock:
+            return node in self._specs
+
+    def asks(self, uid: str) -> Request | None:
+        """What the pod asks for as the watch shows it; None where it shows none that waits."""
+        with self._lock:
+            held = self._waiting.get(uid)
+            return held[0] if held is not None else None
+
     def keeps(self, uid: str) -> bool:
         """Whether the pod is charged where it is bound already, or its bind may still be done.
 

@@ -22,6 +22,8 @@ log = logging.getLogger("gpushare.serve")
 _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
 _MOST_TOLD = 64
 """Certificates refused of which the log tells."""
+_LONGEST_TOLD = 500
+"""Characters of its names that are told."""
 _TOO_LARGE = (
     "body: larger than --body-limit; with nodeCacheCapable: true in its file kube-scheduler sends"
     " the names of nodes, and not the nodes"
@@ -63,7 +65,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: frozen
     def refuse_strangers() -> Response | None:
         if not callers or (names := _names_of_caller()) & callers:
             return None
-        refused = ", ".join(sorted(names)) or "nobody"
+        refused = ", ".join(sorted(names))[:_LONGEST_TOLD] or "nobody"
         if refused not in told and len(told) < _MOST_TOLD:
             # Once: kube-scheduler drops the answer's text, and calls for each pod.
             told.add(refused)

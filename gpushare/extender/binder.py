@@ -40,6 +40,9 @@ from gpushare.wire.pods import has_ended, observe_pod, pod_ref
 BUDGET = 4.0
 """Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
 
+NOT_OURS = "not_ours"
+"""The reason for a pod that kube-scheduler would not have had bound here."""
+
 _BEST_ATTEMPTS = 4
 """Looks at a node that must not have changed before what was chosen is charged."""
 _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
@@ -97,7 +100,7 @@ Asked = tuple[Books, Request]
 class Phase(Enum):
     """What the pod is being read for."""
 
-    FIRST_READ = "the pod is not remembered from filter"
+    FIRST_READ = "filter has not approved the pod for the node, as far as is remembered"
     RECHECK = "an earlier bind of it is in doubt"
     CONFLICT = "the API server answered 409"
     READ_BACK = "the API server gave no answer"
@@ -107,7 +110,8 @@ class Phase(Enum):
 class Bind:
     """One bind under way. A plain value: copy it, and both copies can go on.
 
-    asked: what the pod asks for, None for a pod without GPU; only meaningful when `known`.
+    known: filter has approved the pod for the node; else the pod is read, and judged. asked: what
+    the pod asks for, None for a pod without GPU; only meaningful when `known`.
     again: a binding sent earlier may still land, so no refusal of this one frees the charge.
     """
 
@@ -135,7 +139,9 @@ class Bind:
             if entry is not None:
                 self.asked = (books, entry.request)
                 return self._standing(entry)
-        return self._send(now, leads_until) if self.known else ReadPod(self.ref)
+        if self.known and not self._contradicted():
+            return self._send(now, leads_until)
+        return ReadPod(self.ref)
 
     def read(
         self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
@@ -193,6 +199,15 @@ class Bind:
         self.phase = Phase.RECHECK
         return self._read_pod()
 
+    def _contradicted(self) -> bool:
+        """Whether the watch shows that the pod asks for something else than filter was told."""
+        for books in self.library:
+            shown = books.ledger.asks(self.ref.uid)
+            ours = self.asked[1] if self.asked and self.asked[0] is books else Request()
+            if shown is not None and _devices_of(shown) != _devices_of(ours):
+                return True
+        return False
+
     def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
         try:
             if seen is None or pod_ref(seen).uid != self.ref.uid:
@@ -200,9 +215,15 @@ class Bind:
             node = seen.spec.node_name if seen.spec else None
             if node:
                 return self._bound_to(node)
+            refusal = self.library.served.refusal(seen)
+            if refusal:
+                return Answer(f"pod {self.ref}: {refusal}", NOT_OURS)
             self.asked, self.known = self.library.judge(seen), True
         except WireError as error:
             return Answer(f"pod {self.ref}: {error}", "malformed")
+        if self.asked is None and not self.library.knows(self.node):
+            # kube-apiserver binds to any name; of a GPU pod's node the books ask by themselves.
+            return Answer(f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode")
         return self._send(now, leads_until)
 
     def _send(self, now: float, leads_until: float) -> Step:
@@ -329,3 +350,8 @@ class Bind:
             f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
             "in_doubt",
         )
+
+
+def _devices_of(request: Request) -> tuple[object, ...]:
+    """What a charge on devices depends on."""
+    return (request.units, request.devices, request.containers, request.inits)

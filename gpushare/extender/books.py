@@ -15,7 +15,7 @@ from gpushare.extender.logs import Line
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import request_of
+from gpushare.wire.pods import names_any, request_of, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -84,10 +84,40 @@ class Books:
 
 
 @dataclass(frozen=True, slots=True)
+class Served:
+    """Which pods kube-scheduler sends us, as far as its configuration says.
+
+    managed: our managedResources; empty: all pods come. schedulers: the names of its profiles;
+    empty: not known.
+    """
+
+    managed: frozenset[str] = frozenset()
+    schedulers: frozenset[str] = frozenset()
+
+    def refusal(self, pod: Pod) -> str:
+        """Why kube-scheduler does not send us this pod, or ""."""
+        scheduler = scheduler_of(pod)
+        if self.schedulers and scheduler not in self.schedulers:
+            ours = ", ".join(sorted(self.schedulers))
+            return (
+                f"its schedulerName is {scheduler[:80]!r}, and --scheduler-config has profiles for"
+                f" {ours} alone; have its own scheduler bind it"
+            )
+        if self.managed and not names_any(pod, self.managed):
+            ours = ", ".join(sorted(self.managed))
+            return (
+                f"it names none of the managedResources ({ours}), so kube-scheduler does not have"
+                " it bound here; look who calls, and at managedResources in --scheduler-config"
+            )
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
 class Library:
-    """All the books there are, in the order of the configuration."""
+    """All the books there are, in the order of the configuration. served: whose pods come."""
 
     shelves: tuple[Books, ...]
+    served: Served = Served()
 
     def __iter__(self) -> Iterator[Books]:
         return iter(self.shelves)
@@ -95,6 +125,10 @@ class Library:
     def find(self, resource: str) -> Books | None:
         """The books of that resource."""
         return next((books for books in self.shelves if books.names.resource == resource), None)
+
+    def knows(self, node: str) -> bool:
+        """Whether the API server has shown such a node."""
+        return any(books.ledger.knows(node) for books in self.shelves)
 
     def judge(self, pod: Pod) -> tuple[Books, Request] | None:
         """The books a pod belongs to, and what it asks there; None for a pod that asks for none.

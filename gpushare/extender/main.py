@@ -28,7 +28,7 @@ from gpushare.extender.app import build_app
 from gpushare.extender.auditor import Auditor
 from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library
+from gpushare.extender.books import Books, Library, Served
 from gpushare.extender.budgets import Budgets
 from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.garbage import Garbage
@@ -88,7 +88,7 @@ class Extender:
         entry = found.entry
         self._settings = settings
         self._log_writer = log_writer
-        self._library = _library(settings, entry)
+        self._library = _library(settings, entry, found.schedulers)
         self._client = _connect(settings, settings.threads - SPARE_THREADS + 8)
         budgets = Budgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
@@ -285,7 +285,7 @@ def _connect(settings: Settings, pool_size: int) -> KubeClient:
     return connect(kubeconfig, context, pool_size=pool_size, user_agent="gpushare-extender")
 
 
-def _library(settings: Settings, entry: ExtenderConfig) -> Library:
+def _library(settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str]) -> Library:
     if not is_unit(settings.unit):
         raise SettingsError(f"unit: {settings.unit!r} is none of GiB, MiB, or a chunk as 256MiB")
     policies = _policies(settings.policy)
@@ -307,7 +307,10 @@ def _library(settings: Settings, entry: ExtenderConfig) -> Library:
                 counted=own.resource not in ignored,
             )
             for own in names
-        )
+        ),
+        Served(
+            frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
+        ),
     )
 
 

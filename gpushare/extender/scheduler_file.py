@@ -40,13 +40,15 @@ class Reader:
 @dataclass(frozen=True, slots=True)
 class SchedulerFile:
     """Our entry; HOST:PORT to listen at where no other is asked for; warnings for the operator;
-    (namespace, name) of the Lease that kube-scheduler's leader holds, None where it elects none.
+    (namespace, name) of the Lease that kube-scheduler's leader holds, None where it elects none;
+    the names of its profiles, () where the file does not say (a Policy), or there is no file.
     """
 
     entry: ExtenderConfig
     listen: str = _DEFAULT_LISTEN
     warnings: tuple[str, ...] = ()
     lease: tuple[str, str] | None = DEFAULT_LEASE
+    schedulers: tuple[str, ...] = ()
 
 
 def read_scheduler_file(
@@ -72,6 +74,7 @@ def read_scheduler_file(
         place.listen if place.loopback else _DEFAULT_LISTEN,
         (*config.warnings, *([warning] if warning else [])),
         config.lease,
+        () if config.api_version == "v1" else config.scheduler_names,
     )
 
 

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from gpushare.core.decide import BEST, Verdict, best_node, filter_nodes, keep_to, score_nodes
@@ -17,8 +17,8 @@ from gpushare.core.model import Request, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.victims import Preemptor, Victims
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
+from gpushare.extender.binder import NOT_OURS, Asked
 from gpushare.extender.binder import Answer as BindAnswer
-from gpushare.extender.binder import Asked
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
 from gpushare.extender.logs import Line
@@ -169,12 +169,13 @@ class Service:
             asked = self._library.judge(args.pod)
         except WireError as error:
             # No node will ever do; an Error would have the scheduler try again and again.
-            self._remember(args, None, known=False)
+            self._remember(args, None, (), known=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
             return Answer(encode_filter(args, unresolvable=refused), "refused", line)
-        self._remember(args, asked)
         if asked is None:
+            there = next(iter(self._library)).ledger.snapshot().row
+            self._remember(args, None, [name for name in args.names if name in there])
             return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
         return self._filter_by(args, *asked)
 
@@ -183,6 +184,7 @@ class Service:
         many = len(verdict.fit)
         verdict = self._narrowed(args, books, request, snapshot, verdict)
         fit = verdict.fit
+        self._remember(args, (books, request), fit)
         busy = {name: why.value for name, why in verdict.failed.items() if why.resolvable}
         never = {name: why.value for name, why in verdict.failed.items() if not why.resolvable}
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
@@ -313,11 +315,11 @@ class Service:
 
     def _run_bind(self, args: BindArgs) -> BindAnswer:
         uid = args.ref.uid
-        known, asked = self._remembered.look(uid)
+        known, asked = self._remembered.look(uid, args.node)
         answer = self._binder.bind(args.ref, args.node, known, asked)
         if not answer.error:
             self._remembered.drop(uid)
-        elif self._notices is not None:
+        elif self._notices is not None and answer.reason != NOT_OURS:
             self._notices.bind_failed(args.ref, args.node, answer.error)
         return answer
 
@@ -332,10 +334,14 @@ class Service:
             self._notices.bound(args.ref, args.node, shares)
         return ",".join(f"{device}:{units}" for device, units in shares) or "-"
 
-    def _remember(self, args: FilterArgs, asked: Asked | None, *, known: bool = True) -> None:
+    def _remember(
+        self, args: FilterArgs, asked: Asked | None, nodes: Collection[str], *, known: bool = True
+    ) -> None:
+        """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
-            self._remembered.keep(uid, asked, known=known)
+            ours = not self._library.served.refusal(args.pod)
+            self._remembered.keep(uid, asked, nodes, known=known and ours)
 
 
 def _may_change(verdict: Verdict) -> bool:

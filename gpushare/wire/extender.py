@@ -6,6 +6,7 @@ spellings fall back to a slower one. Answers carry the exact keys, every key alw
 wrong with a body is a MessageError that names the field, never another exception.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -18,7 +19,7 @@ from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
-from gpushare.wire.fields import NAME
+from gpushare.wire.fields import LABEL, MOST_NAME, NAME, UID
 from gpushare.wire.objects import Metadata, Pod, decode_with
 
 _T = TypeVar("_T", bound=Struct)
@@ -92,17 +93,14 @@ class _BindResult(Struct, gc=False):
 def decode_filter(body: bytes) -> FilterArgs:
     """The filter (or prioritize) request in a body. Raises MessageError."""
     args = decode_body(_FILTER, _FilterBody, body)
-    if args.pod is None:
-        raise MessageError("Pod: missing")
+    pod = checked_pod(args.pod)
     if args.node_names is not None:
-        return FilterArgs(args.pod, _checked(args.node_names, "NodeNames"))
+        return FilterArgs(pod, _checked(args.node_names, "NodeNames"))
     if args.nodes is None:
         raise MessageError("NodeNames, Nodes: both missing")
     items = args.nodes.items or []
     names = [_name_of(item, index) for index, item in enumerate(items)]
-    return FilterArgs(
-        args.pod, _checked(names, "Nodes.items"), dict(zip(names, items, strict=True))
-    )
+    return FilterArgs(pod, _checked(names, "Nodes.items"), dict(zip(names, items, strict=True)))
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -110,9 +108,9 @@ def decode_bind(body: bytes) -> BindArgs:
     args = decode_body(_BIND, _BindBody, body)
     return BindArgs(
         PodRef(
-            _object_name(args.pod_namespace, "PodNamespace"),
+            _object_name(args.pod_namespace, "PodNamespace", LABEL),
             _object_name(args.pod_name, "PodName"),
-            _required(args.pod_uid, "PodUID"),
+            checked_uid(_required(args.pod_uid, "PodUID"), "PodUID"),
         ),
         _object_name(args.node, "Node"),
     )
@@ -192,6 +190,7 @@ def _checked(names: list[str], where: str) -> Sequence[str]:
     together = "".join(names)  # a search in one text is a hundred times faster than one a name
     if "" in unique or any(blank in together for blank in whitespace):
         raise MessageError(f"{where}: an empty name, or one with blanks")
+    checked_length(max(names, key=len, default=""), where)
     return names if len(unique) == len(names) else list(dict.fromkeys(names))
 
 
@@ -206,11 +205,45 @@ def _required(text: str | None, where: str) -> str:
     return text
 
 
-def _object_name(text: str | None, where: str) -> str:
+def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) -> str:
     """The name of an object, fit for a path: a `/` or `..` in it would reach another object."""
     name = _required(text, where)
-    if NAME.fullmatch(name) is None:
+    if pattern.fullmatch(name) is None:
         raise MessageError(f"{where}: {name[:80]!a} is no name of an object")
+    return name
+
+
+def checked_pod(pod: Pod | None) -> Pod:
+    """The pod, named as the API server would have it: what is kept of it has a bounded length.
+
+    A part that is missing is for the verb to judge. Raises MessageError naming the field.
+    """
+    if pod is None:
+        raise MessageError("Pod: missing")
+    metadata = pod.metadata or Metadata()
+    if metadata.uid:
+        checked_uid(metadata.uid, "Pod.metadata.uid")
+    if metadata.namespace:
+        _object_name(metadata.namespace, "Pod.metadata.namespace", LABEL)
+    if metadata.name:
+        _object_name(metadata.name, "Pod.metadata.name")
+    checked_length((pod.spec and pod.spec.node_name) or "", "Pod.spec.nodeName")
+    nominated = (pod.status and pod.status.nominated_node_name) or ""
+    checked_length(nominated, "Pod.status.nominatedNodeName")
+    return pod
+
+
+def checked_uid(uid: str, where: str) -> str:
+    """The uid. Raises MessageError where it is longer than any, or no ASCII."""
+    if UID.fullmatch(uid) is None:
+        raise MessageError(f"{where}: must be 1 to 128 characters of ASCII, has {len(uid)}")
+    return uid
+
+
+def checked_length(name: str, where: str) -> str:
+    """The name. Raises MessageError where it is longer than any name of an object."""
+    if len(name) > MOST_NAME:
+        raise MessageError(f"{where}: a name of {len(name)} characters; {MOST_NAME} are allowed")
     return name
 
 

@@ -17,6 +17,16 @@ NAME_PATTERN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 """DNS-1123 subdomains, as the API server wants the names of pods, nodes and namespaces."""
 
 NAME = re.compile(NAME_PATTERN)
+LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+"""DNS-1123 labels, as the API server wants the names of namespaces."""
+
+UID = re.compile(r"[!-~]{1,128}")
+"""The API server gives each object a UUID, of 36 characters, whatever its user wrote (see
+test_answers.py). The rest is room for servers that do otherwise; an event takes no longer one.
+"""
+
+MOST_NAME = 253
+"""Characters of the longest name there can be."""
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")

@@ -12,6 +12,12 @@ from gpushare.wire.objects import PodSpec
 LABELS = ("nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name")
 """Node labels that name the model: of NVIDIA's GPU feature discovery, and of Alibaba's ACK."""
 
+MOST_MODELS = 64
+"""Models that are kept of what one pod accepts."""
+
+_LONGEST = 63
+"""Characters of the value of a label."""
+
 
 def node_model(labels: Mapping[str, str]) -> str:
     """The model that the labels of a node name; "" where none does."""
@@ -26,11 +32,15 @@ def label_value(model: str) -> str:
 def accepted_models(spec: PodSpec) -> tuple[str, ...]:
     """The models that the pod's node selector and its required node affinity let through, sorted.
 
-    () means any. Affinity counts where it is one term: several are alternatives, of which each may
-    name other labels.
+    () means any, and stands for more than MOST_MODELS too. Affinity counts where it is one term:
+    several are alternatives, of which each may name other labels. A value that is longer than any
+    label's is no model.
     """
     wishes = list(_wishes(spec))
-    return tuple(map(intern, sorted(frozenset.intersection(*wishes)))) if wishes else ()
+    if not wishes:
+        return ()
+    models = [each for each in frozenset.intersection(*wishes) if len(each) <= _LONGEST]
+    return tuple(sorted(models)) if len(models) <= MOST_MODELS else ()
 
 
 def _wishes(spec: PodSpec) -> Iterator[frozenset[str]]:

@@ -92,6 +92,7 @@ class PodSpec(Struct, gc=False, rename="camel"):
     """PodSpec."""
 
     node_name: str | None = None
+    scheduler_name: str | None = None
     node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     containers: list[Container] | None = None

@@ -6,7 +6,7 @@ can edit annotations and the pod still holds memory.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from sys import intern
@@ -29,7 +29,7 @@ def pod_ref(pod: Pod) -> PodRef:
     metadata = pod.metadata or Metadata()
     if not (metadata.name and metadata.namespace and metadata.uid):
         raise MessageError("Pod.metadata: name, namespace or uid is missing")
-    return PodRef(intern(metadata.namespace), metadata.name, metadata.uid)
+    return PodRef(metadata.namespace, metadata.name, metadata.uid)
 
 
 def request_of(pod: Pod, names: Names) -> Request:
@@ -85,8 +85,9 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = Request(total, 1, plain.cpu, plain.memory, containers, inits=inits)
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
+    ref = pod_ref(pod)
     return ObservedPod(
-        pod_ref(pod),
+        PodRef(intern(ref.namespace), ref.name, ref.uid),
         request,
         intern(node),
         placement(annotations, request, names) if request.devices and node else None,
@@ -130,6 +131,25 @@ def units_of(pod: Pod, resource: str) -> int:
     if total > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
     return total
+
+
+def names_any(pod: Pod, resources: Collection[str]) -> bool:
+    """Whether kube-scheduler takes the pod to an extender that manages these resources.
+
+    A container or init container names one, with whatever quantity (IsInterested, extender.go).
+    """
+    spec = pod.spec or PodSpec()
+    return any(
+        not asked.keys().isdisjoint(resources)
+        for container in (*(spec.containers or ()), *(spec.init_containers or ()))
+        if container.resources is not None
+        for asked in (container.resources.limits or {}, container.resources.requests or {})
+    )
+
+
+def scheduler_of(pod: Pod) -> str:
+    """The name of the scheduler that is to bind the pod."""
+    return (pod.spec and pod.spec.scheduler_name) or "default-scheduler"
 
 
 def priority_of(pod: Pod) -> int:

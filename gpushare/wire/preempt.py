@@ -14,7 +14,7 @@ from msgspec.json import Decoder
 
 from gpushare.core.victims import Victims
 from gpushare.errors import MessageError
-from gpushare.wire.extender import decode_body
+from gpushare.wire.extender import checked_length, checked_pod, checked_uid, decode_body
 from gpushare.wire.objects import Metadata, Pod, decode_with
 
 _MOST = 2**31
@@ -64,11 +64,10 @@ class _Answer(Struct, gc=False):
 def decode_preempt(body: bytes) -> PreemptArgs:
     """The preempt request in a body; nulls in it stand for nothing. Raises MessageError."""
     found = decode_body(_BODY, _Body, body)
-    if found.pod is None:
-        raise MessageError("Pod: missing")
+    pod = checked_pod(found.pod)
     if found.meta is not None:
-        return PreemptArgs(found.pod, _by_node(found.meta, "NodeNameToMetaVictims", _meta_uid))
-    return PreemptArgs(found.pod, _by_node(found.victims or {}, "NodeNameToVictims", _whole_uid))
+        return PreemptArgs(pod, _by_node(found.meta, "NodeNameToMetaVictims", _meta_uid))
+    return PreemptArgs(pod, _by_node(found.victims or {}, "NodeNameToVictims", _whole_uid))
 
 
 def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
@@ -86,6 +85,7 @@ def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
 def _by_node(
     nodes: Mapping[str, Raw], where: str, uid_of: Callable[[Raw], str | None]
 ) -> dict[str, Victims]:
+    checked_length(max(nodes, key=len, default=""), where)
     return {node: _victims(raw, f"{where}.{node[:80]}", uid_of) for node, raw in nodes.items()}
 
 
@@ -99,7 +99,8 @@ def _victims(raw: Raw, where: str, uid_of: Callable[[Raw], str | None]) -> Victi
         raise MessageError(f"{where}: {error}") from error
     if not all(uids):
         raise MessageError(f"{where}: a pod without a uid")
-    return Victims(tuple(uid for uid in uids if uid), min(max(found.violations or 0, 0), _MOST))
+    checked = tuple(checked_uid(uid, f"{where}.Pods") for uid in uids if uid)
+    return Victims(checked, min(max(found.violations or 0, 0), _MOST))
 
 
 def _is_null(raw: Raw) -> bool:

@@ -3,11 +3,11 @@
 import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.extender.binds import Binder
-from gpushare.extender.books import Library
+from gpushare.extender.books import Served
 from gpushare.extender.notices import Notices
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
@@ -16,6 +16,7 @@ from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library
 from tests.unit.extender.scripted_api import ScriptedApi
 
+EVERYBODY = Served()
 FREE = {"big": 16, "small": 8, "tiny": 2}
 
 
@@ -36,8 +37,10 @@ class Heard:
 class Desk:
     """A service over three nodes with two devices each, and what it told of its calls."""
 
-    def __init__(self, best_only: bool = False, most_binds: int = 8) -> None:
-        self.library: Library = make_library(ALIYUN, NPU)
+    def __init__(
+        self, best_only: bool = False, most_binds: int = 8, served: Served = EVERYBODY
+    ) -> None:
+        self.library = replace(make_library(ALIYUN, NPU), served=served)
         self.api = ScriptedApi()
         self.why_not = ""
         self.told: list[tuple[str, str]] = []
