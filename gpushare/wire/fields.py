@@ -17,13 +17,17 @@ NAME_PATTERN = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 """DNS-1123 subdomains, as the API server wants the names of pods, nodes and namespaces."""
 
 NAME = re.compile(NAME_PATTERN)
-LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+LABEL_PATTERN = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 """DNS-1123 labels, as the API server wants the names of namespaces."""
 
-UID = re.compile(r"[!-~]{1,128}")
+LABEL = re.compile(LABEL_PATTERN)
+
+UID_PATTERN = r"[!-~]{1,128}"
 """The API server gives each object a UUID, of 36 characters, whatever its user wrote (see
 test_answers.py). The rest is room for servers that do otherwise; an event takes no longer one.
 """
+
+UID = re.compile(UID_PATTERN)
 
 MOST_NAME = 253
 """Characters of the longest name there can be."""

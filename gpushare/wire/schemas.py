@@ -12,12 +12,14 @@ from typing import Any
 import msgspec
 
 from gpushare.wire import extender, preempt
-from gpushare.wire.fields import NAME_PATTERN
+from gpushare.wire.fields import LABEL_PATTERN, MOST_NAME, NAME_PATTERN, UID_PATTERN
 
 Schema = dict[str, Any]
 
 _STRUCTS: Mapping[str, type[msgspec.Struct]] = {**extender.MESSAGES, **preempt.MESSAGES}
-_WORD: Schema = {"type": "string", "pattern": r"^\S+$"}
+_WORD: Schema = {"type": "string", "pattern": r"^\S+$", "maxLength": MOST_NAME}
+_UID: Schema = {"type": "string", "pattern": f"^{UID_PATTERN}$"}
+_NAMESPACE: Schema = {"type": "string", "pattern": f"^{LABEL_PATTERN}$"}
 _OBJECT_NAME: Schema = {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 
@@ -55,14 +57,24 @@ def _ask_for_more(found: dict[str, Schema]) -> None:
     found["NodeList"]["properties"]["items"] = _nullable({"type": "array", "items": _node()})
     bind = found["ExtenderBindingArgs"]
     bind["required"] = [*bind["properties"]]
-    bind["properties"] = dict.fromkeys(bind["properties"], _OBJECT_NAME) | {"PodUID": _WORD}
+    bind["properties"] = dict.fromkeys(bind["properties"], _OBJECT_NAME) | {
+        "PodUID": _UID,
+        "PodNamespace": _NAMESPACE,
+    }
+    # What is missing may be empty too.
+    patterns = {"name": NAME_PATTERN, "namespace": LABEL_PATTERN, "uid": UID_PATTERN}
+    for part, pattern in patterns.items():
+        text = {"type": "string", "pattern": f"^({pattern})?$"}
+        found["Metadata"]["properties"][part] = _nullable(text)
+    for of, part in (("PodSpec", "nodeName"), ("PodStatus", "nominatedNodeName")):
+        found[of]["properties"][part] = _nullable({"type": "string", "maxLength": MOST_NAME})
     asked = found["ExtenderPreemptionArgs"]
     asked["required"] = ["Pod"]
     asked["properties"]["Pod"] = _ref("Pod")
     for form, of in (("NodeNameToVictims", "Victims"), ("NodeNameToMetaVictims", "MetaVictims")):
         asked["properties"][form] = _nullable(_by_node(_nullable(_ref(of))))
     victims = found["Victims"]
-    uid = {"metadata": _some({"uid": {"type": "string", "minLength": 1}}, "uid")}
+    uid = {"metadata": _some({"uid": _UID}, "uid")}
     found["MetaVictims"] = {**victims, "properties": {**victims["properties"]}}
     for of, pod in (("Victims", _some(uid, "metadata")), ("MetaVictims", _meta_pod())):
         found[of]["properties"]["Pods"] = _nullable({"type": "array", "items": _nullable(pod)})
@@ -93,7 +105,7 @@ def _node() -> Schema:
 
 
 def _meta_pod() -> Schema:
-    return _some({"UID": {"type": "string", "minLength": 1}}, "UID")
+    return _some({"UID": _UID}, "UID")
 
 
 def _some(properties: Schema, *required: str) -> Schema:
@@ -107,7 +119,8 @@ def _closed(properties: Schema) -> Schema:
 
 
 def _by_node(value: Schema) -> Schema:
-    return {"type": "object", "additionalProperties": value}
+    names = {"maxLength": MOST_NAME}
+    return {"type": "object", "propertyNames": names, "additionalProperties": value}
 
 
 def _list(of: str) -> Schema:

@@ -130,13 +130,30 @@ def test_a_pod_without_gpu_is_bound_plainly(world: World) -> None:
     node, plain = world.cluster.node(), world.cluster.node(total=0)
     world.extender.knows(node)
     for target in (node, plain):
-        pod = world.cluster.pod()
+        pod = world.cluster.pod(0)  # it names the resource: that is what kube-scheduler looks at
         assert world.extender.fit(pod, [node, plain]) == [node, plain]
         assert world.extender.prioritize(pod, [node, plain]) == {node: 0, plain: 0}
         assert bound(world, pod, target)["metadata"].get("annotations", {}) == {}
         assert world.extender.bind(pod, target) == ""
-    unknown = world.cluster.pod()
+    unknown = world.cluster.pod(0)
     bound(world, unknown, plain)
+
+
+def test_what_kube_scheduler_does_not_send_is_not_bound_whoever_asks(world: World) -> None:
+    node = world.cluster.node()
+    world.extender.knows(node)
+    others = {"schedulerName": "another"}
+    for pod, target, text in (
+        (world.cluster.pod(), node, "names none of the managedResources"),
+        (world.cluster.pod(4, spec=others), node, "its schedulerName is 'another'"),
+        (world.cluster.pod(0), "nosuch", "node 'nosuch' is not known"),
+        (world.cluster.pod(4), "nosuch", "node 'nosuch' is not known"),
+        (world.cluster.pod(99), node, "larger than any healthy device"),
+    ):
+        assert text in world.extender.bind(pod, target)
+        world.extender.filter(pod, [node, target] if target != node else [node])
+        assert text in world.extender.bind(pod, target)
+        assert world.cluster.node_of(pod) == ""
 
 
 def test_a_total_is_split_evenly_over_devices(world: World) -> None:
