@@ -16,6 +16,7 @@ from gpushare import __version__
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
+from gpushare.wire.quantity import to_bytes
 from gpushare.wire.scheduler_entry import our_entry
 from tests.contract.manifests import (
     FOLDERS,
@@ -162,6 +163,16 @@ def test_our_pods_are_placed_while_no_extender_answers() -> None:
             # kube-scheduler asks about the names alone, whatever the amount.
             assert not managed & {*asked.get("requests", ()), *asked.get("limits", ())}, name
         assert "schedulerName" not in pod["spec"], name
+
+
+@pytest.mark.parametrize("pod", [second_pod, lambda: static_pod("gpushare-extender")])
+def test_the_extender_may_not_take_the_memory_of_its_node(pod: Any) -> None:
+    """Beside it run kube-scheduler, and on a control plane etcd and kube-apiserver."""
+    resources = container(pod(), "gpushare")["resources"]
+    assert resources["limits"] == {"memory": "1Gi"}
+    asked, most = (to_bytes(resources[of]["memory"]) for of in ("requests", "limits"))
+    assert asked <= most
+    assert most >= 2 * 400 * 2**20  # 400 MiB: measured, see docs/decisions.md
 
 
 def test_the_second_scheduler_is_placed_where_its_images_run() -> None:

@@ -119,3 +119,26 @@ def test_every_error_begins_with_the_file_and_names_the_policy() -> None:
 def test_verbs_that_the_file_leaves_out_keep_our_names() -> None:
     entry = ExtenderConfig("http://127.0.0.1:1", preempt_verb="evict")
     assert routes_of(entry) == Routes(prefix="", preempt="evict")
+
+
+@pytest.mark.parametrize(
+    ("documents", "names"),
+    [
+        ({FILE: component(extenders=[ENTRY])}, ("default-scheduler",)),
+        (
+            {
+                FILE: component(
+                    extenders=[ENTRY],
+                    profiles=[{"schedulerName": "gpu"}, {"schedulerName": "default-scheduler"}],
+                )
+            },
+            ("gpu", "default-scheduler"),
+        ),
+        # kube-scheduler has its name from a flag there.
+        ({FILE: POLICY}, ()),
+    ],
+)
+def test_the_names_of_the_profiles_are_known_where_the_file_has_them(
+    documents: Mapping[str, object], names: tuple[str, ...]
+) -> None:
+    assert read(documents).schedulers == names
