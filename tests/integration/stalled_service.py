@@ -1,9 +1,8 @@
 """A real gunicorn process with our worker class and a small app, for the tests of slow clients.
 
 Run as `python stalled_service.py JSON`: `bind` (port), and optionally `worker` ("gthread" for
-gunicorn's own; "patient" for one with long deadlines; "absent" for one whose loop is away for half
-a second whenever it has given a thread the second of two requests), `threads`, `certfile`,
-`keyfile`, `connections`. Knows nothing of the extender.
+gunicorn's own; "patient" for one with long deadlines), `threads`, `certfile`, `keyfile` (the CA of
+clients is that certificate), `connections`. Knows nothing of the extender but how it listens.
 """
 
 import json
@@ -11,14 +10,17 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, cast
+from typing import Any
 
 from gunicorn.app.base import BaseApplication
-from gunicorn.http.parser import RequestParser
 from gunicorn.workers.gthread import ThreadWorker
 
+from gpushare.extender.certificates import Certificates
 from gpushare.extender.connection import Connection
 from gpushare.extender.worker import BufferedThreadWorker
+
+CERTIFICATES: list[Certificates] = []
+LARGE = b"0123456789abcdef" * (512 << 10)
 
 
 class SmallConnection(Connection):
@@ -37,19 +39,7 @@ class QuickWorker(BufferedThreadWorker):
 class PatientWorker(QuickWorker):
     """What it closes soon, it closes for another reason than its deadline."""
 
-    request_deadline = 20.0
-
-
-class AbsentWorker(PatientWorker):
-    """Its loop gets no CPU in the moment that matters to a client which sends without waiting."""
-
-    linger = 0.2
-
-    def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
-        second = bool(cast(RequestParser, conn.parser).unreader.buf.getvalue())
-        super().enqueue_req(conn)
-        if second:
-            time.sleep(0.5)
+    request_deadline = answer_deadline = 60.0
 
 
 def app(
@@ -62,7 +52,9 @@ def app(
     if environ["PATH_INFO"] == "/pid":
         body = str(os.getpid()).encode()
     if environ["PATH_INFO"] == "/large":  # more than the sockets' buffers hold
-        body = b"x" * (64 << 20)
+        body = LARGE
+    if environ["PATH_INFO"] == "/contexts":
+        body = str([each.made for each in CERTIFICATES]).encode()
     start_response("200 OK", [("Content-Length", str(len(body)))])
     return [body]
 
@@ -77,7 +69,6 @@ class Service(BaseApplication):
             "gthread": ThreadWorker,
             "buffered": QuickWorker,
             "patient": PatientWorker,
-            "absent": AbsentWorker,
         }
         options = self.options
         self.cfg.set("bind", options["bind"])
@@ -87,8 +78,13 @@ class Service(BaseApplication):
         self.cfg.set("keepalive", 120)
         self.cfg.set("graceful_timeout", 5)
         self.cfg.set("control_socket_disable", True)
-        for name in ("certfile", "keyfile"):
-            self.cfg.set(name, options.get(name))
+        if "certfile" in options:
+            files = options["certfile"], options["keyfile"]
+            tls = Certificates(*files, options["certfile"])
+            CERTIFICATES.append(tls)
+            self.cfg.set("certfile", tls.certificate)
+            self.cfg.set("keyfile", tls.key)
+            self.cfg.set("ssl_context", lambda _config, _make: tls.context())
 
     def load(self) -> Any:
         return app

@@ -13,9 +13,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+from tests.integration.stalled_service import LARGE
 
 _SERVICE = Path(__file__).with_name("stalled_service.py")
 _WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
@@ -129,6 +132,20 @@ def test_more_stalled_clients_than_connections_allowed_delay_nobody(start: Start
         assert seconds_of_a_request(server) < _PROMPT_S
 
 
+def test_silent_clients_never_cost_an_idle_one_that_has_called(start: Start) -> None:
+    server = start(connections=32)
+    with contextlib.ExitStack() as silent, server.connect() as kept:
+        kept.sendall(_WHOLE)
+        answer(kept)
+        first = silent.enter_context(server.connect())
+        for number in range(200):
+            silent.enter_context(server.connect()).sendall(b"P" if number % 5 == 0 else b"")
+        assert closed(first, 10)  # they have been taken in, and dropped for each other
+        assert seconds_of_a_request(server) < 10
+        kept.sendall(_WHOLE)
+        assert answer(kept).endswith(b"hello")
+
+
 def worker_pid(server: Server) -> int:
     with server.connect() as connection:
         connection.sendall(b"GET /pid HTTP/1.1\r\n\r\n")
@@ -219,18 +236,60 @@ def test_a_request_that_comes_while_another_waits_its_turn_is_answered_after_it(
 def test_a_request_begun_while_the_one_before_it_is_with_a_thread_is_answered_too(
     start: Start,
 ) -> None:
-    server = start(worker="absent")
+    server = start(worker="patient")
     with server.connect() as connection:
-        connection.sendall(b"GET /pid HTTP/1.1\r\n\r\n" + _WHOLE)
-        data = connection.recv(1)  # the first answer; the second request is with a thread soon
+        connection.sendall(b"GET /pid HTTP/1.1\r\n\r\n" + _WHOLE.replace(b"/ ", b"/slow ", 1))
+        data = connection.recv(1)  # the first answer; the second request is with a thread
         connection.sendall(_WHOLE[:-1])
         while not data.endswith(b"hello"):
             data += connection.recv(1 << 16) or pytest.fail("closed before the second answer")
-        time.sleep(0.7)  # the loop is back
         connection.sendall(_WHOLE[-1:])
         assert answer(connection).endswith(b"hello")
     assert worker_pid(server) == int(re.findall(rb"\r\n\r\n(\d+)HTTP", data)[0])
     assert "Traceback" not in server.log.read_text()
+
+
+def test_a_body_that_comes_after_its_head_is_never_read_as_a_request(start: Start) -> None:
+    hidden = b"GET /pid HTTP/1.1\r\n\r\n"
+    head = b"POST / HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % len(hidden)
+    with start(worker="patient").connect() as connection:
+        connection.sendall(_WHOLE + head)
+        assert answer(connection).endswith(b"hello")
+        connection.sendall(hidden + _WHOLE)
+        data = b""
+        while not data.endswith(b"hello"):
+            data += connection.recv(1 << 16) or pytest.fail("closed before the last answer")
+    assert re.findall(rb"\r\n\r\n(.*?)(?=HTTP/1.1 200|$)", data, re.DOTALL) == [hidden, b"hello"]
+
+
+def test_heads_made_to_cost_much_time_delay_nobody(start: Start) -> None:
+    server = start()
+    seconds_of_a_request(server)
+    zeros = b"POST / HTTP/1.1\r\nContent-Length: " + b"0" * 32_600 + b"x\r\n\r\n"
+    with contextlib.ExitStack() as hostile:
+        for _ in range(3):
+            hostile.enter_context(server.connect()).sendall(zeros)
+        assert seconds_of_a_request(server) < 3  # one of them took 13
+
+
+def test_clients_that_ask_without_end_leave_a_thread_to_others(start: Start) -> None:
+    server, stop = start(worker="patient"), threading.Event()
+
+    def for_ever(turn: Callable[[], object]) -> None:
+        with contextlib.suppress(OSError):
+            while not stop.is_set():
+                turn()
+
+    with contextlib.ExitStack() as greedy:
+        for _ in range(2 * _THREADS):
+            connection = greedy.enter_context(server.connect())
+            for turn in (partial(connection.sendall, _WHOLE * 100), partial(answer, connection)):
+                threading.Thread(target=for_ever, args=(turn,), daemon=True).start()
+        try:
+            for _ in range(5):
+                seconds_of_a_request(server)  # fails where it never comes
+        finally:
+            stop.set()
 
 
 @pytest.mark.parametrize(
@@ -239,10 +298,15 @@ def test_a_request_begun_while_the_one_before_it_is_with_a_thread_is_answered_to
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n", b"413"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: " + b"9" * 30 + b"\r\n\r\n", b"413"),
         (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n", b"411"),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding : chunked\r\n\r\n", b"400"),
+        (b"POST / HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 5\r\n\r\nhello", b"400"),
         (b"GET / HTTP/1.1\r\nX: " + b"x" * 40000, b"431"),
         (b"\x16\x03\x01\x00", b"400"),
     ],
-    ids=["body too large", "body far too large", "chunked", "head too large", "tls"],
+    ids=[
+        *("body too large", "body far too large", "chunked", "nearly chunked", "two lengths"),
+        *("head too large", "tls"),
+    ],
 )
 def test_what_cannot_be_collected_is_refused_with_a_status(
     start: Start, request_head: bytes, status: bytes
@@ -297,6 +361,52 @@ def test_clients_that_do_not_take_their_answer_free_their_threads(start: Start) 
     assert "Traceback" not in server.log.read_text()
 
 
+def test_clients_that_do_not_take_their_answer_hold_no_thread(start: Start) -> None:
+    server = start(worker="patient", threads=_THREADS)
+    with contextlib.ExitStack() as stalled:
+        for _ in range(4 * _THREADS):
+            stalled.enter_context(server.connect()).sendall(b"GET /large HTTP/1.1\r\n\r\n")
+        for _ in range(4 * _THREADS):
+            assert seconds_of_a_request(server) < 10  # their deadline is 60
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_a_large_answer_comes_whole_to_a_slow_reader_and_the_connection_stays(
+    start: Start, certificate: tuple[Path, Path], tls: bool
+) -> None:
+    cert, key = map(str, certificate)
+    server = start(worker="patient", **({"certfile": cert, "keyfile": key} if tls else {}))
+    connection = server.connect()
+    if tls:
+        context = client_context(certificate)
+        connection = context.wrap_socket(connection, server_hostname="127.0.0.1")
+    with connection:
+        for _ in range(2):
+            connection.sendall(b"GET /large HTTP/1.1\r\n\r\n" + _WHOLE)
+            data = bytearray()
+            while not data.endswith(b"hello"):
+                data += connection.recv(1 << 16) or pytest.fail("closed before the second answer")
+                if len(data) % 7 == 0:
+                    time.sleep(0.001)
+            body = data.partition(b"\r\n\r\n")[2].partition(b"HTTP/1.1")[0]
+            assert body == LARGE
+
+
+def test_whole_requests_that_wait_for_a_thread_count_as_held(start: Start) -> None:
+    server = start(worker="patient")
+    body = b"x" * 900_000
+    slow = b"POST /slow HTTP/1.1\r\nContent-Length: 900000\r\n\r\n" + body
+    with contextlib.ExitStack() as crowd:
+        clients = [crowd.enter_context(server.connect()) for _ in range(12)]
+        for client in clients:
+            with contextlib.suppress(ConnectionError):  # dropped already
+                client.sendall(slow)
+        dropped = sum(closed(client, 20) for client in clients)
+        assert 0 < dropped < len(clients)
+        assert seconds_of_a_request(server) < 10
+    assert "Traceback" not in server.log.read_text()
+
+
 def test_a_stop_answers_what_is_in_flight_and_waits_for_no_stalled_client(start: Start) -> None:
     server = start()
     with contextlib.ExitStack() as stalled, server.connect() as busy:
@@ -330,12 +440,20 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return cert, key
 
 
+def client_context(certificate: tuple[Path, Path]) -> ssl.SSLContext:
+    """A client that trusts the certificate, and shows it."""
+    cert, key = certificate
+    context = ssl.create_default_context(cafile=str(cert))
+    context.load_cert_chain(cert, key)
+    return context
+
+
 def test_with_tls_a_stalled_handshake_or_request_delays_nobody(
     start: Start, certificate: tuple[Path, Path]
 ) -> None:
     cert, key = certificate
     server = start(certfile=str(cert), keyfile=str(key))
-    context = ssl.create_default_context(cafile=str(cert))
+    context = client_context(certificate)
     with contextlib.ExitStack() as stalled:
         for _ in range(8 * _THREADS):
             stalled.enter_context(server.connect()).sendall(b"\x16\x03\x01")
@@ -352,17 +470,26 @@ def test_with_tls_a_stalled_handshake_or_request_delays_nobody(
         assert time.monotonic() - begin < 2
 
 
-def test_a_certificate_that_can_no_longer_be_read_is_told_to_the_log(
+def test_a_connection_makes_no_context_of_its_own(
     start: Start, certificate: tuple[Path, Path], tmp_path: Path
 ) -> None:
     cert, key = (tmp_path / file.name for file in certificate)
     for file, copy in zip(certificate, (cert, key), strict=True):
         copy.write_bytes(file.read_bytes())
-    server = start(certfile=str(cert), keyfile=str(key))
-    with server.connect():
-        pass
-    assert "certificate" not in server.log.read_text()
+    server = start(certfile=str(cert), keyfile=str(key), connections=32)
+    context = client_context(certificate)
+
+    def made() -> bytes:
+        with context.wrap_socket(server.connect(), server_hostname="127.0.0.1") as connection:
+            connection.sendall(b"GET /contexts HTTP/1.1\r\n\r\n")
+            return answer(connection).rpartition(b"\r\n")[2]
+
+    for _ in range(100):
+        with server.connect():
+            pass
+    assert made() == b"[1]"
     key.write_text("")
-    with server.connect() as connection:
-        assert closed(connection, 10)
-    poll(lambda: "no certificate can be shown" in server.log.read_text(), "it is told")
+    assert made() == made() == b"[2]"  # the last one goes on
+    assert server.log.read_text().count("certificates cannot be read") == 1
+    key.write_bytes(certificate[1].read_bytes())
+    assert made() == made() == b"[3]"
