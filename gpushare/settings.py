@@ -71,14 +71,16 @@ class Settings:
     tls_cert: str = _setting("", "certificate file of --listen")
     tls_key: str = _setting("", "key file of --listen")
     tls_client_ca: str = _setting("", "CA file that the caller's certificate must be signed by")
-    tls_client_names: str = _setting("", "comma-separated names a caller's certificate may have")
+    tls_client_names: str = _setting(
+        "", "comma-separated names (CN, DNS) of which a caller's certificate must have one"
+    )
     events: bool = _setting(True, "write events about pods and nodes", shown="on")
     log_level: str = _setting("info", "what is logged", ("debug", "info", "warning", "error"))
     log_format: str = _setting("text", "how it is logged", ("text", "json"))
 
     @property
     def callers(self) -> frozenset[str]:
-        """Names of which a caller's certificate must have one; none: any signed one will do."""
+        """Names of which a caller's certificate must have one; none without TLS."""
         names = self.tls_client_names
         return frozenset(name.strip() for name in names.split(",")) if names else frozenset()
 
@@ -188,15 +190,27 @@ def _check(settings: Settings) -> None:
         raise SettingsError(
             f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
         )
+    _check_access(settings, host)
+
+
+def _check_access(settings: Settings, host: str) -> None:
+    """Refuse settings by which others than kube-scheduler could bind pods. host: of --listen."""
     tls = (settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     if any(tls) and not all(tls):
         raise SettingsError("tls-cert, tls-key and tls-client-ca belong together (mutual TLS)")
     if settings.tls_client_names and not all(tls):
         raise SettingsError("tls-client-names needs tls-cert, tls-key and tls-client-ca")
+    if all(tls) and not settings.tls_client_names:
+        raise SettingsError(
+            "tls-client-names is missing: whoever has any certificate signed by tls-client-ca could"
+            " bind pods, with a cluster's own CA every kubelet; name kube-scheduler's certificate"
+            " by its CN or DNS name, such as system:kube-scheduler"
+        )
     if "" in settings.callers:
         raise SettingsError(f"tls-client-names: {settings.tls_client_names!r} has an empty name")
     if not is_loopback(host) and not all(tls) and not settings.insecure_listen:
         raise SettingsError(
             f"listen: {settings.listen} can be reached from other machines, and whoever reaches it"
-            " can bind pods; give tls-cert, tls-key and tls-client-ca, or say --insecure-listen"
+            " can bind pods; give tls-cert, tls-key, tls-client-ca and tls-client-names, or say"
+            " --insecure-listen"
         )

@@ -1,6 +1,6 @@
 """The TLS context that the service listens with: kept, and made anew when its files have changed.
 
-Knows ssl and files; standard library only. To make one takes milliseconds, and it is asked for in
+Knows ssl and files. To make one takes milliseconds, and it is asked for in
 the loop that everybody waits for, for each connection, before the first byte has come.
 """
 
@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpushare.errors import SettingsError
 from gpushare.extender.logs import Line
+from gpushare.kube.trust import trust_as_kubernetes
 
 log = logging.getLogger("gpushare.serve")
 
@@ -55,7 +56,7 @@ class Certificates:
 
     def _read(self) -> ssl.SSLContext:
         self.made += 1
-        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context = trust_as_kubernetes(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
         context.verify_mode = ssl.CERT_REQUIRED
         # No session is taken up again: each handshake has its certificate checked by today's date.
         context.options |= ssl.OP_NO_TICKET

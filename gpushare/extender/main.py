@@ -9,7 +9,6 @@ import logging
 import math
 import os
 import socket
-import ssl
 import sys
 import threading
 import time
@@ -30,6 +29,7 @@ from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library, Served
 from gpushare.extender.budgets import Budgets
+from gpushare.extender.certificates import Certificates
 from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.garbage import Garbage
 from gpushare.extender.gate import Gate, Source
@@ -257,25 +257,13 @@ def _wired(settings: Settings) -> tuple[Settings, SchedulerFile]:
     return replace(settings, listen=settings.listen or found.listen), found
 
 
-def _tls(settings: Settings) -> tuple[str, str, str] | None:
-    """The certificate, the key and the callers' CA to listen with, tried; None without.
-
-    gunicorn reads them anew for each connection, so renewed ones count at once; what is wrong with
-    them would show only there, on every call. Raises SettingsError.
-    """
+def _tls(settings: Settings) -> Certificates | None:
+    """Return the certificates to listen with, tried; None without. Raises SettingsError."""
     if not settings.tls_cert:
         return None
-    certificate, key, authority = settings.tls_cert, settings.tls_key, settings.tls_client_ca
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    reading = f"tls-client-ca: {authority}"
-    try:
-        context.load_verify_locations(authority)
-        reading = f"tls-cert, tls-key: {certificate}, {key}"
-        # Without a password a key that needs one would have it asked for on the terminal.
-        context.load_cert_chain(certificate, key, password="")
-    except OSError as error:  # what OpenSSL says does not tell which file it is about
-        raise SettingsError(f"{reading}: {error}") from error
-    return certificate, key, authority
+    found = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+    found.context()
+    return found
 
 
 def _connect(settings: Settings, pool_size: int) -> KubeClient:

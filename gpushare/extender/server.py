@@ -11,9 +11,9 @@ from typing import Any
 
 from gunicorn.app.base import BaseApplication
 
+from gpushare.extender.certificates import Certificates
 from gpushare.extender.unanswered import Asked
 from gpushare.extender.worker import BufferedThreadWorker
-from gpushare.kube.trust import trust_as_kubernetes
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 """Signals at which gunicorn starts a worker beside the one there is: two would keep books."""
@@ -22,10 +22,10 @@ _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 class Server(BaseApplication):
     """One worker process of the application.
 
-    listen: HOST:PORT. drain: seconds for requests under way at the end. tls: certificate, key and
-    the CA that callers' certificates must be signed by, or None. not_ready: why nothing can be
-    answered now, or "". log: takes gunicorn's own lines. start and stop are called in the worker,
-    after the fork and after the last answer; start is told who knows what has no answer yet.
+    listen: HOST:PORT. drain: seconds for requests under way at the end. tls: the certificates to
+    listen with, None for plain HTTP. not_ready: why nothing can be answered now, or "". log: takes
+    gunicorn's own lines. start and stop are called in the worker, after the fork and after the last
+    answer; start is told who knows what has no answer yet.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class Server(BaseApplication):
         threads: int,
         drain: int,
         log: logging.Handler,
-        tls: tuple[str, str, str] | None,
+        tls: Certificates | None,
         not_ready: Callable[[], str],
         start: Callable[[Callable[[], Iterable[Asked]]], None],
         stop: Callable[[], None],
@@ -58,6 +58,8 @@ class Server(BaseApplication):
             "forwarded_allow_ips": "",
             "forwarder_headers": "",
             "secure_scheme_headers": {},
+            # The one whose view of where a request ends is compared with ours (framing.py).
+            "http_parser": "python",
             "preload_app": False,
             "max_requests": 0,
             "loglevel": "warning",
@@ -70,13 +72,11 @@ class Server(BaseApplication):
             "worker_exit": lambda _server, _worker: stop(),
         }
         if tls is not None:
-            certificate, key, authority = tls
             self._options |= {
-                "certfile": certificate,
-                "keyfile": key,
-                "ca_certs": authority,
-                "cert_reqs": 2,
-                "ssl_context": lambda _config, made: trust_as_kubernetes(made()),
+                "certfile": tls.certificate,
+                "keyfile": tls.key,
+                # gunicorn by itself makes one for each connection.
+                "ssl_context": lambda _config, _make: tls.context(),
             }
         super().__init__()
 

@@ -43,6 +43,7 @@ def certificate(folder: Path, name: str, common_name: str, by: str, extensions: 
 
 
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+_JSON = {"Content-Type": "application/json"}
 _CLIENT = "extendedKeyUsage=clientAuth"
 _NO_IDENTIFIERS = "subjectKeyIdentifier=none\nauthorityKeyIdentifier=none\n"
 _BARE = f"basicConstraints=critical,CA:TRUE\n{_NO_IDENTIFIERS}"
@@ -76,6 +77,6 @@ def call(url: str, tls: ssl.SSLContext, body: bytes) -> int:
     """The status of a bind."""
     client = HttpClient(url, tls=tls)
     try:
-        return client.call("POST", "/bind", body, timeout=15.0).status
+        return client.call("POST", "/bind", body, timeout=15.0, headers=_JSON).status
     finally:
         client.close()

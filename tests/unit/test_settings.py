@@ -11,7 +11,8 @@ from gpushare.errors import SettingsError
 from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- what must be refused
-TLS = {"tls-cert": "c", "tls-key": "k", "tls-client-ca": "a"}
+NAMELESS = {"tls-cert": "c", "tls-key": "k", "tls-client-ca": "a"}
+TLS = NAMELESS | {"tls-client-names": "n"}
 
 
 def read(
@@ -220,7 +221,16 @@ def test_a_listener_others_can_reach_needs_mutual_tls_or_a_word(host: str) -> No
 
 def test_blanks_around_the_names_that_may_call_do_not_count() -> None:
     assert read("--tls-client-names", " a, b c", file=TLS).callers == {"a", "b c"}
-    assert read(file=TLS).callers == frozenset()
+    assert read().callers == frozenset()
+
+
+def test_tls_without_the_names_that_may_call_is_refused_with_the_reason() -> None:
+    everywhere = ("--insecure-listen", "--listen", f"{EVERYWHERE}:1")
+    told = refused(lambda: read(file=NAMELESS))
+    assert told == refused(lambda: read(*everywhere, file=NAMELESS))
+    assert "tls-client-names is missing" in told
+    assert "every kubelet" in told
+    assert "system:kube-scheduler" in told
 
 
 @pytest.mark.parametrize("names", [",", " ", "a,", "a,,b"])

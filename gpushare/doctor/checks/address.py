@@ -69,7 +69,8 @@ def _tls(entry: ExtenderConfig, facts: Facts) -> Finding:
         return warn(
             "tls",
             f"plain http to {place.host}: whoever reaches that port can bind pods",
-            "use 127.0.0.1, or mutual TLS (--tls-cert, --tls-key, --tls-client-ca)",
+            "use 127.0.0.1, or mutual TLS (--tls-cert, --tls-key, --tls-client-ca,"
+            " --tls-client-names)",
         )
     tls = _tls_config(facts, entry)
     if not (tls.get("certfile") or tls.get("certdata")):
