@@ -20,6 +20,7 @@ from gpushare.wire.extender import encode_bind, encode_filter
 log = logging.getLogger("gpushare.serve")
 
 _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
+_LATER = 503
 _MOST_TOLD = 64
 """Certificates refused of which the log tells."""
 _LONGEST_TOLD = 500
@@ -111,7 +112,7 @@ class _Views:
         return self.inspect_node(None)
 
     def inspect_node(self, node: str | None) -> Response:
-        return _json(self._service.inspect(node, request.args.get("resource")).encode())
+        return _json(self._service.inspect(node, request.args.get("resource")))
 
     def version(self) -> Response:
         return _json(json.dumps({"version": __version__}).encode())
@@ -160,4 +161,7 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 
 def _failure(text: str, status: int) -> Response:
-    return _json(json.dumps({"error": text}).encode(), status)
+    answer = _json(json.dumps({"error": text}).encode(), status)
+    if status == _LATER:
+        answer.headers["Retry-After"] = "1"
+    return answer

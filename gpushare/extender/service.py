@@ -21,6 +21,7 @@ from gpushare.extender.binder import NOT_OURS, Asked
 from gpushare.extender.binder import Answer as BindAnswer
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
+from gpushare.extender.kept import Kept
 from gpushare.extender.logs import Line
 from gpushare.extender.notices import Notices
 from gpushare.extender.patience import Patience
@@ -96,6 +97,7 @@ class Service:
         self._covering = covering
         self._patience = patience
         self._remembered = Remembered()
+        self._kept = Kept()
 
     def filter(self, body: bytes) -> bytes:
         """The answer to filter; whatever is wrong stands in its Error."""
@@ -113,17 +115,20 @@ class Service:
         """The answer to preempt. Raises MessageError or NotReady: it has no field for errors."""
         return self._timed("preempt", self._preempt, body)
 
-    def inspect(self, node: str | None, resource: str | None) -> str:
-        """The inspect document of one node or of all.
+    def inspect(self, node: str | None, resource: str | None) -> bytes:
+        """Return the inspect document of one node, or of all as it was within the last second.
 
         Raises UnknownNode for a node or resource that is not in the books, NotReady before they
-        are.
+        are, or where too many ask.
         """
         self._must_be_ready()
         books = self._library.find(resource) if resource else next(iter(self._library))
         if books is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
-        return encode_inspect(books.ledger.dump(node))
+        if node is not None:
+            return encode_inspect(books.ledger.dump(node)).encode()
+        ledger = books.ledger
+        return self._kept.get(books.names.resource, lambda: encode_inspect(ledger.dump()).encode())
 
     def called(self, uid: str) -> bool:
         """Whether filter was called for the pod and it has not been bound since."""

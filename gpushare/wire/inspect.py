@@ -21,9 +21,15 @@ from gpushare.core.model import Entry, NodeBooks
 
 
 def encode_inspect(nodes: Iterable[NodeBooks]) -> str:
-    """The inspect document of these nodes, sorted by name; compact JSON without a final newline."""
-    document = {"nodes": [_node(books) for books in sorted(nodes, key=lambda b: b.spec.name)]}
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    """Return the inspect document of these nodes, sorted by name; compact, without a newline.
+
+    Node by node: no other thread runs while one call of json works, be it over 5,000 nodes.
+    """
+    parts = (_node(books) for books in sorted(nodes, key=lambda b: b.spec.name))
+    return f'{{"nodes":[{",".join(map(_ENCODE, parts))}]}}'
+
+
+_ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def _node(books: NodeBooks) -> dict[str, Any]:

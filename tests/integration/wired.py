@@ -100,7 +100,7 @@ class Wired(Verbs):
         return self._reply(lambda: verbs[verb](body))
 
     def inspect_reply(self, node: str = "", resource: str = "") -> Reply:
-        return self._reply(lambda: self.service.inspect(node or None, resource or None).encode())
+        return self._reply(lambda: self.service.inspect(node or None, resource or None))
 
     def _reply(self, work: Callable[[], bytes]) -> Reply:
         try:
