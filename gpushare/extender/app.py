@@ -5,13 +5,16 @@ what was wrong in `Error`; prioritize and inspect have no such field and use 4xx
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from flask import Flask, Response, current_app, json, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
+from gpushare.extender.callers import Callers, browsers_word, names_of
 from gpushare.extender.logs import Line
 from gpushare.extender.openapi import openapi_document
 from gpushare.extender.service import Service
@@ -20,11 +23,12 @@ from gpushare.wire.extender import encode_bind, encode_filter
 log = logging.getLogger("gpushare.serve")
 
 _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
+_READS = ("GET", "HEAD")
 _LATER = 503
 _MOST_TOLD = 64
-"""Certificates refused of which the log tells."""
+"""Callers refused of which the log tells."""
 _LONGEST_TOLD = 500
-"""Characters of its names that are told."""
+"""Characters of the names in a certificate that are told."""
 _TOO_LARGE = (
     "body: larger than --body-limit; with nodeCacheCapable: true in its file kube-scheduler sends"
     " the names of nodes, and not the nodes"
@@ -43,8 +47,8 @@ class Routes:
     preempt: str = "preempt"
 
 
-def build_app(service: Service, routes: Routes, body_limit: int, callers: frozenset[str]) -> Flask:
-    """The WSGI application. callers: names of client certificates; none: any signed one."""
+def build_app(service: Service, routes: Routes, body_limit: int, callers: Callers) -> Flask:
+    """Return the WSGI application. callers: who is let in."""
     app = Flask("gpushare", static_folder=None)
     app.config["BODY_LIMIT"] = body_limit
     prefix = routes.prefix
@@ -60,21 +64,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: frozen
     }
     views = _Views(service, openapi_document(paths))
 
-    told: set[str] = set()
-
-    @app.before_request
-    def refuse_strangers() -> Response | None:
-        if not callers or (names := _names_of_caller()) & callers:
-            return None
-        refused = ", ".join(sorted(names))[:_LONGEST_TOLD] or "nobody"
-        if refused not in told and len(told) < _MOST_TOLD:
-            # Once: kube-scheduler drops the answer's text, and calls for each pod.
-            told.add(refused)
-            log.warning(
-                Line("caller refused", certificate=refused, wanted=", ".join(sorted(callers)))
-            )
-        return _failure(f"a certificate of {refused} may not call (--tls-client-names)", 403)
-
+    app.before_request(_Door(callers).refusal)
     for operation, path in paths.items():
         rule, method = path.replace("{", "<").replace("}", ">"), _METHODS.get(operation, "GET")
         app.add_url_rule(rule, operation, getattr(views, operation), methods=[method])
@@ -121,16 +111,50 @@ class _Views:
         return _json(self._document)
 
 
-def _names_of_caller() -> set[str]:
-    """The names that the peer's certificate has.
+class _Door:
+    """Refuses whom `callers` does not let in, and tells the log once of each."""
+
+    def __init__(self, callers: Callers) -> None:
+        self._callers = callers
+        self._told: set[str] = set()
+
+    def refusal(self) -> Response | None:
+        """Return the answer to a caller that may not call; None for one that may."""
+        callers = self._callers
+        if callers.names and not callers.knows(names := names_of(_certificate())):
+            refused = ", ".join(sorted(names))[:_LONGEST_TOLD] or "nobody"
+            self._tell(certificate=refused, wanted=", ".join(sorted(callers.names)))
+            return _failure(f"a certificate of {refused} may not call (--tls-client-names)", 403)
+        host = request.headers.get("Host", "")
+        if not callers.calls(host):
+            self._tell(host=host)
+            return _failure(
+                f"Host: {host[:80]!r} is no name of loopback, where this listens: call 127.0.0.1,"
+                " or what urlPrefix names",
+                403,
+            )
+        # What is only read no page can read either: nothing here allows it to.
+        word = browsers_word(request.environ) if request.method not in _READS else ""
+        if word:
+            self._tell(header=word)
+            return _failure(f"{word}: a page in a browser may not call", 403)
+        return None
+
+    def _tell(self, **values: str) -> None:
+        """Log it once: kube-scheduler drops the answer's text, and calls for each pod."""
+        line = Line("caller refused", **values)
+        if str(line) not in self._told and len(self._told) < _MOST_TOLD:
+            self._told.add(str(line))
+            log.warning(line)
+
+
+def _certificate() -> Mapping[str, Any] | None:
+    """Return the peer's certificate.
 
     Where one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
     """
-    certificate = request.environ["gunicorn.socket"].getpeercert() or {}
-    names = {value for _, value in certificate.get("subjectAltName", ())}
-    for part in certificate.get("subject", ()):
-        names.update(value for key, value in part if key == "commonName")
-    return names
+    found: Mapping[str, Any] | None = request.environ["gunicorn.socket"].getpeercert()
+    return found
 
 
 def _refuse(error: GpuShareError) -> Response:
@@ -148,9 +172,10 @@ def _body() -> bytes:
     body = request.get_data(cache=False)
     if len(body) > current_app.config["BODY_LIMIT"]:
         raise MessageError(_TOO_LARGE)
+    # A page can have a browser send a body without a type; for this one it must ask before.
     kind = request.mimetype
-    if kind and kind != "application/json":
-        raise MessageError(f"Content-Type: {kind[:80]} is not application/json")
+    if kind != "application/json":
+        raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")
     if request.content_encoding not in (None, "identity"):
         raise MessageError("Content-Encoding: the body must not be compressed")
     return body

@@ -29,6 +29,7 @@ from gpushare.extender.binder import BUDGET
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library, Served
 from gpushare.extender.budgets import Budgets
+from gpushare.extender.callers import Callers
 from gpushare.extender.certificates import Certificates
 from gpushare.extender.events import NoRecords, Recorder
 from gpushare.extender.garbage import Garbage
@@ -60,12 +61,13 @@ from gpushare.kube.leading import Leading
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
-from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
+from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scheduler_config import ExtenderConfig
+from gpushare.wire.scheduler_entry import endpoint
 
 log = logging.getLogger("gpushare.serve")
 
@@ -128,7 +130,8 @@ class Extender:
             covering=budgets.covering,
             patience=Patience(),
         )
-        self.app = build_app(service, routes_of(entry), settings.body_limit, settings.callers)
+        callers = _callers(settings, entry)
+        self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
         # The one socket of ours that is there before the fork: a port in use is a wrong setting.
         self._health = _health_server(settings, self._live, self._gate, self._metrics)
         self._beat = self._warmed = time.monotonic()
@@ -264,6 +267,13 @@ def _tls(settings: Settings) -> Certificates | None:
     found = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     found.context()
     return found
+
+
+def _callers(settings: Settings, entry: ExtenderConfig) -> Callers:
+    """Return who may call; on loopback by its addresses, or as kube-scheduler calls it."""
+    host, _ = address(settings.listen, "listen")
+    hosts = frozenset({endpoint(entry).host}) if is_loopback(host) else None
+    return Callers(settings.callers, hosts)
 
 
 def _connect(settings: Settings, pool_size: int) -> KubeClient:

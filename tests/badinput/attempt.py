@@ -48,7 +48,7 @@ def framed(
     headers: Sequence[tuple[str, str]] = (("Content-Type", "application/json"),),
 ) -> bytes:
     """A well-framed request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", *(f"{k}: {v}" for k, v in headers)]
+    lines = [f"{method} {path} HTTP/1.1", "Host: 127.0.0.1", *(f"{k}: {v}" for k, v in headers)]
     return "\r\n".join([*lines, f"Content-Length: {len(body)}", "", ""]).encode() + body
 
 

@@ -27,7 +27,7 @@ def request_lines(rng: random.Random, targets: Targets) -> Attempt:
     line = rng.choice(lines)
     if rng.random() < 0.3:
         line = odd.bytes_of(rng, b"GET /version HTTP/1.1")
-    return Attempt("request lines", line + b"\r\nHost: x\r\n\r\n")
+    return Attempt("request lines", line + b"\r\nHost: 127.0.0.1\r\n\r\n")
 
 
 def odd_heads(rng: random.Random, targets: Targets) -> Attempt:
@@ -64,6 +64,7 @@ def odd_heads(rng: random.Random, targets: Targets) -> Attempt:
     path, document = sound(rng, targets)
     body = dumped(document)
     head = f"POST {path} HTTP/1.1\r\nContent-Length: {len(body)}\r\n".encode()
+    head += b"Content-Type: application/json\r\n"
     line = rng.choice(odd_lines)
     if rng.random() < 0.3:
         line = odd.bytes_of(rng, b"X-Header: some value")
@@ -100,7 +101,7 @@ def smuggled(rng: random.Random, targets: Targets) -> Attempt:
         ),
         *(b"Content-Length: 0_5", b"Content-Length:", b"Transfer-Encoding: chunked, identity"),
     )
-    start = f"POST {PREFIX}/filter HTTP/1.1\r\nHost: x\r\n".encode()
+    start = f"POST {PREFIX}/filter HTTP/1.1\r\nHost: 127.0.0.1\r\n".encode()
     payload = start + rng.choice(frames) + b"\r\n\r\n0\r\n\r\n" + hidden
     return Attempt("two lengths", payload, alone=True)
 
@@ -116,7 +117,7 @@ def chunked(rng: random.Random, targets: Targets) -> Attempt:
         + b"\r\n0\r\n"
         + rng.choice((b"\r\n", b"A: b\r\n\r\n", b""))
     )
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     return Attempt("chunked bodies", head + chunks, alone=True)
 
 

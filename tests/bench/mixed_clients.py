@@ -20,7 +20,7 @@ _GO_IDLE_PER_HOST = 2
 
 
 def request(path: str, body: bytes) -> bytes:
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nUser-Agent: Go-http-client/1.1\r\n"
+    head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nUser-Agent: Go-http-client/1.1\r\n"
     head += f"Content-Length: {len(body)}\r\nContent-Type: application/json\r\n"
     return head.encode() + b"Accept-Encoding: gzip\r\n\r\n" + body
 
@@ -97,7 +97,7 @@ def run_probe(options: dict[str, Any]) -> dict[str, Any]:
     end = time.monotonic() + options["seconds"]
     while time.monotonic() < end:
         client = Blocking(options["probe_port"], 1)  # the kubelet's probes do not keep connections
-        took = client.ask(b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        took = client.ask(b"GET /livez HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
         if took is None:
             errors += 1
         else:

@@ -19,6 +19,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.extender.app import Routes, build_app
 from gpushare.extender.binds import Binder
 from gpushare.extender.books import Books, Library
+from gpushare.extender.callers import Callers
 from gpushare.extender.service import Service
 from gpushare.extender.sinks import NodeSink, PodSink
 from gpushare.kube.api import Lines
@@ -156,7 +157,7 @@ def client(case: str, ledger: Ledger) -> Client:
         most_binds=64,
         observe=lambda *_: None,
     )
-    return build_app(service, Routes(), 1 << 20, frozenset()).test_client()
+    return build_app(service, Routes(), 1 << 20, Callers()).test_client()
 
 
 def encoded(document: object) -> bytes:

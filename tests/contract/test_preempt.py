@@ -8,6 +8,7 @@ import pytest
 from werkzeug.test import Client
 
 from gpushare.extender.app import Routes, build_app
+from gpushare.extender.callers import Callers
 from gpushare.extender.sinks import PodSink
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
@@ -50,7 +51,7 @@ class Server:
 
     def __init__(self) -> None:
         self.desk = Desk()
-        self._client = Client(build_app(self.desk.service, Routes(), 100_000, frozenset()))
+        self._client = Client(build_app(self.desk.service, Routes(), 100_000, Callers()))
 
     def holds(self, *pods: dict[str, Any]) -> None:
         meta = {"resourceVersion": "1"}

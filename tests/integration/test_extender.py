@@ -327,7 +327,7 @@ def test_certificates_to_listen_with_that_are_none_end_serve_with_2_and_one_line
     files = {"tls-cert": "pki/ca.crt", "tls-key": "pki/key", "tls-client-ca": "pki/ca.crt"}
     files[wrong] = file
     flags = [f"--{name}={tmp_path / path}" for name, path in files.items()]
-    assert main(["serve", "--leadership", "off", *flags]) == 2
+    assert main(["serve", "--leadership", "off", "--tls-client-names=x", *flags]) == 2
     told = capfd.readouterr().err
     assert told.startswith("gpushare serve: tls-")
     assert str(tmp_path / file) in told
@@ -353,6 +353,19 @@ def test_unit_and_pairing_are_those_of_the_settings(
     assert extender.bind(cluster.pod(10), node) == ""
     assert "until an equal pod has been given" in extender.bind(cluster.pod(10), node)
     assert extender.bind(cluster.pod(9), node) == ""
+
+
+def test_a_page_in_a_browser_gets_no_pod_bound(world: World) -> None:
+    node, pod = world.cluster.node(), world.cluster.pod(1)
+    world.extender.knows(node)
+    body = json.dumps(bind_args(pod, node)).encode()
+    typed = {"Content-Type": "application/json"}
+    path = "/gpushare-scheduler/bind"
+    assert "Content-Type" in world.extender.call("POST", path, body).json()["Error"]
+    for odd in ({"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": "evil.example:1"}):
+        assert world.extender.call("POST", path, body, typed | odd).status == 403
+    assert world.extender.call("GET", "/version", None, {"Host": "evil.example"}).status == 403
+    assert world.cluster.bindings().count(pod["metadata"]["name"]) == 0
 
 
 def test_with_certificates_only_a_caller_of_the_names_given_is_answered(

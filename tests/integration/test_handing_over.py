@@ -8,6 +8,7 @@ import json
 import socket
 from contextlib import closing
 
+from tests.badinput.attempt import framed
 from tests.integration.cluster import LEASES, Cluster, Json
 from tests.integration.conftest import StartExtender
 from tests.integration.test_leadership import LEASE
@@ -24,8 +25,7 @@ class Caller:
     def filter(self, pod: Json, node: str) -> tuple[str, bool]:
         """(the answer's Error, whether the answer announces that the connection ends)."""
         body = json.dumps(filter_args(pod, [node])).encode()
-        head = "POST /gpushare-scheduler/filter HTTP/1.1\r\nHost: x\r\nContent-Length: "
-        self._socket.sendall(f"{head}{len(body)}\r\n\r\n".encode() + body)
+        self._socket.sendall(framed(body, "/gpushare-scheduler/filter"))
         lines = [line.lower() for line in iter(self._answers.readline, b"\r\n") if line]
         (length,) = (int(line[15:]) for line in lines if line.startswith(b"content-length:"))
         error = json.loads(self._answers.read(length))["Error"]

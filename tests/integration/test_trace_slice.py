@@ -21,6 +21,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.workload import Arrivals, class_of, next_fit
 from gpushare.extender.app import Routes, build_app
+from gpushare.extender.callers import Callers
 from gpushare.extender.learning import SPACING
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler
@@ -75,7 +76,7 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policy: str) -> floa
 @contextmanager
 def served(wired: Wired) -> Iterator[int]:
     """The port where the extender answers HTTP."""
-    app = build_app(wired.service, Routes(), 2**20, frozenset())
+    app = build_app(wired.service, Routes(), 2**20, Callers())
     server = make_server("127.0.0.1", 0, app, threaded=True)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()

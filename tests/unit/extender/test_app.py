@@ -11,12 +11,14 @@ from flask.testing import FlaskClient
 
 from gpushare import __version__
 from gpushare.extender.app import Routes, build_app
+from gpushare.extender.callers import Callers
 from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
 
 PREFIX = "/gpushare-scheduler"
 JSON = {"Content-Type": "application/json"}
 LIMIT = 10_000
+NOBODY_ASKED = Callers()
 ASKING = request(pod_json("web", 4), ["big", "tiny"])
 BINDING = bind_request(pod_json("web", 4), "big")
 
@@ -33,7 +35,7 @@ def client(desk: Desk) -> FlaskClient:
     return make_app(desk).test_client()
 
 
-def make_app(desk: Desk, callers: frozenset[str] = frozenset()) -> Flask:
+def make_app(desk: Desk, callers: Callers = NOBODY_ASKED) -> Flask:
     return build_app(desk.service, Routes(), LIMIT, callers)
 
 
@@ -55,7 +57,7 @@ def test_each_verb_is_served_where_the_scheduler_calls_it(client: FlaskClient, d
 
 def test_other_routes_are_served_where_the_scheduler_is_told(desk: Desk) -> None:
     routes = Routes("/a/b", "sort-out", "rank", "tie", "throw-out")
-    client = build_app(desk.service, routes, LIMIT, frozenset()).test_client()
+    client = build_app(desk.service, routes, LIMIT, Callers()).test_client()
     for verb, body in (("sort-out", ASKING), ("rank", ASKING), ("tie", BINDING)):
         assert client.post(f"/a/b/{verb}", data=body, headers=JSON).status_code == 200
     assert client.post(f"{PREFIX}/filter", data=ASKING, headers=JSON).status_code == 404
@@ -107,6 +109,7 @@ def test_a_malformed_body_is_an_answer_the_scheduler_can_read(
     [
         ({"Content-Type": "text/plain"}, "text/plain is not application/json"),
         ({"Content-Type": "application/x-www-form-urlencoded"}, "is not application/json"),
+        ({"Content-Type": ""}, "Content-Type: none is not application/json"),
         ({"Content-Encoding": "gzip"}, "must not be compressed"),
     ],
 )
@@ -124,7 +127,6 @@ def test_only_plain_json_is_read(client: FlaskClient, headers: dict[str, str], t
     "headers",
     [
         {"Content-Type": "application/json; charset=utf-8"},
-        {"Content-Type": ""},
         {"Content-Encoding": "identity"},
     ],
 )
@@ -178,7 +180,9 @@ def test_a_failure_nobody_thought_of_is_a_500_in_json_without_a_traceback(
     assert "a secret of ours" in caplog.text
 
 
-def certificate(*, common_name: str = "", dns: str = "") -> dict[str, Any]:
+def certificate(
+    *, common_name: str = "", dns: str = "", other: tuple[tuple[str, str], ...] = ()
+) -> dict[str, Any]:
     """As ssl.SSLSocket.getpeercert gives it."""
     found: dict[str, Any] = {
         "subject": (
@@ -186,7 +190,8 @@ def certificate(*, common_name: str = "", dns: str = "") -> dict[str, Any]:
             (("commonName", common_name),),
         )
     }
-    return found | ({"subjectAltName": (("DNS", dns),)} if dns else {})
+    names = ((("DNS", dns),) if dns else ()) + other
+    return found | ({"subjectAltName": names} if names else {})
 
 
 class Peer:
@@ -206,6 +211,9 @@ class Peer:
         (certificate(dns="scheduler.local"), 200),
         (certificate(common_name="other", dns="scheduler.local"), 200),
         (certificate(common_name="system:node:n1", dns="n1"), 403),
+        (certificate(common_name="n1", other=(("email", "scheduler.local"),)), 403),
+        (certificate(common_name="n1", other=(("URI", "scheduler.local"),)), 403),
+        (certificate(common_name="n1", other=(("IP Address", "10.0.0.9"),)), 403),
         ({}, 403),
         (None, 403),
     ],
@@ -214,10 +222,69 @@ def test_only_certificates_of_the_names_given_may_call(
     desk: Desk, found: dict[str, Any] | None, status: int
 ) -> None:
     """With kubeadm one CA signs the scheduler's and every kubelet's certificate."""
-    callers = frozenset({"system:kube-scheduler", "scheduler.local"})
+    callers = Callers(frozenset({"system:kube-scheduler", "scheduler.local", "10.0.0.9"}))
     client = make_app(desk, callers).test_client()
     environ = {"gunicorn.socket": Peer(found)}
     answer = client.post(f"{PREFIX}/bind", data=BINDING, headers=JSON, environ_overrides=environ)
     assert answer.status_code == status
     assert bool(desk.api.calls) == (status == 200)
     assert client.get("/version", environ_overrides=environ).status_code == status
+
+
+def called_by(client: FlaskClient, headers: dict[str, str]) -> list[int]:
+    """The status of each verb, and of what is read, called with these headers."""
+    verbs = ("filter", "prioritize", "bind", "preempt")
+    written = [client.post(f"{PREFIX}/{v}", data=ASKING, headers=JSON | headers) for v in verbs]
+    read = [client.get(path, headers=headers) for path in (f"{PREFIX}/inspect", "/version")]
+    return [answer.status_code for answer in (*written, *read)]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Origin": ""},
+        {"Sec-Fetch-Site": "cross-site"},
+        {"Sec-Fetch-Site": "same-origin"},
+        {"sec-fetch-site": "none", "origin": "http://127.0.0.1:32766"},
+    ],
+)
+def test_a_page_in_a_browser_may_call_no_verb(
+    client: FlaskClient, desk: Desk, headers: dict[str, str]
+) -> None:
+    assert called_by(client, headers) == [403, 403, 403, 403, 200, 200]
+    client.post(f"{PREFIX}/bind", data=BINDING, headers=JSON | headers)
+    assert desk.api.calls == []
+
+
+LOOPBACK = Callers(hosts=frozenset({"extender.internal"}))
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1:32766", "127.0.0.1", "127.9.9.9:1", "[::1]:32766", "[::1]", "localhost:32766"),
+        *("LocalHost", "extender.internal:32766", "Extender.Internal"),
+    ],
+)
+def test_on_loopback_its_own_names_and_that_of_the_schedulers_file_are_answered(
+    desk: Desk, host: str
+) -> None:
+    assert 403 not in called_by(make_app(desk, LOOPBACK).test_client(), {"Host": host})
+
+
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("evil.example:32766", "evil.example", "127.0.0.1.evil.example", "10.0.0.1:32766"),
+        *("localhost.evil.example:32766", "[::1", "[::2]", "x" * 8000, "127.0.0.1@evil.example"),
+    ],
+)
+def test_on_loopback_another_name_is_refused_whatever_is_asked(
+    desk: Desk, host: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    client = make_app(desk, LOOPBACK).test_client()
+    assert called_by(client, {"Host": host}) == [403] * 6
+    assert caplog.text.count("caller refused") == 1
+    assert 403 not in called_by(make_app(desk).test_client(), {"Host": host})

@@ -10,6 +10,7 @@ from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # i
 
 from gpushare.errors import MessageError
 from gpushare.extender.app import Routes, build_app
+from gpushare.extender.callers import Callers
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.preempt import decode_preempt
 from tests.unit.extender.desk import Desk, bind_request, request
@@ -21,7 +22,7 @@ POD = pod_json("web", 4)
 
 @pytest.fixture
 def client() -> FlaskClient:
-    return build_app(Desk().service, Routes(), 100_000, frozenset()).test_client()
+    return build_app(Desk().service, Routes(), 100_000, Callers()).test_client()
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
 
 def test_the_routes_of_the_configuration_are_described() -> None:
     routes = Routes("/a/b", "sort-out", "rank", "tie", "throw-out")
-    client = build_app(Desk().service, routes, 100_000, frozenset()).test_client()
+    client = build_app(Desk().service, routes, 100_000, Callers()).test_client()
     paths = json.loads(client.get("/openapi.json").data)["paths"]
     assert {"/a/b/sort-out", "/a/b/rank", "/a/b/tie", "/a/b/throw-out"} < paths.keys()
 

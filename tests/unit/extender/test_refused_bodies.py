@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpushare.extender.app import Routes, build_app
+from gpushare.extender.callers import Callers
 from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
 
@@ -51,7 +52,7 @@ def test_a_refused_request_is_kept_by_nothing(
     body: bytes, verb: str, ready: bool, kept: list[object]
 ) -> None:
     desk = Desk()
-    client = build_app(desk.service, Routes(), LIMIT, frozenset()).test_client()
+    client = build_app(desk.service, Routes(), LIMIT, Callers()).test_client()
     answer = client.post(
         f"/gpushare-scheduler/{verb}", data=body, headers={"Content-Type": "application/json"}
     )

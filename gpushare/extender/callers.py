@@ -1,0 +1,73 @@
+"""Who may call: known by a client certificate, or by this machine; never a page in a browser.
+
+Pure. A page that somebody reads on this machine can have a browser send what it likes to loopback,
+and cannot have it leave out what tells of it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the
+page's own name, where that name was made to mean 127.0.0.1.
+"""
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+_BROWSERS = {"HTTP_ORIGIN": "Origin", "HTTP_SEC_FETCH_SITE": "Sec-Fetch-Site"}
+_LONGEST_NAME = 253
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Who is let in.
+
+    names: those of which a client certificate must have one; none: there are no certificates.
+    hosts: on loopback, by which names besides its own this machine may be called; None: by any.
+    """
+
+    names: frozenset[str] = frozenset()
+    hosts: frozenset[str] | None = None
+
+    def knows(self, certificate: frozenset[str]) -> bool:
+        """Return whether a caller may call whose certificate has these names."""
+        return not self.names or bool(self.names & certificate)
+
+    def calls(self, host: str) -> bool:
+        """Return whether that is how this machine may be called: the text of `Host`, or ""."""
+        # Every browser sends one.
+        return self.hosts is None or not host or _bare(host) in self.hosts or is_here(_bare(host))
+
+
+def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
+    """Return the common names and DNS names of a certificate, as `SSLSocket.getpeercert` gives it.
+
+    No addresses and no URIs: a name that is let in must not be found by another meaning.
+    """
+    found = certificate or {}
+    names = {value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"}
+    for part in found.get("subject", ()):
+        names.update(value for key, value in part if key == "commonName")
+    return frozenset(names)
+
+
+def browsers_word(environ: Mapping[str, Any]) -> str:
+    """Return the header by which a browser tells that a page calls; "" where there is none.
+
+    environ: of WSGI.
+    """
+    return next((name for key, name in _BROWSERS.items() if key in environ), "")
+
+
+def is_here(name: str) -> bool:
+    """Return whether the name or address can mean this machine alone."""
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return name == "localhost"
+
+
+def _bare(host: str) -> str:
+    """Return the name or address in HOST:PORT, in small letters; "" where there can be none."""
+    if len(host) > _LONGEST_NAME + len("[]:65535"):
+        return ""
+    if host.startswith("["):
+        name, closed, _ = host[1:].partition("]")
+        return name.lower() if closed else ""
+    return host.partition(":")[0].lower()
