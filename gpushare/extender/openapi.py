@@ -15,14 +15,14 @@ _ERROR_IN_BODY = (
     " in `Error`, and then nothing else counts. An empty `Error` is success."
 )
 _STATUSES = {
-    400: "The body is not the JSON expected, too large, compressed, or of another content type",
-    403: "The client's certificate has none of the names that may call",
+    400: "The body is not the JSON expected, too large, compressed, or not application/json",
+    403: "The client's certificate has none of the names that may call, or a browser calls",
     404: "There is no such path, node or resource",
     405: "The path is there for another method",
     411: "The request says not how long it is: no chunked bodies",
     413: "The body is larger than 16 MiB: see nodeCacheCapable",
     431: "The head is larger than 32 KiB",
-    503: "Not ready: the books are not filled or not fresh, or another process leads",
+    503: "Not ready: books not filled or not fresh, another process leads, or too many ask",
 }
 _FROM_THE_WORKER = frozenset({411, 413, 431})
 """Refused before a request is whole; these answers have no body, and end the connection."""
