@@ -8,8 +8,10 @@ monotonic clock). Under the lock there is only arithmetic. Readers take a Snapsh
     assumed --forget, settle--> unknown           unknown --observed--> bound
 
 Pods are keyed by uid, sized from their spec and placed by their annotations *as first seen*: users
-can edit annotations. A charge ends only by proof: the object is gone or has ended, the API server
-refused the binding, or a read made after every late write could have landed shows the pod unbound.
+can edit annotations. They are charged on cards, not on indices (core/cover.py): which devices of
+its node a charge counts on is found anew whenever the node changes. A charge ends only by proof:
+the object is gone or has ended, the API server refused the binding, or a read made after every late
+write could have landed shows the pod unbound.
 """
 
 import threading
@@ -18,19 +20,21 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import count, islice
 
+from gpushare.core.cover import resolve
 from gpushare.core.drift import drift
 from gpushare.core.model import (
     Allocation,
+    Cover,
     Entry,
     NodeBooks,
     NodeSpec,
     ObservedPod,
     PodRef,
     Request,
-    Shares,
     State,
 )
 from gpushare.core.pairing import Pairing, Pins
+from gpushare.core.past import Past
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.tally import Charge, Tally
 from gpushare.errors import (
@@ -52,6 +56,8 @@ later; the rest is for the read, which was sent a little before it is settled.
 LANDED_GRACE = 10.0
 """Seconds the watch may take to show a binding that was answered with success before it is read."""
 
+_NO_PAST = Past()
+
 _ALARMS_KEPT = 256
 """Alarms kept for `take_alarms`; the oldest go first, and are counted all the same."""
 
@@ -63,7 +69,7 @@ class _Assumption:
     token: int  # a new one with every doubt, so that what was read before does not settle it
     node: str  # where it was sent
     since: float
-    sent: Shares | None  # the devices in the Bindings that were sent
+    sent: Cover  # the devices in the Bindings that were sent
     stamps: set[str]  # their assume times
     in_flight: bool = True
     suspect: bool = False  # its outcome has to be read: no answer came, or a list came without it
@@ -117,7 +123,8 @@ class Ledger:
         self._pins = Pins(pairing)
         self._tally = Tally()
         self._specs: dict[str, NodeSpec] = {}
-        self._unhealthy: dict[str, frozenset[int]] = {}
+        self._pasts: dict[str, Past] = {}
+        self._unhealthy: dict[str, frozenset[int | str]] = {}
         self._entries: dict[str, Entry] = {}
         self._assumptions: dict[str, _Assumption] = {}
         self._tokens = count()
@@ -152,8 +159,11 @@ class Ledger:
         with self._lock:
             self._drop_node(name)
 
-    def set_unhealthy(self, node: str, devices: frozenset[int]) -> None:
-        """Close these devices of the node, besides those its own spec says are not healthy."""
+    def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
+        """Close these devices of the node, besides those its own spec says are not healthy.
+
+        devices: each by the index that it has now, or by its uuid.
+        """
         with self._lock:
             if devices == self._unhealthy.get(node, frozenset()):
                 return
@@ -225,8 +235,8 @@ class Ledger:
         *,
         stamp: str = "",
         seen: int | None = None,
-    ) -> None:
-        """Charge an allocation before it is written, if it still fits.
+    ) -> Allocation:
+        """Charge an allocation before it is written, if it still fits; return it with its uuids.
 
         stamp: the assume time of the Binding, by which what its bind reports is told from what
         another reports, and by which it is known again where its other annotations were edited at
@@ -246,10 +256,11 @@ class Ledger:
             self._must_fit(ref.uid, request, allocation)
             if seen is not None and self._tally.changed(allocation.node) > seen:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
-            self._put(Entry(ref, request, allocation.node, allocation.shares, State.ASSUMED))
-            self._assumptions[ref.uid] = _Assumption(
-                next(self._tokens), allocation.node, now, allocation.shares, {stamp}
-            )
+            allocation = self._named(allocation)
+            sent, node = Cover(allocation.shares, allocation.uuids), allocation.node
+            self._put(Entry(ref, request, node, sent.written, State.ASSUMED, cover=sent))
+            self._assumptions[ref.uid] = _Assumption(next(self._tokens), node, now, sent, {stamp})
+            return allocation
 
     # Of a Binding that is charged no more nothing is taken: its pod may have been seen bound, and
     # gone, before its answer came, and another bind of the same uid be under way.
@@ -284,10 +295,10 @@ class Ledger:
             assumption, entry = self._assumptions.get(uid), self._entries.get(uid)
             if assumption is None or entry is None or assumption.in_flight or not entry.in_doubt:
                 return None
-            if entry.node != node or entry.placement is None:
+            if entry.node != node or entry.cover.written is None:
                 return None
-            devices, units = zip(*entry.placement, strict=True)
-            allocation = Allocation(node, devices, units)
+            devices, units = zip(*entry.cover.written, strict=True)
+            allocation = Allocation(node, devices, units, entry.cover.uuids)
             capacity = self._must_still_fit(entry, allocation)
             assumption.in_flight, assumption.since = True, now
             assumption.token = next(self._tokens)
@@ -417,7 +428,7 @@ class Ledger:
             "assumed": len(assumed),
             "in_doubt": sum(entries[uid].in_doubt for uid in assumed & entries.keys()),
             "bound": len(entries) - len(assumed),
-            "unplaced": sum(_unplaced(entry, specs) for entry in entries.values()),
+            "unplaced": sum(entry.placement is None for entry in entries.values()),
             "plain": plain,
             "waiting": waiting,
             **alarms,
@@ -434,11 +445,10 @@ class Ledger:
         """By node, the devices that are not healthy; nodes without such a device are left out."""
         with self._lock:
             specs, unhealthy = list(self._specs.values()), dict(self._unhealthy)
+            pasts = dict(self._pasts)
         found = {
             spec.name: frozenset(
-                device
-                for device, ok in enumerate(spec.healthy)
-                if not ok or device in unhealthy.get(spec.name, ())
+                device for device, ok in enumerate(_shape(spec, pasts, unhealthy).healthy) if not ok
             )
             for spec in specs
             if spec.name in unhealthy or not all(spec.healthy)
@@ -466,14 +476,15 @@ class Ledger:
         is a mistake here. Under the lock things are copied only; they are counted outside.
         """
         with self._lock:
-            sums = self._tally.sums()
+            sums, pasts = self._tally.sums(), dict(self._pasts)
             specs, unhealthy = list(self._specs.values()), dict(self._unhealthy)
             entries, plain = list(self._entries.values()), list(self._plain.values())
             assumed = set(self._assumptions)
-        shapes = (_closing(spec, unhealthy.get(spec.name)) for spec in specs)
+        shapes = {spec.name: _shape(spec, pasts, unhealthy) for spec in specs}
         charges = (*map(_charge, entries), *map(_plain_charge, plain))
         half = assumed ^ {entry.ref.uid for entry in entries if entry.state is State.ASSUMED}
-        return drift(sums, shapes, charges), sorted(half)
+        astray = {entry.node for entry in entries if _resolved(entry, shapes) is not entry}
+        return sorted(astray.union(drift(sums, shapes.values(), charges))), sorted(half)
 
     def check(self) -> None:
         """Nothing. Raises InvariantError naming what `drift` finds."""
@@ -485,6 +496,7 @@ class Ledger:
         """Count these nodes anew where that leaves less free, see Tally.recount."""
         with self._lock:
             for node in nodes:
+                self._resolve(node)
                 if node in self._specs:
                     self._tally.recount(self._shape(node), self._charges(node))
                 elif node in self._tally.row:
@@ -522,8 +534,8 @@ class Ledger:
             if entry.node == pod.node and entry.charged[0] >= pod.request.total:
                 return
             self._take(pod.ref.uid)
-            placement = None if entry.node == pod.node else pod.placement
-            self._put(_entry(pod, placement, State.BOUND))
+            cover = Cover() if entry.node == pod.node else _cover(pod)
+            self._put(_entry(pod, cover, State.BOUND))
 
     # -- under the lock -------------------------------------------------------------------------
 
@@ -533,7 +545,7 @@ class Ledger:
             next(self._tokens),
             entry.node,
             now,
-            entry.placement,
+            entry.cover,
             set(),
             in_flight=False,
             suspect=True,
@@ -544,15 +556,31 @@ class Ledger:
         before, self._specs[spec.name] = self._specs.get(spec.name), spec
         if before != spec:
             self._pins.serves_by_identity(spec.name, spec.serves_by_identity)
+            past = self._pasts.get(spec.name, _NO_PAST)
+            self._pasts[spec.name] = past.after(spec)
             self._recount(spec.name)
 
     def _drop_node(self, name: str) -> None:
         if self._specs.pop(name, None) is not None:
             self._tally.remove_node(name)
             self._pins.serves_by_identity(name, known=False)
+            del self._pasts[name]
 
     def _recount(self, node: str) -> None:
+        self._resolve(node)
         self._tally.set_node(self._shape(node), self._charges(node))
+
+    def _resolve(self, node: str) -> None:
+        """Find the devices anew that the charges on the node count on."""
+        if node not in self._specs:
+            return
+        shapes = {node: self._shape(node)}
+        for uid in self._on_node.get(node, ()):
+            entry = self._entries.get(uid)
+            if entry is not None and (now := _resolved(entry, shapes)) is not entry:
+                self._pins.remove(entry)
+                self._entries[uid] = now
+                self._pins.add(now)
 
     def _charges(self, node: str) -> list[Charge]:
         uids = self._on_node.get(node, ())
@@ -561,8 +589,15 @@ class Ledger:
         return [*map(_charge, entries), *map(_plain_charge, plain)]
 
     def _shape(self, node: str) -> NodeSpec:
-        """The node with the devices closed that somebody reported unhealthy."""
-        return _closing(self._specs[node], self._unhealthy.get(node))
+        """The node as it counts: see _shape."""
+        return _shape(self._specs[node], self._pasts, self._unhealthy)
+
+    def _named(self, allocation: Allocation) -> Allocation:
+        """The allocation with the uuids of its devices, as the node tells them now."""
+        uuids = self._specs[allocation.node].uuids
+        if not any(uuids):
+            return replace(allocation, uuids=())
+        return replace(allocation, uuids=tuple(uuids[device] for device in allocation.devices))
 
     def _observe(self, pod: ObservedPod) -> None:
         uid = pod.ref.uid
@@ -579,7 +614,7 @@ class Ledger:
         elif pod.request.devices == 0:
             self._observe_plain(uid, (pod.node, pod.request.cpu, pod.request.memory))
         else:
-            self._put(_entry(pod, pod.placement, State.BOUND))
+            self._put(_entry(pod, _cover(pod), State.BOUND))
 
     def _observe_plain(self, uid: str, held: tuple[str, int, int]) -> None:
         before = self._plain.get(uid)
@@ -598,7 +633,7 @@ class Ledger:
         self._leave(held[0], uid)
 
     def _observe_again(self, entry: Entry, pod: ObservedPod) -> None:
-        if pod.placement != entry.placement:
+        if not _same(_cover(pod), entry.cover):
             self._alarm("placement_edited", pod.ref, pod.node)
         assigned = entry.assigned or pod.assigned
         # CPU and memory of a running pod may be resized; extended resources cannot.
@@ -615,14 +650,16 @@ class Ledger:
         """An assumed pod is seen bound: by us, or by somebody else meanwhile."""
         entry = self._entries[pod.ref.uid]
         self._take(entry.ref.uid)
-        placement = pod.placement
+        cover = _cover(pod)
         if pod.node == assumption.node:
             assumption.sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
             # Else the watch has the last word: a read may have shown it edited since it was bound.
-            placement = assumption.sent if assumption.sure else placement
-        if (pod.node, placement) != (entry.node, entry.placement):
+            cover = assumption.sent if assumption.sure else cover
+        if pod.node == entry.node and _same(cover, entry.cover):
+            cover = entry.cover  # with the cards that it has learned of meanwhile
+        else:
             self._alarm("bound_by_another", pod.ref, pod.node)
-        self._put(_entry(pod, placement, state))
+        self._put(_entry(pod, cover, state))
 
     def _tell_lost(self, assumption: _Assumption, entry: Entry) -> None:
         """A read shows the pod without a node: tell once where it was known to have one."""
@@ -636,6 +673,8 @@ class Ledger:
 
     def _put(self, entry: Entry) -> None:
         uid = entry.ref.uid
+        if entry.node in self._specs:
+            entry = _resolved(entry, {entry.node: self._shape(entry.node)})
         if entry.state is State.BOUND:
             # While it is assumed it may come to wait again, and no watch would say so anew.
             self._waiting.pop(uid, None)
@@ -696,6 +735,8 @@ class Ledger:
         if node not in self._specs:
             raise UnknownNode(f"node {node!r} is not known any more")
         spec, used = self._shape(node), self._tally.used(node)
+        if entry.placement != allocation.shares:
+            raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
         for device in allocation.devices:
             there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
             if not there or used[device] > spec.capacity[device]:
@@ -705,18 +746,32 @@ class Ledger:
         return spec.capacity[allocation.devices[0]]
 
 
-def _unplaced(entry: Entry, specs: Mapping[str, NodeSpec]) -> bool:
-    """Whether it is charged on every device of its node, because its own are not known there."""
-    spec = specs.get(entry.node)
-    return entry.placement is None or (
-        spec is not None and any(device >= len(spec.capacity) for device, _ in entry.placement)
-    )
+def _cover(pod: ObservedPod) -> Cover:
+    """What its annotations say of its devices."""
+    return Cover(pod.placement, pod.uuids)
 
 
-def _entry(pod: ObservedPod, placement: Shares | None, state: State) -> Entry:
+def _same(one: Cover, other: Cover) -> bool:
+    """Whether both say the same, whatever has been learned of either."""
+    return (one.written, one.uuids) == (other.written, other.uuids)
+
+
+def _resolved(entry: Entry, shapes: Mapping[str, NodeSpec]) -> Entry:
+    """The charge on the devices of its node as they are now; as it was where they are not known."""
+    shape = shapes.get(entry.node)
+    if shape is None or shape.closed or not shape.capacity:
+        return entry
+    cover, placement = resolve(entry.cover, shape)
+    if cover is entry.cover and placement == entry.placement:
+        return entry
+    return replace(entry, cover=cover, placement=placement)
+
+
+def _entry(pod: ObservedPod, cover: Cover, state: State) -> Entry:
     """The charge of a pod that is seen bound."""
     landed = state is State.ASSUMED
-    entry = Entry(pod.ref, pod.request, pod.node, placement, state, pod.assigned, landed)
+    assigned, placement = pod.assigned, cover.written
+    entry = Entry(pod.ref, pod.request, pod.node, placement, state, assigned, landed, cover=cover)
     return _described(entry, pod)
 
 
@@ -732,12 +787,20 @@ def _described(entry: Entry, pod: ObservedPod) -> Entry:
     )
 
 
-def _closing(spec: NodeSpec, devices: frozenset[int] | None) -> NodeSpec:
-    """The node with these devices closed besides those that are."""
-    if not devices:
-        return spec
-    healthy = tuple(ok and device not in devices for device, ok in enumerate(spec.healthy))
-    return replace(spec, healthy=healthy)
+def _shape(
+    spec: NodeSpec, pasts: Mapping[str, Past], unhealthy: Mapping[str, frozenset[int | str]]
+) -> NodeSpec:
+    """The node as it counts, given what it was, and without what somebody reported unhealthy."""
+    shape = pasts[spec.name].taken(spec)
+    closed = unhealthy.get(spec.name)
+    if not closed:
+        return shape
+    uuids = shape.uuids or ("",) * len(shape.capacity)
+    healthy = tuple(
+        ok and device not in closed and uuid not in closed
+        for device, (ok, uuid) in enumerate(zip(shape.healthy, uuids, strict=True))
+    )
+    return replace(shape, healthy=healthy)
 
 
 def _charge(entry: Entry) -> Charge:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from gpushare.core.model import MAX_UNITS, PodRef, Reason, Request, Shares
 from gpushare.errors import AnnotationError, QuantityError
-from gpushare.wire.annotations import Names, placement
+from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
 from gpushare.wire.quantity import to_units
 
@@ -37,11 +37,15 @@ class NodeFacts:
     devices: tuple[Device, ...]
     closed: Reason | None = None
     detail: str = ""
+    serves_by_identity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class PodFacts:
-    """A pod that holds memory of a node: units in all, and on which devices if it is known."""
+    """A pod that holds memory of a node: units in all, and on which devices if it is known.
+
+    shares: as its annotations name them; uuids: theirs, () where none is named.
+    """
 
     ref: PodRef
     node: str
@@ -49,6 +53,7 @@ class PodFacts:
     shares: Shares
     phase: str
     assigned: bool
+    uuids: tuple[str, ...] = ()
 
 
 def mapping(value: object) -> Fields:
@@ -110,8 +115,11 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     written = mapping(metadata.get("annotations")).items()
     annotations = {key: value for key, value in written if isinstance(value, str)}
     shares = placement(annotations, Request(units, 1, containers=containers), names)
+    uuids = device_uuids(annotations, shares or (), names)
+    if uuids is None:
+        shares, uuids = None, ()
     assigned = annotations.get(names.assigned) == "true"
-    return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned)
+    return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned, uuids)
 
 
 def _address(status: Fields) -> str:
@@ -128,7 +136,13 @@ def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
         return NodeFacts(name, address, "", (), Reason.BROKEN_INVENTORY, str(error))
     if not inventory.devices:
         return None
-    return NodeFacts(name, address, inventory.unit, inventory.devices)
+    return NodeFacts(
+        name,
+        address,
+        inventory.unit,
+        inventory.devices,
+        serves_by_identity=inventory.serves_by_identity,
+    )
 
 
 def _from_totals(
@@ -139,10 +153,12 @@ def _from_totals(
     The kubelet takes unhealthy devices out of allocatable: where that says 0 they all are.
     """
     total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
-    count = _units(capacity.get(names.count, allocatable.get(names.count, 0))) or 1
+    count = _units(capacity.get(names.count, allocatable.get(names.count, 0)))
     usable = _units(allocatable.get(names.resource, total))
     if not total:
         return (), None
+    if not count:
+        return (), Reason.NO_COUNT
     if count > MAX_DEVICES:
         return (), Reason.BROKEN_CAPACITY
     devices = (Device(total // count, healthy=usable > 0),) * count

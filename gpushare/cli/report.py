@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from gpushare.cli.facts import NodeFacts, PodFacts
-from gpushare.core.model import Reason, Shares
+from gpushare.core.cover import resolve
+from gpushare.core.model import Cover, NodeSpec, Reason, Shares
 from gpushare.wire.annotations import Names
 
 _LARGEST_IN_GIB = 100
@@ -156,7 +157,7 @@ def _scale(unit: str, common: str) -> int:
 
 def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int) -> NodeLine:
     lines = sorted(
-        (_pod_line(pod, len(node.devices), scale) for pod in pods),
+        (_pod_line(pod, _shares(pod, node), scale) for pod in pods),
         key=lambda pod: (pod.namespace, pod.name, pod.uid),
     )
     allocated = [0] * len(node.devices)
@@ -182,14 +183,26 @@ def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int)
     return NodeLine(node.name, node.address, unit, devices, tuple(lines), unplaced, closed)
 
 
-def _pod_line(pod: PodFacts, devices: int, scale: int) -> PodLine:
-    known = all(device < devices for device, _ in pod.shares)
+def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
+    """By the indices that the pod's cards have now, as the books find them; () where unplaced."""
+    if node.closed is None and node.devices and pod.shares:
+        capacity = tuple(device.mem for device in node.devices)
+        uuids = tuple(device.uuid for device in node.devices)
+        spec = NodeSpec(
+            node.name, capacity, uuids=uuids, serves_by_identity=node.serves_by_identity
+        )
+        return resolve(Cover(pod.shares, pod.uuids), spec)[1] or ()
+    known = all(device < len(node.devices) for device, _ in pod.shares)
+    return pod.shares if known else ()
+
+
+def _pod_line(pod: PodFacts, shares: Shares, scale: int) -> PodLine:
     return PodLine(
         *(pod.ref.namespace, pod.ref.name, pod.ref.uid),
         phase=pod.phase,
         assigned=pod.assigned,
         units=pod.units * scale,
-        shares=tuple((device, units * scale) for device, units in pod.shares) if known else (),
+        shares=tuple((device, units * scale) for device, units in shares),
     )
 
 

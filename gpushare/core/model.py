@@ -44,6 +44,8 @@ class Reason(Enum):
     OTHER_UNIT = "GPU Memory is counted in another unit than the cluster's"
     BROKEN_INVENTORY = "the GPU inventory of the node cannot be read"
     BROKEN_CAPACITY = "the GPU capacity of the node cannot be read"
+    NO_COUNT = "the GPU count of the node is missing"
+    GROWN = "the GPU capacity and the GPU count of the node do not agree with what its devices had"
 
     @property
     def resolvable(self) -> bool:
@@ -114,12 +116,13 @@ class Request:
 @dataclass(frozen=True, slots=True)
 class Allocation:
     """A decision: these units on these devices of this node (`devices` rising, `units` beside
-    them).
+    them). uuids: beside them too, "" for a device without one; () where none has one.
     """
 
     node: str
     devices: tuple[int, ...]
     units: tuple[int, ...]
+    uuids: tuple[str, ...] = ()
 
     @property
     def shares(self) -> Shares:
@@ -139,7 +142,8 @@ class ObservedPod:
     gated: nobody need ask about it: it has no node, and somebody holds it back
     (spec.schedulingGates), or kube-scheduler has found it unschedulable. stamp: the assume time
     that its annotations name, by which a Binding is told from any other, or "". running: phase
-    Running.
+    Running. uuids: of the devices of `placement`, as its annotations name them, "" for one without;
+    () for none.
     """
 
     ref: PodRef
@@ -156,6 +160,7 @@ class ObservedPod:
     gated: bool = False
     stamp: str = ""
     running: bool = False
+    uuids: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +172,8 @@ class NodeSpec:
     closed: why no pod may be placed here whatever is free, or None. marks_assigned: the device
     plug-in there says that it marks the pods it has served. serves_by_identity: it knows which pod
     the kubelet asks for, and gives it the cards that its Binding names by uuid, or none; so it
-    takes no pod for an equal one (see pairing).
+    takes no pod for an equal one (see pairing). counted: the devices were made of a total and a
+    count, no inventory describes them.
     """
 
     name: str
@@ -180,6 +186,7 @@ class NodeSpec:
     closed: Reason | None = None
     marks_assigned: bool = False
     serves_by_identity: bool = False
+    counted: bool = False
 
     @property
     def marks_served(self) -> bool:
@@ -187,6 +194,22 @@ class NodeSpec:
         plug-in it may be the original's, which marks none on nodes of one device (allocate.go).
         """
         return self.marks_assigned or len(self.capacity) > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """What the annotations of a pod say, as first seen, and which cards that may mean (see cover).
+
+    written: units by index; None: nothing that can be used. uuids: beside it, the uuids that the
+    Binding names, "" for a device without one; () for none at all. cards: beside it, the cards that
+    may be meant; () before it was first held against a node with devices. of: how many devices the
+    node had when all of it was first found there; 0 before, -1 where it is too late to tell.
+    """
+
+    written: Shares | None = None
+    uuids: tuple[str, ...] = ()
+    cards: tuple[frozenset[str], ...] = ()
+    of: int = 0
 
 
 class State(Enum):
@@ -200,10 +223,12 @@ class State(Enum):
 class Entry:
     """One charge in the books.
 
-    placement None: unplaced, charged on every device of the node. assigned: its device plug-in has
-    served it. While assumed: landed when the API server has confirmed the binding, in_doubt when
-    the binding was sent and no answer came. priority, started, terminating, labels, running: as
-    observed, for preemption and pairing; an assumed one has none of them yet.
+    placement: what it charges, by the indices that the node has now; () nothing of what is there,
+    None: unplaced, charged on every device of the node. cover: what that follows from. assigned:
+    its device plug-in has served it. While assumed: landed when the API server has confirmed the
+    binding, in_doubt when the binding was sent and no answer came. priority, started,
+    terminating, labels, running: as observed, for preemption and pairing; an assumed one has none
+    of them yet.
     """
 
     ref: PodRef
@@ -219,6 +244,7 @@ class Entry:
     terminating: bool = False
     labels: Labels = ()
     running: bool = False
+    cover: Cover = Cover()
 
     @property
     def pins(self) -> bool:
@@ -228,12 +254,15 @@ class Entry:
 
     @property
     def charged(self) -> tuple[int, int]:
-        """(least, most) units it can be said to charge; they differ only by a mistake."""
+        """Return (least, most) units that it is charged with; they differ only by a mistake.
+
+        Counted as written: of a pod that may be on one of several devices each is charged, and one
+        whose card has gone charges nothing that is there.
+        """
         asked = self.request.total
-        if self.placement is None:
+        if self.cover.written is None:
             return asked, asked
-        held = sum([units for _, units in self.placement])
-        return (held, asked) if held < asked else (asked, held)
+        return min(sum([units for _, units in self.cover.written]), asked), asked
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,9 +80,9 @@ class PodSeen:
     name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
     while false, None before any scheduler has looked at it. bound: seconds since the epoch since
     when that is true, 0 where it is not. broken: why its amounts cannot be read. placement: the
-    devices its annotations name. assumed: they name a time at which it was given them. mapped: the
-    per-container map is there (which the original does not write) or needless. assigned: a device
-    plug-in has marked it served.
+    devices its annotations name; uuids: theirs, () where none is named. assumed: they name a time
+    at which it was given them. mapped: the per-container map is there (which the original does not
+    write) or needless. assigned: a device plug-in has marked it served.
     """
 
     name: str
@@ -95,6 +95,7 @@ class PodSeen:
     bound: float = 0.0
     broken: str = ""
     placement: Shares | None = None
+    uuids: tuple[str, ...] = ()
     assumed: bool = False
     mapped: bool = False
     assigned: bool = False
@@ -124,10 +125,10 @@ class LeaseSeen:
 
 @dataclass(frozen=True, slots=True)
 class ClosedSeen:
-    """A ConfigMap that closes devices of a node: their indices, or why they cannot be read."""
+    """A ConfigMap that closes devices of a node: indices and uuids, or why they cannot be read."""
 
     node: str
-    devices: frozenset[int] = frozenset()
+    devices: frozenset[int | str] = frozenset()
     broken: str = ""
 
 

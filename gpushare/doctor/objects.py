@@ -102,6 +102,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         bound=seconds(condition.get("lastTransitionTime")) if bound else 0.0,
         broken=broken,
         placement=observed.placement if observed else None,
+        uuids=observed.uuids if observed else (),
         assumed=names.assume_time in notes,
         assigned=observed is not None and observed.assigned,
         # The map is of containers: there is none where init containers alone ask.

@@ -2,8 +2,9 @@
 
 Pure: compares values, says what differs and whether that is more than a delay. What is done about
 it is in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory
-are not, nor where on its node a pod is (users may edit annotations; the books keep what they saw
-first, and an alarm tells of the edit).
+are not, nor which cards a pod names (users may edit annotations; the books keep what they saw
+first, and an alarm tells of the edit). Which cards a node has, and in which order, is: by that the
+books find the devices that a charge counts on.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -187,21 +188,26 @@ def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
     pairs = list(zip_longest(known.capacity, seen.capacity, fillvalue=0))
     healthy = zip_longest(known.healthy, seen.healthy, fillvalue=False)
     wider = max(known, seen, key=lambda spec: len(spec.capacity))
+    # Cards are where they were seen last; of an index that is gone none can be told.
+    uuids = seen.uuids + ("",) * (len(pairs) - len(seen.uuids))
     return replace(
         wider,
         capacity=tuple(min(pair) for pair in pairs),
         healthy=tuple(all(pair) for pair in healthy),
+        uuids=uuids,
         closed=known.closed or seen.closed,
+        serves_by_identity=known.serves_by_identity and seen.serves_by_identity,
     )
 
 
 def _devices(spec: NodeSpec) -> tuple[object, ...]:
-    return (spec.capacity, spec.healthy, spec.closed)
+    return (spec.capacity, spec.healthy, spec.closed, spec.uuids, spec.serves_by_identity)
 
 
 def _told(spec: NodeSpec) -> str:
+    uuids = spec.uuids or ("",) * len(spec.capacity)
     units = ",".join(
-        f"{units}{'' if ok else ' (unhealthy)'}"
-        for units, ok in zip(spec.capacity, spec.healthy, strict=False)
+        f"{units}{f' {uuid}' if uuid else ''}{'' if ok else ' (unhealthy)'}"
+        for units, ok, uuid in zip(spec.capacity, spec.healthy, uuids, strict=False)
     )
     return (units or "none") + (f", closed: {spec.closed.value}" if spec.closed else "")

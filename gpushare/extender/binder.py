@@ -248,7 +248,7 @@ class Bind:
             allocation = place(snapshot, self.node, request, ranking)
             seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
             try:
-                books.ledger.assume(
+                allocation = books.ledger.assume(
                     self.ref, request, allocation, now, stamp=self.assume_time, seen=seen
                 )
             except InsufficientMemory:

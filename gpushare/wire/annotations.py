@@ -9,7 +9,7 @@ whatever does not add up to the request, which comes from the pod's spec, is no 
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,10 @@ _QUALIFIED = re.compile(
     re.ASCII,
 )
 _NUMBER = re.compile(r"[0-9]{1,10}")
+_UUID = re.compile(r"[!-+\--~]{1,128}")
 _LONGEST_MAP = 64 * 1024
+_LONGEST_IDX = 1024
+_LONGEST_UUIDS = 64 * 129
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +35,9 @@ class Names:
     """The names under which one managed resource appears in objects.
 
     resource, count: extended resources of a node (the second is also the label or annotation by
-    which a pod asks for several devices). idx, dev, pod, assigned, assume_time, allocation: pod
-    annotations written at bind. policy: pod annotation. inventory: node annotation. unhealthy: the
-    ConfigMap of a node is this prefix + its name.
+    which a pod asks for several devices). idx, dev, pod, assigned, assume_time, allocation, uuids
+    (of the devices of idx): pod annotations written at bind. policy: pod annotation. inventory:
+    node annotation. unhealthy: the ConfigMap of a node is this prefix + its name.
     """
 
     resource: str
@@ -45,6 +48,7 @@ class Names:
     assigned: str
     assume_time: str
     allocation: str
+    uuids: str
     inventory: str
     unhealthy: str
     policy: str = "gpushare.io/policy"
@@ -60,7 +64,7 @@ class Names:
             raise SettingsError(f"{resource[:80]!r} is no extended resource (domain/name)")
         plain = re.sub("[^A-Za-z0-9]", "-", resource).lower()
         prefix = plain.replace("-", "_").upper()
-        if len(prefix) > 63 - len("_ASSUME_TIME"):
+        if len(prefix) > 63 - len("device-uuids-"):
             raise SettingsError(f"{resource!r} is too long: annotations named after it must fit 63")
         kind = match["name"].removesuffix("-mem")
         original = resource == "aliyun.com/gpu-mem"
@@ -77,6 +81,7 @@ class Names:
                 if original
                 else f"gpushare.io/allocation-{plain}"
             ),
+            uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{plain}",
             inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{plain}",
             unhealthy="unhealthy-gpu-" if original else f"unhealthy-{plain}-",
         )
@@ -89,7 +94,9 @@ def distinct(names: Sequence[Names]) -> None:
     """
     owners: dict[str, str] = {}
     for each in names:
-        derived = {each.resource, each.count, each.idx, each.allocation, each.inventory}
+        derived = {
+            *(each.resource, each.count, each.idx, each.allocation, each.uuids, each.inventory)
+        }
         for name in sorted(derived):
             other = owners.setdefault(name, each.resource)
             if other != each.resource:
@@ -111,25 +118,55 @@ def strict_number(text: str, limit: int = MAX_INDEX) -> int | None:
     return number if number <= limit else None
 
 
-def placement(annotations: Mapping[str, str], request: Request, names: Names) -> Shares | None:
-    """The devices a pod holds according to its annotations, or None when they name none usable.
+def is_uuid(text: str) -> bool:
+    """Return whether the text can be the uuid of a device: printable ASCII, no blank, no comma."""
+    return _UUID.fullmatch(text) is not None
 
-    The per-container map wins over IDX, as in the original's command line. The map is usable when
-    every container's grants sum to its limit. Where the pod's request is larger than its containers
-    (the peak of an init container), the map cannot say where the surplus lies: the request is then
-    spread evenly over the devices of IDX if those include the map's, else over the map's own.
+
+def placement(annotations: Mapping[str, str], request: Request, names: Names) -> Shares | None:
+    """Return the devices a pod may hold by its annotations, or None when they name none usable.
+
+    IDX is what device plug-ins read, the per-container map what command lines read. Where they name
+    the same devices, the map says how much is where. Where they contradict each other, every device
+    that either names counts with the most that either says; so the units may sum to more than the
+    request. The map is usable when every container's grants sum to its limit. Where the pod's
+    request is larger than its containers (the peak of an init container), the map cannot say where
+    the surplus lies: the request is then spread evenly, as it is over the devices of IDX.
     """
     if not request.total:
         return None
-    listed = _read_idx(annotations.get(names.idx, ""))
+    listed = frozenset(_read_idx(annotations.get(names.idx, "")))
     granted = _read_map(annotations.get(names.allocation, ""), request)
-    if granted is None:
+    if not granted:
         return _evenly(listed, request.total)
+    by_map: Shares | None = tuple(sorted(granted.items()))
     if sum(granted.values()) == request.total:
-        return tuple(sorted(granted.items()))
-    if granted.keys() <= listed:
-        return _evenly(listed, request.total)
-    return _evenly(frozenset(granted), request.total)
+        agree = not listed or listed == granted.keys()
+    else:
+        agree = not listed
+        if not granted.keys() <= listed:
+            by_map = _evenly(granted, request.total)
+    return by_map if agree else _united(_evenly(listed, request.total), by_map)
+
+
+def device_uuids(
+    annotations: Mapping[str, str], shares: Shares, names: Names
+) -> tuple[str, ...] | None:
+    """Return the uuids beside the shares, "" for a device without one; () where none is named.
+
+    None where the annotation makes no sense: what it should say is not known then.
+    """
+    text = annotations.get(names.uuids, "")
+    if not text:
+        return ()
+    if len(text) > _LONGEST_UUIDS:
+        return None
+    devices, uuids = _read_idx(annotations.get(names.idx, "")), text.split(",")
+    named = [uuid for uuid in uuids if uuid]
+    if len(devices) != len(uuids) or len(set(named)) != len(named) or not all(map(is_uuid, named)):
+        return None
+    by_device = dict(zip(devices, uuids, strict=True))
+    return tuple(by_device.get(device, "") for device, _ in shares)
 
 
 def encode(
@@ -139,8 +176,9 @@ def encode(
 
     device_capacity: units of the (first) device, which the original writes as DEV. now_ns:
     nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
-    even where it is empty: what the pod's owner wrote in its place would outlive the Binding.
-    `placement` reads back exactly `allocation.shares`.
+    even where it is empty, and so are the uuids: what the pod's owner wrote in their place would
+    outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
+    uuids.
     """
     return {
         names.idx: ",".join(map(str, allocation.devices)),
@@ -149,6 +187,7 @@ def encode(
         names.assigned: "false",
         names.assume_time: str(now_ns),
         names.allocation: json.dumps(_grants(allocation, request), separators=(",", ":")),
+        names.uuids: ",".join(allocation.uuids) if any(allocation.uuids) else "",
     }
 
 
@@ -170,20 +209,30 @@ def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int
     return grants
 
 
-def _evenly(devices: frozenset[int], total: int) -> Shares | None:
+def _evenly(devices: Collection[int], total: int) -> Shares | None:
     if not devices or total % len(devices):
         return None
     each = total // len(devices)
     return tuple((device, each) for device in sorted(devices))
 
 
-def _read_idx(text: str) -> frozenset[int]:
+def _united(one: Shares | None, other: Shares | None) -> Shares | None:
+    """The most that either says of each device; None where one cannot say."""
+    if one is None or other is None:
+        return None
+    most = dict(one)
+    for device, units in other:
+        most[device] = max(most.get(device, 0), units)
+    return tuple(sorted(most.items()))
+
+
+def _read_idx(text: str) -> tuple[int, ...]:
     """The devices of "0" or "0,3"; none at all where one token is not a number or comes twice."""
-    if len(text) > 1024:
-        return frozenset()
+    if len(text) > _LONGEST_IDX:
+        return ()
     numbers = [strict_number(token) for token in text.split(",")]
-    devices = frozenset(number for number in numbers if number is not None)
-    return devices if len(devices) == len(numbers) else frozenset()
+    devices = tuple(number for number in numbers if number is not None)
+    return devices if len(set(devices)) == len(numbers) else ()
 
 
 def _read_map(text: str, request: Request) -> dict[int, int] | None:

@@ -9,8 +9,9 @@ consumers keep working:
 Different on purpose: nodes and pods are sorted (the original's order is random); and a pod whose
 annotations name no usable device of the node is shown. The original drops it (and gives its memory
 out again); here it counts once in the node's usedGPU and stands in one more key, `unplaced`, after
-`devs`, which is there only when it is needed. What a device shows as used is what its own pods sum
-to.
+`devs`, which is there only when it is needed. So does, with a usedGPU of 0, a pod whose card is not
+on the node any more. A pod that may be on one of several devices stands on each. What a device
+shows as used is what its own pods sum to.
 """
 
 import json
@@ -42,6 +43,8 @@ def _node(books: NodeBooks) -> dict[str, Any]:
             if entry.request.total:
                 unplaced.append(_pod(entry, entry.request.total))
             continue
+        if not shares and entry.request.total:
+            unplaced.append(_pod(entry, 0))
         for device, units in shares:
             pods[device].append(_pod(entry, units))
     devices = [

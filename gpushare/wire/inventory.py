@@ -14,18 +14,21 @@ knows which pod the kubelet asks for, and gives it the cards whose uuids its Bin
 `unit` is GiB, MiB or a chunk such as 256MiB. Unknown keys are ignored; a change that an old reader
 would misread raises `v`, and an unknown `v` is refused.
 
-The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,2"`, indices of devices not to be used.
+A uuid is printable ASCII without blanks and commas, and no two devices have the same.
+
+The ConfigMap `unhealthy-gpu-<node>` holds `gpus: "0,GPU-1b0c"`: devices not to be used, by the
+index that they have now, or by uuid.
 """
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpushare.core.model import MAX_UNITS
 from gpushare.errors import AnnotationError
-from gpushare.wire.annotations import strict_number
+from gpushare.wire.annotations import is_uuid, strict_number
 
 _T = TypeVar("_T")
 
@@ -39,6 +42,7 @@ UNHEALTHY_KEY = "gpus"
 _LONGEST_TEXT = 128
 _LONGEST_DOCUMENT = 64 * 1024
 _SHOWN: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+_LIKE_A_UUID = re.compile(r"[A-Za-z][^-]*-")
 _UNIT = re.compile(r"GiB|MiB|[1-9][0-9]{0,6}MiB")
 
 
@@ -94,9 +98,13 @@ def decode_inventory(text: str) -> Inventory:
     devices = _typed(document.get("devices"), list, "inventory.devices")
     if len(devices) > MAX_DEVICES:
         raise AnnotationError(f"inventory.devices: more than {MAX_DEVICES}")
+    decoded = tuple(
+        _decode_device(each, f"inventory.devices[{n}]") for n, each in enumerate(devices)
+    )
+    _must_differ([device.uuid for device in decoded])
     return Inventory(
         unit,
-        tuple(_decode_device(item, f"inventory.devices[{n}]") for n, item in enumerate(devices)),
+        decoded,
         _typed(document.get("marksAssigned", False), bool, "inventory.marksAssigned"),
         _typed(document.get("servesByIdentity", False), bool, "inventory.servesByIdentity"),
     )
@@ -107,24 +115,35 @@ def is_unit(text: str) -> bool:
     return _UNIT.fullmatch(text) is not None
 
 
-def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int]:
-    """The unhealthy devices' indices in the data of a node's ConfigMap; none if `gpus` is empty.
+def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
+    """Return the unhealthy devices, by index or uuid, in the data of a node's ConfigMap.
 
-    Blanks around a number are allowed, since people write this by hand. Raises AnnotationError on
-    any other token: the caller keeps the last good answer (the original takes it for device 0).
+    None if `gpus` is empty. Blanks around a token are allowed, since people write this by hand. A
+    uuid has a letter first and a hyphen, as in GPU-1b0c, so that a slip of the pen is none. Raises
+    AnnotationError on any other token: the caller keeps the last good answer (the original takes it
+    for device 0).
     """
     text = data.get(UNHEALTHY_KEY, "").strip()
     if not text:
         return frozenset()
     if len(text) > _LONGEST_DOCUMENT:
         raise AnnotationError(f"gpus: longer than {_LONGEST_DOCUMENT} characters")
-    indices = []
-    for token in text.split(","):
-        index = strict_number(token.strip())
-        if index is None:
-            raise AnnotationError(f"gpus: {token.strip()[:20]!a} is not a device index")
-        indices.append(index)
-    return frozenset(indices)
+    devices: set[int | str] = set()
+    for token in map(str.strip, text.split(",")):
+        index = strict_number(token)
+        if index is None and not (_LIKE_A_UUID.match(token) and is_uuid(token)):
+            raise AnnotationError(f"gpus: {token[:20]!a} is not a device index, and no uuid")
+        devices.add(token if index is None else index)
+    return frozenset(devices)
+
+
+def _must_differ(uuids: Sequence[str]) -> None:
+    first: dict[str, int] = {}
+    for number, uuid in enumerate(uuids):
+        if uuid and first.setdefault(uuid, number) != number:
+            raise AnnotationError(
+                f"inventory.devices[{number}].uuid: devices[{first[uuid]}] has the same"
+            )
 
 
 def _encode_device(device: Device) -> dict[str, Any]:
@@ -144,9 +163,12 @@ def _decode_device(value: object, where: str) -> Device:
     mem = item.get("mem")
     if type(mem) is not int or not 0 <= mem <= MAX_UNITS:
         raise AnnotationError(f"{where}.mem: must be a whole number from 0 to {MAX_UNITS}")
+    uuid = _short_text(item.get("uuid", ""), f"{where}.uuid")
+    if uuid and not is_uuid(uuid):
+        raise AnnotationError(f"{where}.uuid: must be printable ASCII without blanks and commas")
     return Device(
         mem,
-        _short_text(item.get("uuid", ""), f"{where}.uuid"),
+        uuid,
         _short_text(item.get("model", ""), f"{where}.model"),
         _typed(item.get("healthy", True), bool, f"{where}.healthy"),
     )

@@ -23,11 +23,11 @@ def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
     """What the node offers, in units; closed with a Reason where that cannot be told.
 
     unit: the cluster's unit of memory (GiB, MiB, a chunk). An inventory annotation leads. Without
-    one every device has total / count units. The total is the node's *capacity*, as the original
-    reads it: the kubelet takes unhealthy devices out of allocatable, which would make every device
-    look smaller. Where allocatable is the only one given it is used, and where it says 0 every
-    device is unhealthy (the plug-in is away, or all its devices are). Raises MessageError where the
-    node has no name.
+    one every device has total / count units, where both are there. The total is the node's
+    *capacity*, as the original reads it: the kubelet takes unhealthy devices out of allocatable,
+    which would make every device look smaller. Where allocatable is the only one given it is used,
+    and where it says 0 every device is unhealthy (the plug-in is away, or all its devices are).
+    Raises MessageError where the node has no name.
     """
     metadata = node.metadata or Metadata()
     if not metadata.name:
@@ -70,15 +70,20 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
 def _from_totals(
     bare: NodeSpec, capacity: _Quantities, allocatable: _Quantities, names: Names
 ) -> NodeSpec:
-    """Count missing or 0 with memory there: one device. What the count does not divide: closed."""
+    """Closed where the count is missing or 0 with memory there, or does not divide it.
+
+    A count that is not there for a moment would make one giant device of all.
+    """
     try:
         total = _units(capacity, allocatable, names.resource)
-        count = _units(capacity, allocatable, names.count) or 1
+        count = _units(capacity, allocatable, names.count)
         usable = to_units(allocatable.get(names.resource, total))
     except QuantityError:
         return replace(bare, closed=Reason.BROKEN_CAPACITY)
     if not total:
         return bare
+    if not count:
+        return replace(bare, closed=Reason.NO_COUNT)
     if count > MAX_DEVICES:
         return replace(bare, closed=Reason.BROKEN_CAPACITY)
     return replace(
@@ -88,6 +93,7 @@ def _from_totals(
         models=("",) * count,
         uuids=("",) * count,
         closed=Reason.UNEVEN if total % count else None,
+        counted=True,
     )
 
 

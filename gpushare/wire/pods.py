@@ -6,14 +6,14 @@ can edit annotations and the pod still holds memory.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from sys import intern
 
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
-from gpushare.wire.annotations import Names, placement, strict_number
+from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
@@ -86,11 +86,14 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     ref = pod_ref(pod)
+    given: tuple[Shares | None, tuple[str, ...]] = (None, ())
+    if request.devices and node:
+        given = _given(annotations, request, names)
     return ObservedPod(
         PodRef(intern(ref.namespace), ref.name, ref.uid),
         request,
         intern(node),
-        placement(annotations, request, names) if request.devices and node else None,
+        given[0],
         annotations.get(names.assigned) == "true",
         has_ended(pod),
         _seconds(metadata.creation_timestamp),
@@ -101,7 +104,17 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         not node and _held_back(pod),
         annotations.get(names.assume_time, "") if request.devices and node else "",
         status.phase == "Running",
+        given[1],
     )
+
+
+def _given(
+    annotations: Mapping[str, str], request: Request, names: Names
+) -> tuple[Shares | None, tuple[str, ...]]:
+    """The devices that the annotations name, by index and by uuid; (None, ()): none is known."""
+    shares = placement(annotations, request, names)
+    uuids = None if shares is None else device_uuids(annotations, shares, names)
+    return (None, ()) if uuids is None else (shares, uuids)
 
 
 def has_ended(pod: Pod) -> bool:

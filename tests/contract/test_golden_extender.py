@@ -69,9 +69,17 @@ def node(devices: list[dict[str, Any]], used: int, **more: object) -> dict[str, 
 
 INSPECT_DIFFERENCES: dict[str, tuple[dict[str, Any], str]] = {
     "allocation-map": (
-        node([device(0), device(1, ("spread", 4)), device(2), device(3, ("spread", 4))], 8),
-        "the original's extender believes IDX, its command line the container map; we believe the"
-        " map everywhere",
+        node(
+            [
+                device(0, ("spread", 8)),
+                device(1, ("spread", 4)),
+                device(2),
+                device(3, ("spread", 4)),
+            ],
+            16,
+        ),
+        "the original's extender believes IDX, its command line the container map: here they name"
+        " different devices, and each of these may be the one that the pod uses",
     ),
     "index-beyond": (
         node(

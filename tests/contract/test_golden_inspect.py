@@ -49,6 +49,27 @@ Total :      32
 
 Allocated/Total GPU Memory In Cluster:  5/32 (15%)  
 """  # noqa: W291
+EITHER_SUMMARY = """\
+NAME        IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU2(Allocated/Total)  GPU3(Allocated/Total)  GPU Memory(GiB)
+gpu-node-a  10.9.0.1   8/16                   4/16                   0/16                   4/16                   16/64
+------------------------------------------------------------------
+Allocated/Total GPU Memory In Cluster:
+16/64 (25%)  
+"""  # noqa: E501, W291  # to the byte
+EITHER_DETAILS = """\
+
+NAME:       gpu-node-a
+IPADDRESS:  10.9.0.1
+
+NAME         NAMESPACE  GPU0(Allocated)  GPU1(Allocated)  GPU2(Allocated)  GPU3(Allocated)  
+spread       default    8                4                0                4                
+Allocated :  16 (25%)   
+Total :      64         
+----------------------------------
+
+
+Allocated/Total GPU Memory In Cluster:  16/64 (25%)  
+"""  # noqa: W291
 
 # (cluster, command) -> (what we print instead, why)
 DIFFERENT = {
@@ -58,6 +79,14 @@ DIFFERENT = {
         "node": BEYOND_SUMMARY,
         "details": BEYOND_DETAILS,
         "node-details": BEYOND_DETAILS,
+    }.items()
+} | {
+    ("allocation-map", command): (text, "IDX and the map name other devices: it may be on each")
+    for command, text in {
+        "summary": EITHER_SUMMARY,
+        "node": EITHER_SUMMARY,
+        "details": EITHER_DETAILS,
+        "node-details": EITHER_DETAILS,
     }.items()
 }
 

@@ -11,6 +11,7 @@ from typing import Any
 Json = dict[str, Any]
 
 _ORIGINAL = "aliyun.com/gpu-mem"
+_DEVICES = "gpushare.io/devices"
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -22,11 +23,12 @@ def expected_inspect(nodes: list[Json], pods: list[Json], resource: str, unit: s
         capacity = _capacity(node, resource, unit)
         if capacity:
             here = [pod for pod in live if pod["spec"].get("nodeName") == node["metadata"]["name"]]
-            shown.append(_node(node["metadata"]["name"], capacity, here, resource))
+            shown.append(_node(node, capacity, here, resource))
     return {"nodes": shown}
 
 
-def _node(name: str, capacity: list[int], pods: list[Json], resource: str) -> Json:
+def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> Json:
+    name = body["metadata"]["name"]
     devices: list[Json] = [
         {"id": index, "totalGPU": total, "usedGPU": 0, "pods": []}
         for index, total in enumerate(capacity)
@@ -36,7 +38,7 @@ def _node(name: str, capacity: list[int], pods: list[Json], resource: str) -> Js
         total = asked(pod, resource)
         if not total:
             continue
-        held = placement(pod, resource, total)
+        held = _on_cards(body, pod, resource, placement(pod, resource, total))
         if not held or max(held) >= len(capacity):
             unplaced.append(_pod(pod, total))
             continue
@@ -60,16 +62,44 @@ def placement(pod: Json, resource: str, total: int) -> dict[int, int]:
     key = "scheduler.framework.gpushare.allocation"
     if resource != _ORIGINAL:
         key = f"gpushare.io/allocation-{_dashed(resource)}"
-    if key in notes:
-        held: dict[int, int] = {}
-        for grant in json.loads(notes[key]).values():
-            for device, units in grant.items():
-                held[int(device)] = held.get(int(device), 0) + units
-        return held
+    by_map: dict[int, int] = {}
+    for grant in json.loads(notes.get(key) or "{}").values():
+        for device, units in grant.items():
+            by_map[int(device)] = by_map.get(int(device), 0) + units
     listed = notes.get(f"{prefix}_IDX", "").split(",")
     if not all(item.isdigit() for item in listed) or total % len(listed):
-        return {}
-    return {int(item): total // len(listed) for item in listed}
+        return by_map
+    by_index = {int(item): total // len(listed) for item in listed}
+    if by_map.keys() == by_index.keys():
+        return by_map
+    either = by_map.keys() | by_index.keys()
+    return {device: max(by_map.get(device, 0), by_index.get(device, 0)) for device in either}
+
+
+def _on_cards(node: Json, pod: Json, resource: str, held: dict[int, int]) -> dict[int, int]:
+    """The same by the indices that the cards have now, where node and pod name cards by uuid.
+
+    A pod whose card came to another index may be on either, unless the node serves by identity.
+    """
+    suffix = "" if resource == _ORIGINAL else f"-{_dashed(resource)}"
+    inventory = json.loads(node["metadata"].get("annotations", {}).get(f"{_DEVICES}{suffix}", "{}"))
+    uuids = [device.get("uuid", "") for device in inventory.get("devices", ())]
+    notes = pod["metadata"].get("annotations") or {}
+    named = notes.get(f"gpushare.io/device-uuids{suffix}", "")
+    if not named or not any(uuids):
+        return held
+    prefix = _dashed(resource).replace("-", "_").upper()
+    at = dict(zip(map(int, notes[f"{prefix}_IDX"].split(",")), named.split(","), strict=True))
+    moved: dict[int, int] = {}
+    for index, units in held.items():
+        there = {uuids.index(at[index])} if at[index] in uuids else set()
+        if not there or not inventory.get("servesByIdentity"):
+            there |= {index} & set(range(len(uuids)))
+        if not there:
+            return {}
+        for device in there:
+            moved[device] = max(moved.get(device, 0), units)
+    return moved
 
 
 def over_capacity(document: Json) -> list[str]:
@@ -101,8 +131,8 @@ def _capacity(node: Json, resource: str, unit: str) -> list[int]:
         return [device["mem"] for device in found["devices"]] if found["unit"] == unit else []
     amounts = node["status"]["capacity"]
     total = int(amounts.get(resource, 0))
-    count = int(amounts.get(resource.removesuffix("-mem") + "-count", 0)) or 1
-    return [total // count] * count if total else []
+    count = int(amounts.get(resource.removesuffix("-mem") + "-count", 0))
+    return [total // count] * count if total and count else []
 
 
 def _dashed(resource: str) -> str:

@@ -19,7 +19,7 @@ from gpushare.core.snapshot import Pinned
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
-from tests.unit.ledger_world import READ_TIMEOUT, Post, World
+from tests.unit.ledger_world import READ_TIMEOUT, Post, Rig, World
 
 _T = TypeVar("_T")
 
@@ -36,6 +36,7 @@ class Life:
         self.reads: list[tuple[str, int, ObservedPod | None, float]] = []
         self.named = 0
         for name in NODES:
+            self.world.rigs[name] = Rig(tuple(f"{name}{device}" for device in range(len(shape))))
             self._set_node(node(name, *shape, cpu=1000, memory=1000))
 
     # -- nodes, users, other schedulers ---------------------------------------------------------
@@ -44,6 +45,11 @@ class Life:
         self, what: str, name: str, shape: Sequence[int], sick: frozenset[int]
     ) -> None:
         if what == "set":
+            rig = self.world.rigs[name]
+            order = tuple(f"{name}{device}" for device in range(len(shape)))
+            if len(rig.order) == len(shape):
+                order = rig.order  # who does not name cards does not show that they have moved
+            rig.becomes(order, named=False, identity=False)
             self._set_node(node(name, *shape, unhealthy=sick, cpu=1000, memory=1000))
         elif what == "remove":
             self.world.nodes.pop(name, None)
@@ -52,6 +58,17 @@ class Life:
             self.books.replace_nodes(self.world.nodes.values())
         else:
             self.books.set_unhealthy(name, sick)
+
+    def change_cards(self, name: str, order: Sequence[int], identity: bool) -> None:
+        """Cards die, move and come back, and the inventory names them."""
+        rig = self.world.rigs[name]
+        cards = tuple(f"{name}{card}" for card in order)
+        if not rig.named and len(rig.order) == len(cards):
+            cards = rig.order  # one thing at a time: now they get names
+        rig.becomes(cards, named=True, identity=identity)
+        size = [8] * len(cards)
+        named = node(name, *size, cpu=1000, memory=1000, uuids=cards, serves_by_identity=identity)
+        self._set_node(named)
 
     def _set_node(self, spec: NodeSpec) -> None:
         self.world.nodes[spec.name] = spec
@@ -66,7 +83,13 @@ class Life:
         if uid is not None:
             request = self.world.pods[uid].request
             held = tuple((n % 3 + extra, request.units) for extra in range(request.devices))
-            self.world.change(uid, node=name, held=held, placement=held if told and held else None)
+            self.world.change(
+                uid,
+                node=name,
+                held=held,
+                placement=held if told and held else None,
+                bound_at=self.world.rigs[name].version,
+            )
 
     def change_a_pod(self, n: int, what: str) -> None:
         uid = _pick(n, sorted(self.world.pods))
@@ -79,10 +102,12 @@ class Life:
         elif what == "end":
             self.world.change(uid, ended=True)
         elif runs and what == "serve":
+            self.world.serve(uid)
             self.world.change(uid, assigned=True)
         elif runs and what == "admit":
             self.world.change(uid, started=1.0)
         elif runs and what == "run":  # set up anew, a pod may be Pending again
+            self.world.serve(uid)
             self.world.change(uid, started=1.0, running=not pod.running)
         elif runs:
             self.world.change(uid, request=replace(pod.request, cpu=n % 6))
@@ -112,12 +137,14 @@ class Life:
             return
         assert fits
         try:
-            self.books.assume(PodRef("default", uid, uid), request, allocation, self.world.now)
+            ref = PodRef("default", uid, uid)
+            allocation = self.books.assume(ref, request, allocation, self.world.now)
         except InsufficientMemory as error:
             raise AssertionError("placed on this very view, and refused") from error
         except RequestRefused:
             return
-        self.world.posts.append(Post(uid, allocation, self.world.now))
+        version = self.world.rigs[name].version
+        self.world.posts.append(Post(uid, allocation, self.world.now, version))
         after = self.books.snapshot()
         row = after.row[name]
         assert all(after.used[row, d] <= after.capacity[row, d] for d in allocation.devices)
@@ -151,7 +178,8 @@ class Life:
             return
         with suppress(RequestRefused):
             if self.books.resume(post.uid, post.allocation.node, self.world.now):
-                self.world.posts.append(Post(post.uid, post.allocation, self.world.now))
+                again = Post(post.uid, post.allocation, self.world.now, post.version)
+                self.world.posts.append(again)
 
     def read_the_overdue(self) -> None:
         now = self.world.now
@@ -227,7 +255,9 @@ class Life:
         counts = self.books.counts()
         assert (counts["assumed"], counts["in_doubt"]) == (0, 0)
         for books in self.books.dump():
-            assert books.used == self.world.charged(books.spec.name)
+            charged = self.world.charged(books.spec.name)
+            for units, (least, most) in zip(books.used, charged, strict=True):
+                assert least <= units <= most
             self._host_is_right(books.spec)
         for uid in list(self.world.pods):
             self.world.delete(uid)

@@ -7,10 +7,10 @@ init containers of 4 and 1, `cpu=500` no GPU. A place is `gpu-a:0` or `gpu-a:0,1
 where the annotations name no devices.
 
     pairing on | off                     (first line; otherwise auto)
-    node NAME UNITS.. [sick 0,1] [closed REASON] [byIdentity]
+    node NAME UNITS.. [cards a,b] [byIdentity] [counted] [sick 0,1] [closed REASON]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
     unhealthy NAME [0,1]                 what the ConfigMap says
-    event POD SIZE pending | on PLACE [assigned] [started] [runs] | ended      gone POD
+    event POD SIZE pending | on PLACE [uuids a,b] [assigned] [started] [runs] | ended      gone POD
     list POD SIZE on PLACE ; POD SIZE pending ; ..             the complete list
     assume POD SIZE on PLACE [at T]      landed, doubt, resume POD [at T]      forget POD
     overdue [at T]                       settle POD missing | unbound | recreated | on PLACE [at T]
@@ -112,6 +112,7 @@ class Script:
             pod,
             node=node,
             placement=_shares(pod.request, devices) if devices else None,
+            uuids=tuple(_after("uuids", rest).split(",")) if "uuids" in rest else (),
             assigned="assigned" in rest,
             started=float("started" in rest),
             running="runs" in rest,
@@ -194,16 +195,23 @@ def _spec(words: list[str]) -> NodeSpec:
     capacity = []
     while rest and rest[0].isdigit():
         capacity.append(int(rest.pop(0)))
-    sick = _numbers(rest[rest.index("sick") + 1]) if "sick" in rest else ()
+    sick = _numbers(_after("sick", rest))
+    cards = tuple(_after("cards", rest).split(",")) if "cards" in rest else ("",) * len(capacity)
     return NodeSpec(
         name,
         tuple(capacity),
         tuple(device not in sick for device in range(len(capacity))),
         ("",) * len(capacity),
-        ("",) * len(capacity),
-        closed=Reason[rest[rest.index("closed") + 1]] if "closed" in rest else None,
+        cards,
+        closed=Reason[_after("closed", rest)] if "closed" in rest else None,
         serves_by_identity="byIdentity" in rest,
+        counted="counted" in rest,
     )
+
+
+def _after(word: str, words: list[str]) -> str:
+    """The word after the one, "" where that is not there."""
+    return words[words.index(word) + 1] if word in words else ""
 
 
 def _numbers(text: str) -> tuple[int, ...]:
@@ -243,7 +251,7 @@ def _show(entry: Entry | None) -> str:
         return "not in the books"
     where = "no known device"
     if entry.placement is not None:
-        where = " ".join(f"{units}@{device}" for device, units in entry.placement)
+        where = " ".join(f"{units}@{device}" for device, units in entry.placement) or "nothing"
     marks = [
         word
         for word, is_so in [

@@ -15,9 +15,49 @@ READ_TIMEOUT = 5.0
 """Seconds a client takes at most from sending a read to settling by it."""
 
 
+Shards = tuple[tuple[str, int], ...]
+"""(card, units)."""
+
+
+@dataclass
+class Rig:
+    """The cards of a node as they truly are, by index, whatever its inventory says of them.
+
+    named: it names them. identity: its device plug-in gives the cards that a Binding names, one of
+    another kind what is at the index. version: rises with each change of all that. pure_since: the
+    version from which on both were so.
+    """
+
+    order: tuple[str, ...] = ()
+    named: bool = False
+    identity: bool = False
+    version: int = 0
+    pure_since: float = float("inf")
+
+    def becomes(self, order: tuple[str, ...], *, named: bool, identity: bool) -> None:
+        if (order, named, identity) == (self.order, self.named, self.identity):
+            return
+        self.order, self.named, self.identity = order, named, identity
+        self.version += 1
+        pure = named and identity
+        self.pure_since = min(self.pure_since, self.version) if pure else float("inf")
+
+    def given(self, held: Shares, uuids: tuple[str, ...]) -> Shards:
+        """What a device plug-in gives a pod with this Binding now."""
+        units = [amount for _, amount in held]
+        if self.identity and uuids:
+            return tuple(zip(uuids, units, strict=True))
+        return tuple(
+            (self.order[index], amount) for index, amount in held if index < len(self.order)
+        )
+
+
 @dataclass
 class Pod:
-    """A pod as it is: `held` is where it truly runs, `placement` what its annotations say."""
+    """A pod as it is: `held` is where its Binding has it, `placement` what its annotations say.
+
+    cards: what it was given, once it was served. bound_at: the version of its node by then.
+    """
 
     ref: PodRef
     request: Request
@@ -29,6 +69,9 @@ class Pod:
     ours: bool = False
     started: float = 0.0
     running: bool = False
+    uuids: tuple[str, ...] = ()
+    cards: Shards | None = None
+    bound_at: int = 0
 
     def seen(self) -> ObservedPod:
         return ObservedPod(
@@ -41,6 +84,7 @@ class Pod:
             1.0,
             self.started,
             running=self.running,
+            uuids=self.uuids if self.placement else (),
         )
 
 
@@ -51,6 +95,7 @@ class Post:
     uid: str
     allocation: Allocation
     sent: float
+    version: int = 0
     status: int = 0
     told: bool = False
 
@@ -61,6 +106,7 @@ class World:
 
     now: float = 0.0
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
+    rigs: dict[str, Rig] = field(default_factory=dict)
     pods: dict[str, Pod] = field(default_factory=dict)
     posts: list[Post] = field(default_factory=list)
     log: list[ObservedPod | str] = field(default_factory=list)
@@ -94,7 +140,13 @@ class World:
             post.status = 201
             where = post.allocation
             self.change(
-                post.uid, node=where.node, held=where.shares, placement=where.shares, ours=True
+                post.uid,
+                node=where.node,
+                held=where.shares,
+                placement=where.shares,
+                uuids=where.uuids,
+                ours=True,
+                bound_at=post.version,
             )
 
     def may_land(self, post: Post) -> bool:
@@ -109,8 +161,16 @@ class World:
         self.listing = ([pod.seen() for pod in self.pods.values()], len(self.log))
 
     def note_shown(self, pod: ObservedPod) -> None:
-        if pod.node:
+        now = self.pods.get(pod.ref.uid)
+        # Of one that comes by a late event nobody knows what its indices meant when it was bound.
+        if pod.node and now and (now.ours or now.bound_at == self.rigs[now.node].version):
             self.shown.add(pod.ref.uid)
+
+    def serve(self, uid: str) -> None:
+        """Give it what the device plug-in of its node gives now, if it has none yet."""
+        pod = self.pods[uid]
+        if pod.cards is None:
+            self.pods[uid] = replace(pod, cards=self.rigs[pod.node].given(pod.held, pod.uuids))
 
     def waiting(self) -> list[str]:
         return [uid for uid, pod in self.pods.items() if not pod.node and not pod.ended]
@@ -123,32 +183,50 @@ class World:
 
         Pods bound by others count from the moment the watch has shown them.
         """
-        shares = [
-            pod.held
+        rig = self.rigs[node]
+        given = [
+            rig.given(pod.held, pod.uuids) if pod.cards is None else pod.cards
             for pod in self.running()
             if pod.node == node and (pod.ours or pod.ref.uid in self.shown)
         ]
         landing = {
-            post.uid: post.allocation.shares
+            post.uid: rig.given(post.allocation.shares, post.allocation.uuids)
             for post in self.posts
             if post.allocation.node == node and self.may_land(post)
         }
         taken = [0] * len(self.nodes[node].capacity)
-        for device, units in (share for some in (*shares, *landing.values()) for share in some):
-            if device < len(taken):
-                taken[device] += units
+        for card, units in (shard for some in (*given, *landing.values()) for shard in some):
+            if card in rig.order:
+                taken[rig.order.index(card)] += units
         return taken
 
-    def charged(self, node: str) -> tuple[int, ...]:
-        """Units by device that right books charge once everything has been shown."""
-        count = len(self.nodes[node].capacity)
-        taken = [0] * count
+    def charged(self, node: str) -> list[tuple[int, int]]:
+        """(least, most) units by device that right books charge once everything has been shown.
+
+        They differ only for pods whose cards may have moved since they were bound.
+        """
+        count, rig = len(self.nodes[node].capacity), self.rigs[node]
+        least, most = [0] * count, [0] * count
         for pod in self.running():
             if pod.node != node or not pod.request.devices:
                 continue
-            if pod.placement is None or any(device >= count for device, _ in pod.placement):
-                taken = [units + pod.request.total for units in taken]
+            sure = self._surely(pod, rig)
+            if sure is None:
+                most = [units + pod.request.total for units in most]
                 continue
-            for device, units in pod.placement:
-                taken[device] += units
-        return tuple(taken)
+            for device, units in enumerate(sure):
+                least[device] += units
+                most[device] += units
+        return list(zip(least, most, strict=True))
+
+    def _surely(self, pod: Pod, rig: Rig) -> list[int] | None:
+        """Units by device where there can be no doubt."""
+        count = len(rig.order)
+        if pod.ours and pod.uuids and pod.bound_at >= rig.pure_since:
+            charges = dict(zip(pod.uuids, (units for _, units in pod.held), strict=True))
+            return [charges.get(card, 0) for card in rig.order]
+        if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):
+            return None
+        if pod.placement is None or any(device >= count for device, _ in pod.placement):
+            return [pod.request.total] * count
+        return [dict(pod.placement).get(device, 0) for device in range(count)]

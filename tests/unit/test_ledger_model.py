@@ -15,6 +15,7 @@ from tests.unit.ledger_life import NODES, Life
 names = st.sampled_from(NODES)
 numbers = st.integers(0, 99)
 shapes = st.lists(st.integers(4, 8), min_size=1, max_size=3)
+orders = st.lists(st.integers(0, 2), min_size=1, max_size=3, unique=True)
 gpu_requests = st.builds(
     Request, units=st.integers(1, 4), devices=st.integers(1, 2), cpu=st.integers(0, 3)
 )
@@ -36,6 +37,10 @@ class BooksAndWorld(RuleBasedStateMachine):
     )
     def change_nodes(self, what: str, name: str, shape: list[int], sick: frozenset[int]) -> None:
         self.life.change_nodes(what, name, shape, sick)
+
+    @rule(name=names, order=orders, identity=st.booleans())
+    def change_cards(self, name: str, order: list[int], identity: bool) -> None:
+        self.life.change_cards(name, order, identity)
 
     @rule(request=plain_requests | gpu_requests)
     def create(self, request: Request) -> None:
@@ -122,9 +127,11 @@ def _live(life: Life, chance: Random) -> None:
     n, name = chance.randrange(100), chance.choice(NODES)
     gpu = Request(chance.randint(1, 4), chance.choice([1, 1, 2]), cpu=chance.randrange(4))
     shape = [chance.randint(4, 8) for _ in range(chance.choice([1, 2, 2, 3]))]
+    order = chance.sample(range(3), chance.choice([1, 2, 3, 3]))
     sick = frozenset(chance.sample(range(3), chance.choice([0, 0, 1])))
     steps: list[tuple[int, Callable[[], None]]] = [
         (1, lambda: life.change_nodes(chance.choice(_NODE_CHANGES), name, shape, sick)),
+        (1, lambda: life.change_cards(name, order, identity=chance.random() < 0.5)),
         (1, lambda: life.create(chance.choice([gpu, Request(cpu=n % 5, memory=n % 3)]))),
         (8, lambda: life.create_and_bind(gpu, name)),
         (1, lambda: life.another_binds(n, name, told=n % 2 == 0)),

@@ -23,7 +23,7 @@ def check_closed(facts: Facts) -> Iterator[Finding]:
             _NAME,
             f"ConfigMap {some(broken)}: cannot be read ({broken[min(broken)]}), so devices it means"
             " may be open",
-            'write indices and commas under the key gpus, as in gpus: "0,2"; "" opens all',
+            'write indices or uuids and commas under the key gpus, as in gpus: "0,2"; "" opens all',
         )
         return
     astray = {} if isinstance(facts.nodes, Unread) else _astray(closed, facts.nodes)
@@ -42,12 +42,15 @@ def check_closed(facts: Facts) -> Iterator[Finding]:
 
 def _astray(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
     """By node, what its ConfigMap names that is not there."""
-    sizes = {node.name: len(node.spec.capacity) for node in nodes}
+    specs = {node.name: node.spec for node in nodes}
     found = {}
     for one in closed:
-        if one.node not in sizes:
+        spec = specs.get(one.node)
+        if spec is None:
             found[one.node] = f"there is no node {one.node}"
         # A node that is closed as a whole has no devices that could be told.
-        elif sizes[one.node] and (beyond := {i for i in one.devices if i >= sizes[one.node]}):
-            found[one.node] = f"{one.node} has no device {min(beyond)}"
+        elif spec.capacity:
+            there = {*range(len(spec.capacity)), *spec.uuids}
+            if beyond := sorted(map(str, one.devices - there)):
+                found[one.node] = f"{one.node} has no device {beyond[0]}"
     return found

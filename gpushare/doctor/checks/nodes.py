@@ -56,6 +56,15 @@ def _capacity(nodes: Sequence[NodeSeen], facts: Facts) -> Finding:
             " each device has cannot be told",
             f"write the inventory annotation {facts.names.inventory}, one entry a device",
         )
+    missing = _closed(nodes, Reason.NO_COUNT)
+    if missing:
+        return fail(
+            "node-capacity",
+            f"{some(missing)}: {facts.names.resource} is there and {facts.names.count} is not, so"
+            " what each device has cannot be told, and no pod is placed there",
+            "restart the device plug-in there; one that writes no count needs the inventory"
+            f" annotation {facts.names.inventory}",
+        )
     broken = _closed(nodes, Reason.BROKEN_CAPACITY)
     if broken:
         return fail(

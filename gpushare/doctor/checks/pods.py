@@ -6,7 +6,7 @@ the condition PodScheduled is read: kube-scheduler writes the same text there.
 
 from collections.abc import Iterator, Sequence
 
-from gpushare.core.model import Reason
+from gpushare.core.model import NodeSpec, Reason
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 
@@ -29,6 +29,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     yield _pending([pod for pod in pods.gpu if not pod.node and not pod.gated])
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.nodes)
+    yield _moved(pods, facts.nodes)
     yield _unserved(pods, facts)
 
 
@@ -115,6 +116,32 @@ def _unplaced(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
             "delete them, so that they are bound through the extender when created again",
         )
     return ok("unplaced-pods", "none: every running GPU pod is on known devices")
+
+
+def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
+    name = "moved-devices"
+    if isinstance(nodes, Unread):
+        return skip(name, "which cards are where is told by the nodes")
+    specs = {node.name: node.spec for node in nodes}
+    moved = [pod.name for pod in pods.gpu if pod.node in specs and _astray(pod, specs[pod.node])]
+    if moved:
+        return warn(
+            name,
+            f"{some(moved)}: bound to cards that are not at their indices now (one has died, or was"
+            " moved), and charged wherever they may run",
+            "delete those that run on no card or on a wrong one, and those that have not started,"
+            " so that they are created again; the others count rightly once they are",
+        )
+    return ok(name, "none: every card named by a pod is at its index")
+
+
+def _astray(pod: PodSeen, spec: NodeSpec) -> bool:
+    """Whether a card that it names is at another index now, or nowhere."""
+    there = spec.uuids + ("",) * len(pod.uuids)
+    beside = zip(pod.placement or (), pod.uuids, strict=False)
+    return bool(spec.capacity) and any(
+        uuid and (index >= len(there) or there[index] != uuid) for (index, _), uuid in beside
+    )
 
 
 def _unserved(pods: PodsSeen, facts: Facts) -> Finding:

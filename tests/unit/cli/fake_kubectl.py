@@ -102,8 +102,9 @@ def node(name: str, total: int = 32, count: int = 2, inventory: object = None) -
 
 
 def inventory(*mem: int, unit: str = "GiB", **more: object) -> dict[str, Any]:
-    """The inventory of a node with these devices, each with `more`."""
-    return {"v": 1, "unit": unit, "devices": [{"mem": units, **more} for units in mem]}
+    """The inventory of a node with these devices, each with `more` and a uuid of its own."""
+    devices = [{"mem": units, "uuid": f"GPU-{index}", **more} for index, units in enumerate(mem, 1)]
+    return {"v": 1, "unit": unit, "devices": devices}
 
 
 def pod(

@@ -31,7 +31,7 @@ HEAVY = [
 
 @pytest.fixture
 def cluster(kubectl: FakeKubectl) -> FakeKubectl:
-    cards = inventory(80, 80, model="A100", uuid="GPU-1")
+    cards = inventory(80, 80, model="A100")
     cards["devices"][1]["healthy"] = False
     kubectl.cluster(
         [node("b", inventory=cards), node("a"), node("cpu-only", total=0)],
@@ -125,7 +125,7 @@ def test_documents_say_it_all_and_alike(cluster: FakeKubectl, inspect: Inspect) 
     assert a["pods"][0]["devices"] == []
     assert b["devices"][1] == {
         "index": 1,
-        "uuid": "GPU-1",
+        "uuid": "GPU-2",
         "model": "A100",
         "healthy": False,
         "total": 80,

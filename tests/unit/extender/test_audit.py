@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Reason, Request, State
+from gpushare.core.model import (
+    Allocation,
+    Cover,
+    Entry,
+    ObservedPod,
+    PodRef,
+    Reason,
+    Request,
+    State,
+)
 from gpushare.core.tally import Charge, Tally
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.audit import Finding, narrowed
@@ -150,7 +159,14 @@ def charge_wrongly(
     placement = ((0, units),) if node == NODE else None
     ledger._take(ref.uid)  # noqa: SLF001 -- as above
     ledger._put(  # noqa: SLF001 -- as above
-        Entry(ref, Request(asked or units, 1), node, placement, State.BOUND)
+        Entry(
+            ref,
+            Request(asked or units, 1),
+            node,
+            placement,
+            State.BOUND,
+            cover=Cover(placement),
+        )
     )
 
 
@@ -355,14 +371,14 @@ def test_a_node_that_the_watch_puts_right_meanwhile_is_not_narrowed(
 
     def late(method: str, path: str, **more: Any) -> bytes:
         if path == PODS:
-            grown = read_node(node_json(NODE, 64, 2))
-            office.ledger.node_changed(node_spec(grown, ALIYUN, "GiB"))
+            other = read_node(node_json(NODE, 28, 2))
+            office.ledger.node_changed(node_spec(other, ALIYUN, "GiB"))
         return request(method, path, **more)
 
     monkeypatch.setattr(office.api, "request", late)
     office.audit()
     assert office.found == ["other devices than the node has"]
-    assert office.free() == [32 - 12, 32 - 8]
+    assert office.free() == [14 - 12, 14 - 8]
 
 
 def test_a_node_that_goes_and_comes_is_each_time_only_late(office: Office) -> None:

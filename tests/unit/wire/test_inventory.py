@@ -19,17 +19,19 @@ from gpushare.wire.inventory import (
     is_unit,
 )
 
+PRINTABLE = [chr(code) for code in range(33, 127) if chr(code) != ","]
+UUIDS = st.text(PRINTABLE, min_size=1, max_size=128)
 DEVICES = st.builds(
     Device,
     mem=st.integers(0, MAX_UNITS),
-    uuid=st.text(max_size=128),
+    uuid=st.just("") | UUIDS,
     model=st.text(max_size=128),
     healthy=st.booleans(),
 )
 INVENTORIES = st.builds(
     Inventory,
     unit=st.sampled_from(["GiB", "MiB", "256MiB"]),
-    devices=st.lists(DEVICES, max_size=64).map(tuple),
+    devices=st.lists(DEVICES, max_size=64, unique_by=lambda each: each.uuid or id(each)).map(tuple),
     marks_assigned=st.booleans(),
     serves_by_identity=st.booleans(),
 )
@@ -59,6 +61,9 @@ def changed(**fields: Any) -> str:
     return json.dumps({"v": 1, "unit": "GiB", "devices": [{"mem": 8}]} | fields)
 
 
+TWICE = changed(devices=[{"mem": 8, "uuid": "GPU-a"}, {"mem": 8}, {"mem": 8, "uuid": "GPU-a"}])
+
+
 @pytest.mark.parametrize(
     ("text", "field"),
     [
@@ -83,6 +88,10 @@ def changed(**fields: Any) -> str:
         (changed(devices=[{"mem": -1}]), r"inventory\.devices\[0\]\.mem"),
         (changed(devices=[{"mem": MAX_UNITS + 1}]), r"inventory\.devices\[0\]\.mem"),
         (changed(devices=[{"mem": 8, "uuid": 7}]), r"inventory\.devices\[0\]\.uuid"),
+        (changed(devices=[{"mem": 8, "uuid": "a,b"}]), r"inventory\.devices\[0\]\.uuid"),
+        (changed(devices=[{"mem": 8, "uuid": "a b"}]), r"inventory\.devices\[0\]\.uuid"),
+        (changed(devices=[{"mem": 8, "uuid": "\u00e9"}]), r"inventory\.devices\[0\]\.uuid"),
+        (TWICE, r"inventory\.devices\[2\]\.uuid: devices\[0\] has the same"),
         (changed(devices=[{"mem": 8, "model": "x" * 129}]), r"inventory\.devices\[0\]\.model"),
         (changed(devices=[{"mem": 8, "healthy": 1}]), r"inventory\.devices\[0\]\.healthy"),
         (changed(marksAssigned="yes"), r"inventory\.marksAssigned"),
@@ -107,21 +116,26 @@ def test_units_of_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "indices"),
+    ("data", "devices"),
     [
         ({}, set()),
         ({"gpus": ""}, set()),
         ({"gpus": "0,2"}, {0, 2}),
         ({"gpus": " 0, 2,2\n"}, {0, 2}),
         ({"other": "x", "gpus": "63"}, {63}),
+        ({"gpus": "0, GPU-1b0c"}, {0, "GPU-1b0c"}),
+        ({"gpus": "MIG-GPU-1/3/0"}, {"MIG-GPU-1/3/0"}),
     ],
 )
-def test_unhealthy_devices_are_listed_by_index(data: dict[str, str], indices: set[int]) -> None:
-    assert decode_unhealthy(data) == indices
+def test_unhealthy_devices_are_listed_by_index_or_uuid(
+    data: dict[str, str], devices: set[int | str]
+) -> None:
+    assert decode_unhealthy(data) == devices
 
 
 @pytest.mark.parametrize(
-    "text", ["x", "0,", ",", "0;2", "-1", "1.0", "0 2", "\u0660", "0," * 40_000]
+    "text",
+    ["x", "0,", ",", "0;2", "-1", "1.0", "0 2", "\u0660", "0," * 40_000, "O", "GPU- 1", "0-1"],
 )
 def test_a_bad_token_is_an_error_and_never_device_0(text: str) -> None:
     with pytest.raises(AnnotationError, match="gpus"):

@@ -31,7 +31,7 @@ def spec(capacity: Any = None, allocatable: Any = None, annotations: Any = None)
 def test_total_and_count_make_equal_devices() -> None:
     found = spec({GPU: "32", COUNT: "2"}, {GPU: "32", COUNT: "2", "cpu": "3900m", "memory": "1Gi"})
     assert found == NodeSpec(
-        "n", (16, 16), (True, True), ("", ""), ("", ""), cpu=3900, memory=2**30
+        "n", (16, 16), (True, True), ("", ""), ("", ""), cpu=3900, memory=2**30, counted=True
     )
 
 
@@ -50,8 +50,10 @@ def test_allocatable_stands_in_where_capacity_is_missing() -> None:
 
 
 @pytest.mark.parametrize("count", [{}, {COUNT: "0"}])
-def test_memory_without_a_count_is_one_device(count: Any) -> None:
-    assert spec({GPU: "16k"} | count).capacity == (16000,)
+def test_memory_without_a_count_closes_the_node(count: Any) -> None:
+    """Not one device of all the memory: a pod of 40 would go onto cards of 16."""
+    found = spec({GPU: "64"} | count)
+    assert (found.capacity, found.closed) == ((), Reason.NO_COUNT)
 
 
 @pytest.mark.parametrize("capacity", [None, {}, {GPU: "0", COUNT: "4"}, {"cpu": "96"}])
@@ -72,7 +74,8 @@ def test_an_uneven_total_closes_the_node_but_charges_still_count() -> None:
         ({GPU: "-1"}, {}),
         ({GPU: "32", COUNT: "1.5"}, {}),
         ({GPU: "130", COUNT: "65"}, {}),
-        ({GPU: "32"}, {GPU: "x"}),
+        ({GPU: "32", COUNT: "x"}, {}),
+        ({GPU: "32", COUNT: "2"}, {GPU: "x"}),
     ],
 )
 def test_a_capacity_that_cannot_be_read_closes_the_node(capacity: Any, allocatable: Any) -> None:

@@ -1,0 +1,97 @@
+"""Which devices of a node a pod may hold, now that they are what they are.
+
+An index is not a device: when a card dies, those after it come to other indices. So a charge
+belongs to *cards*, which an inventory names by uuid, and its indices are found anew whenever the
+node changes. What a pod really holds is not always known, and then it counts wherever it may be:
+
+- A pod that was served holds the cards that its Binding names by uuid, wherever they are now. Where
+  such a card is not on the node, the pod holds nothing of what is there.
+- A device plug-in of the original's kind gives the card that is at the index when the kubelet asks.
+  Nobody can tell whether that was before or after the cards moved: pods and nodes come by two
+  watches, and people write inventories later than cards move. So unless the node says that it
+  serves by identity, every card that has been seen at the index counts too, until the pod is gone.
+- A device without a uuid may be any card that cannot be found; and where there are no uuids an
+  index counts for what it says only while the node has as many devices as when it was first read.
+
+Values and arithmetic only; the Ledger keeps them.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from gpushare.core.model import Cover, NodeSpec, Shares
+
+MOST_CARDS = 64
+"""Cards that one share may have been given; with more seen the pod counts on every device."""
+
+_NONE: frozenset[str] = frozenset()
+_UNKNOWN = -1
+
+
+def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
+    """Return what the cover has learned from the node as it is, and what is charged there.
+
+    The second: units by index, () for nothing, None for the whole request on every device. The node
+    must have devices. To ask again about the same node changes nothing.
+    """
+    if cover.written is None:
+        return cover, None
+    uuids = spec.uuids or ("",) * len(spec.capacity)
+    known: list[frozenset[str]] = []
+    held: dict[int, int] = {}
+    everywhere = False
+    for number, (index, units) in enumerate(cover.written):
+        here = _here(cover, number, index, uuids, spec.serves_by_identity)
+        cards, devices = _share(_cards(cover, number), here, index, uuids)
+        known.append(cards)
+        for device in devices:
+            held[device] = max(held.get(device, 0), units)
+        # A card that was found here once may have gone; one that never was may be anywhere.
+        lost = not devices and not (cards and cover.of)
+        everywhere |= lost or len(cards) > MOST_CARDS
+    of = cover.of if everywhere else cover.of or len(uuids)
+    if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
+        of = _UNKNOWN  # the cards have got names, and it is too late to tell which was meant
+    if of != cover.of or tuple(known) != cover.cards:
+        cover = replace(cover, cards=tuple(known), of=of)
+    return cover, None if everywhere else tuple(sorted(held.items()))
+
+
+def _share(
+    cards: frozenset[str], here: str | None, index: int, uuids: Sequence[str]
+) -> tuple[frozenset[str], set[int]]:
+    """Return (the cards that one share may be on, the devices that these may be)."""
+    if here and len(cards) <= MOST_CARDS:
+        cards |= {here}
+    devices = {device for device, uuid in enumerate(uuids) if uuid in cards}
+    if len(devices) < len(cards):
+        devices.update(device for device, uuid in enumerate(uuids) if not uuid)
+    if here == "":
+        devices.add(index)
+    return cards, devices
+
+
+def _here(
+    cover: Cover, number: int, index: int, uuids: Sequence[str], by_identity: bool
+) -> str | None:
+    """Return the card now at the index, where it may be the pod's: "" for one without a uuid."""
+    if index >= len(uuids):
+        return None
+    named = _named(cover, number)
+    # What the pod's owner may have made up must not free the device that the index names.
+    if by_identity and named and (cover.of or named in uuids):
+        return None
+    if not _cards(cover, number) and cover.of not in (0, len(uuids)):
+        return None  # an index of so many: which of the fewer, or of the more, nobody knows
+    return uuids[index]
+
+
+def _cards(cover: Cover, number: int) -> frozenset[str]:
+    if cover.cards:
+        return cover.cards[number]
+    named = _named(cover, number)
+    return frozenset([named]) if named else _NONE
+
+
+def _named(cover: Cover, number: int) -> str:
+    return cover.uuids[number] if cover.uuids else ""

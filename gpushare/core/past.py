@@ -1,0 +1,56 @@
+"""What a node may be taken for, given what it was: no moment between two writes frees memory.
+
+A node that says its total and its count in two writes (the kubelet the one, the device plug-in of
+the original the other) is for a moment one of larger devices; one whose inventory is taken away for
+a moment has devices that nobody can name, of an average size. Cards do not grow. So the sizes that
+a total and a count make are believed only up to what the node was known to have, unless both have
+changed; and cards keep their names while there are as many devices and nobody says otherwise.
+
+Values only; the Ledger keeps one for each node that is there.
+"""
+
+from dataclasses import dataclass, replace
+
+from gpushare.core.model import NodeSpec, Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is remembered of a node.
+
+    uuids: the last that an inventory named. total, count: units and devices as last believed. size:
+    the most units that a device which nobody describes may have.
+    """
+
+    uuids: tuple[str, ...] = ()
+    total: int = 0
+    count: int = 0
+    size: int = 0
+
+    def taken(self, spec: NodeSpec) -> NodeSpec:
+        """Return what the node counts as, as it is shown now."""
+        if not spec.capacity:
+            return spec
+        if not any(spec.uuids) and len(self.uuids) == len(spec.capacity):
+            spec = replace(spec, uuids=self.uuids)
+        if spec.closed is None and self._has_grown(spec):
+            spec = replace(spec, closed=Reason.GROWN)
+        return spec
+
+    def after(self, spec: NodeSpec) -> "Past":
+        """Return what is remembered once the node has been shown like this."""
+        if not spec.capacity or spec.closed is not None or self._has_grown(spec):
+            return self
+        total, count = sum(spec.capacity), len(spec.capacity)
+        named = any(spec.uuids) or len(self.uuids) != count
+        uuids = spec.uuids if named else self.uuids
+        if spec.counted:
+            return Past(uuids, total, count, max(*spec.capacity, self.size))
+        size = min((units for units in spec.capacity if units), default=0)
+        return Past(uuids, total, count, size)
+
+    def _has_grown(self, spec: NodeSpec) -> bool:
+        """Whether devices that nobody describes have become larger, and not by two writes."""
+        if not spec.counted or not self.count or max(spec.capacity) <= self.size:
+            return False
+        return sum(spec.capacity) == self.total or len(spec.capacity) == self.count
