@@ -17,7 +17,7 @@ from gpushare.errors import MessageError, SettingsError, WireError
 from gpushare.kube.lease import read_lease, seconds_of
 from gpushare.kube.lines import LineSplitter
 from gpushare.kube.refusal import refusal
-from gpushare.wire.annotations import ALIYUN, placement
+from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.fields import parse_duration
@@ -88,7 +88,7 @@ def _annotations(data: bytes) -> None:
     for notes in ({ALIYUN.idx: text}, {ALIYUN.allocation: text}):
         found = placement(notes, request, ALIYUN)
         if found is not None:
-            assert sum(units for _, units in found) == request.total
+            assert sum(units for _, units in found) >= request.total
             assert list(found) == sorted(set(found))
 
 
@@ -98,7 +98,8 @@ def _inventory(data: bytes) -> None:
 
 
 def _unhealthy(data: bytes) -> None:
-    assert all(index >= 0 for index in decode_unhealthy({"gpus": _text(data)}))
+    found = decode_unhealthy({"gpus": _text(data)})
+    assert all(is_uuid(each) if isinstance(each, str) else each >= 0 for each in found)
 
 
 def _filter(data: bytes) -> None:

@@ -101,7 +101,7 @@ class Oracle:
         self.stamps.add((replica.identity, stamp))
         known = self.known[replica.identity]
         entry = replica.ledger.standing(uid)
-        if entry is None or entry.node != node or dict(entry.placement or ()) != shares:
+        if entry is None or entry.node != node or dict(entry.cover.written or ()) != shares:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
             rooms = {device: known.room(node, device) for device in shares}
@@ -367,13 +367,14 @@ class Oracle:
     def _check_entry(self, replica: Replica, pod: PodTruth, entry: Entry | None) -> None:
         if entry is None:
             raise Violation(f"S2 {replica.identity} does not charge {pod.uid} on {pod.node}: {pod}")
-        if entry.node != pod.node or entry.placement != pod.claim:
+        if entry.node != pod.node or entry.cover.written != pod.claim:
             raise Violation(f"S4 {replica.identity} charges {entry} for {pod}")
 
     def _check_size(self, entry: Entry) -> None:
         asked = self.pods[entry.ref.uid].asked
-        units = sum(units for _, units in entry.placement or ())
-        if entry.request.total != asked.total or (entry.placement and units != asked.total):
+        written = entry.cover.written
+        units = sum(units for _, units in written or ())
+        if entry.request.total != asked.total or (written and units != asked.total):
             raise Violation(f"S3 {entry} is charged for {asked}")
 
     def check_flight(self, requests: list[Request]) -> None:

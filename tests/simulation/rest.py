@@ -139,7 +139,7 @@ def _check_books(world: World, replica: Replica) -> None:
         if entries.keys() != on.keys():
             raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
         for uid, pod in on.items():
-            if not pod.edited and entries[uid].placement != pod.claim:
+            if not pod.edited and entries[uid].cover.written != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
@@ -218,7 +218,10 @@ def _fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
     for other in world.oracle.pods.values():
         if other.node != node or other.ended:
             continue
-        if other.claim is None or any(device >= len(room) for device, _ in other.claim):
+        charge = replica.ledger.standing(other.uid)
+        # With another number of devices than then, an index without a uuid may be any of them.
+        moved = charge is not None and charge.cover.of not in (0, len(room))
+        if moved or other.claim is None or any(device >= len(room) for device, _ in other.claim):
             room = [units - other.asked.total for units in room]
             continue
         for device, units in other.claim:

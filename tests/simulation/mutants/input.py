@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from gpushare.core.model import Cover
 from gpushare.extender import binder, sinks
 from gpushare.ledger import Ledger
 from gpushare.wire import annotations, pods
@@ -49,9 +50,9 @@ def skips_who_says_nothing(original: Any) -> Any:
 def moves_with_an_edit(original: Any) -> Any:
     def observe_again(self: Any, entry: Any, pod: Any) -> None:
         original(self, entry, pod)
-        if pod.placement != entry.placement:
+        if pod.placement != entry.cover.written:
             self._take(entry.ref.uid)
-            self._put(replace(entry, placement=pod.placement))
+            self._put(replace(entry, cover=Cover(pod.placement)))
 
     return observe_again
 

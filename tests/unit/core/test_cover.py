@@ -1,0 +1,103 @@
+"""Whatever cards do, a charge counts wherever its pod may be, and on nothing else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.core.cover import MOST_CARDS, resolve
+from gpushare.core.model import Cover, NodeSpec, Shares
+from tests.unit.core.clusters import node
+
+CARDS = st.permutations("abcd").flatmap(
+    lambda cards: st.integers(1, 4).map(lambda count: tuple(cards[:count]))
+)
+
+
+def cards(*uuids: str, identity: bool = False) -> NodeSpec:
+    """A node with these cards, "" for one that is not named."""
+    return node("n", *[16] * len(uuids), uuids=uuids, serves_by_identity=identity)
+
+
+def after(cover: Cover, *specs: NodeSpec) -> Shares | None:
+    """What is charged once the node has been all of these, in this order."""
+    held: Shares | None = None
+    for spec in specs:
+        cover, held = resolve(cover, spec)
+        assert resolve(cover, spec) == (cover, held), "asked again it says the same"
+    return held
+
+
+ON_B = Cover(((1, 4),), ("b",))
+BY_INDEX = Cover(((1, 4),))
+ABC = cards("a", "b", "c", identity=True)
+ABC_BY_INDEX = cards("a", "b", "c")
+
+
+@pytest.mark.parametrize(
+    ("cover", "specs", "held"),
+    [
+        (ON_B, [ABC], ((1, 4),)),
+        (ON_B, [ABC, cards("b", "c", identity=True)], ((0, 4),)),
+        (ON_B, [ABC, cards("a", "c", identity=True)], ()),
+        (
+            ON_B,
+            [ABC, cards("a", "c", identity=True), cards("c", "a", "b", identity=True)],
+            ((2, 4),),
+        ),
+        (ON_B, [ABC_BY_INDEX, cards("b", "c")], ((0, 4), (1, 4))),
+        (ON_B, [ABC_BY_INDEX, cards("a", "c")], ((1, 4),)),
+        (ON_B, [ABC_BY_INDEX, cards("a")], ()),
+        (ON_B, [ABC_BY_INDEX, cards("b", "c"), cards("c", "b", "a")], ((0, 4), (1, 4))),
+        # Who does not name its cards any more may have any of them anywhere.
+        (ON_B, [ABC, cards("", "")], ((0, 4), (1, 4))),
+        (ON_B, [ABC, cards("a", "", "c", identity=True)], ((1, 4),)),
+        # First seen when the cards have moved, or are not named.
+        (ON_B, [cards("b", "c")], ((0, 4), (1, 4))),
+        (ON_B, [cards("b", "c", identity=True)], ((0, 4),)),
+        (ON_B, [cards("a", "c", identity=True)], ((1, 4),)),
+        (ON_B, [cards("a", identity=True)], None),
+        (ON_B, [cards("a", identity=True), ABC], ((1, 4),)),
+        (ON_B, [cards("", "", "")], ((0, 4), (1, 4), (2, 4))),
+        # Without uuids an index is of so many.
+        (BY_INDEX, [cards("", "", "")], ((1, 4),)),
+        (BY_INDEX, [cards("", "", ""), cards("", "")], None),
+        (BY_INDEX, [cards("", "", ""), cards("", ""), cards("", "", "")], ((1, 4),)),
+        (BY_INDEX, [cards("", "", ""), ABC, cards("b", "c", identity=True)], ((0, 4), (1, 4))),
+        (BY_INDEX, [cards("", "", ""), cards("b", "c"), ABC], None),
+        (Cover(((0, 4), (9, 4))), [cards("", "")], None),
+        (Cover(), [ABC], None),
+        (Cover(((0, 4), (1, 8)), ("a", "b")), [cards("b", "a")], ((0, 8), (1, 8))),
+        (Cover(((0, 4), (1, 8)), ("a", "b")), [cards("b", "a", identity=True)], ((0, 8), (1, 4))),
+    ],
+)
+def test_a_charge_follows_its_card(
+    cover: Cover, specs: list[NodeSpec], held: Shares | None
+) -> None:
+    assert after(cover, *specs) == held
+
+
+def test_a_share_with_too_many_cards_counts_everywhere() -> None:
+    orders = [cards("x", f"card-{number}") for number in range(MOST_CARDS + 3)]
+    cover = ON_B
+    for spec in orders:
+        cover, _ = resolve(cover, spec)
+    assert resolve(cover, orders[0])[1] is None
+    assert len(cover.cards[0]) == MOST_CARDS + 1
+
+
+@given(st.lists(st.tuples(CARDS, st.booleans()), min_size=1, max_size=6), st.integers(0, 5))
+def test_what_may_have_been_given_is_never_free(
+    moves: list[tuple[tuple[str, ...], bool]], served: int
+) -> None:
+    """Bound to the last card of the first order, and served at any moment after it."""
+    (first, _), *_ = moves
+    index, own = len(first) - 1, first[-1]
+    cover = Cover(((index, 4),), (own,))
+    given_card = ""
+    for moment, (order, identity) in enumerate(moves):
+        cover, held = resolve(cover, cards(*order, identity=identity))
+        if moment <= served:  # served now, or not yet: what it would be given now counts
+            there = order[index] if index < len(order) else ""
+            given_card = own if identity else there
+        if given_card in order:
+            assert held is None or order.index(given_card) in dict(held)
