@@ -129,8 +129,8 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
             name,
             f"{some(moved)}: bound to cards that are not at their indices now (one has died, or was"
             " moved), and charged wherever they may run",
-            "delete those that run on no card or on a wrong one, and those that have not started,"
-            " so that they are created again; the others count rightly once they are",
+            "delete them, first those that have not started, so that they are created again on"
+            " cards that are there",
         )
     return ok(name, "none: every card named by a pod is at its index")
 

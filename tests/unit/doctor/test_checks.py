@@ -34,11 +34,17 @@ MIB = '{"v":1,"unit":"MiB","devices":[{"mem":16384},{"mem":16384}]}'
 GIB = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":16}]}'
 OTHER = '{"v":1,"unit":"GiB","devices":[{"mem":16},{"mem":24}]}'
 MARKS = '{"v":1,"unit":"GiB","marksAssigned":true,"devices":[{"mem":32}]}'
+CARDS = '{"v":1,"unit":"GiB","devices":[{"mem":16,"uuid":"GPU-a"},{"mem":16,"uuid":"GPU-b"}]}'
 LONG = '{"v":1,"unit":"MiB","devices":[{"mem":81920},{"mem":81920},{"mem":81920}]}'
 
 
 def pods(*gpu: Any, **more: Any) -> dict[str, Any]:
     return {"pods": PodsSeen(gpu, **more)}
+
+
+def on_cards(**changes: Any) -> dict[str, Any]:
+    """A pod on a node of two cards that are named."""
+    return {"nodes": (node(inventory=CARDS),), **pods(bound(**changes))}
 
 
 def samples(**changes: float) -> dict[str, Any]:
@@ -292,6 +298,12 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "n1: aliyun.com/gpu-mem is no multiple",
         {"nodes": (node(total="33"),)},
     ),
+    (
+        "node-capacity",
+        "fail",
+        "n1: aliyun.com/gpu-mem is there and aliyun.com/gpu-count is not",
+        {"nodes": (node(count="0"),)},
+    ),
     ("node-capacity", "fail", "cannot be read", {"nodes": (node(total="many"),)}),
     ("node-capacity", "fail", "cannot be read", {"nodes": (node(total=[1]),)}),
     (
@@ -367,6 +379,13 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("unplaced-pods", "warn", "default/a", pods(bound(placement=None))),
     ("unplaced-pods", "warn", "default/a", pods(bound(placement=((2, 4),)))),
     ("unplaced-pods", "ok", "none", pods(bound(node="gone"))),
+    ("moved-devices", "ok", "none", pods(bound(uuids=("GPU-a",), node="gone"))),
+    ("moved-devices", "ok", "none", on_cards(uuids=("GPU-b",), placement=((1, 4),))),
+    ("moved-devices", "ok", "none", on_cards(uuids=())),
+    ("moved-devices", "warn", "default/a: bound to cards", on_cards(uuids=("GPU-b",))),
+    ("moved-devices", "warn", "default/a: bound to cards", on_cards(uuids=("GPU-gone",))),
+    ("moved-devices", "warn", "default/a", on_cards(uuids=("GPU-a",), placement=((7, 4),))),
+    ("moved-devices", "skip", "told by the nodes", {"nodes": FORBIDDEN}),
     ("unserved-pods", "ok", "none", pods(bound(bound=NOW - 301))),
     ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 299))),
     ("unserved-pods", "ok", "none", pods(bound(assigned=False, bound=NOW - 301, placement=None))),

@@ -381,6 +381,42 @@ def test_a_node_that_the_watch_puts_right_meanwhile_is_not_narrowed(
     assert office.free() == [14 - 12, 14 - 8]
 
 
+def test_cards_that_no_watch_has_shown_at_their_new_places_are_found(office: Office) -> None:
+    def cards(*uuids: str) -> Any:
+        body = node_json(NODE, 32, 2)
+        devices = [{"uuid": uuid, "mem": 16} for uuid in uuids]
+        text = json.dumps({"v": 1, "unit": "GiB", "devices": devices, "servesByIdentity": True})
+        body["metadata"]["annotations"] = {ALIYUN.inventory: text}
+        return body
+
+    told = node_spec(read_node(cards("GPU-a", "GPU-b")), ALIYUN, "GiB")
+    office.ledger.node_changed(told)
+    right = office.free()
+    office.api.nodes[NODE] = cards("GPU-b", "GPU-a")
+    office.audit(2)
+    assert office.told == [("other devices than the node has", True)]
+    # These pods name no uuids, so each may be on the card that has come to its index.
+    assert office.free() == [max(sum(right) - 16, 0)] * 2
+    office.ledger.check()
+
+
+def test_a_charge_that_is_not_where_its_cards_are_is_found_and_frees_nothing(office: Office) -> None:
+    ledger, right = office.ledger, office.free()
+    entry = ledger.standing("uid-p0")
+    assert entry is not None
+    ledger._take("uid-p0")  # noqa: SLF001 -- a mistake of ours
+    astray = replace(entry, placement=((1, 4),))
+    ledger._entries["uid-p0"] = astray  # noqa: SLF001 -- as above
+    ledger._on_node.setdefault(NODE, set()).add("uid-p0")  # noqa: SLF001 -- as above
+    ledger._tally.add(Charge(NODE, astray.request, astray.placement))  # noqa: SLF001 -- as above
+    office.audit()
+    assert office.told == [("sums that are not those of the entries", False)]
+    entry = ledger.standing("uid-p0")
+    assert entry is not None
+    assert entry.placement == ((0, 4),)
+    assert all(now <= then for now, then in zip(office.free(), right, strict=True))
+
+
 def test_a_node_that_goes_and_comes_is_each_time_only_late(office: Office) -> None:
     office.ledger.node_gone(NODE)
     for uid in ("first", "second", "third"):
