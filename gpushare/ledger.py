@@ -124,6 +124,7 @@ class Ledger:
         self._tally = Tally()
         self._specs: dict[str, NodeSpec] = {}
         self._pasts: dict[str, Past] = {}
+        self._shapes: dict[str, NodeSpec] = {}
         self._unhealthy: dict[str, frozenset[int | str]] = {}
         self._entries: dict[str, Entry] = {}
         self._assumptions: dict[str, _Assumption] = {}
@@ -444,16 +445,12 @@ class Ledger:
     def closed_devices(self) -> dict[str, frozenset[int]]:
         """By node, the devices that are not healthy; nodes without such a device are left out."""
         with self._lock:
-            specs, unhealthy = list(self._specs.values()), dict(self._unhealthy)
-            pasts = dict(self._pasts)
-        found = {
-            spec.name: frozenset(
-                device for device, ok in enumerate(_shape(spec, pasts, unhealthy).healthy) if not ok
-            )
-            for spec in specs
-            if spec.name in unhealthy or not all(spec.healthy)
+            shapes = list(self._shapes.values())
+        return {
+            shape.name: frozenset(device for device, ok in enumerate(shape.healthy) if not ok)
+            for shape in shapes
+            if not all(shape.healthy)
         }
-        return {node: devices for node, devices in found.items() if devices}
 
     def waiting(self) -> tuple[Waiting, ...]:
         """The pods without a node that ask for devices, oldest first."""
@@ -564,20 +561,18 @@ class Ledger:
         if self._specs.pop(name, None) is not None:
             self._tally.remove_node(name)
             self._pins.serves_by_identity(name, known=False)
-            del self._pasts[name]
+            del self._pasts[name], self._shapes[name]
 
     def _recount(self, node: str) -> None:
+        self._shapes[node] = _shape(self._specs[node], self._pasts, self._unhealthy)
         self._resolve(node)
         self._tally.set_node(self._shape(node), self._charges(node))
 
     def _resolve(self, node: str) -> None:
         """Find the devices anew that the charges on the node count on."""
-        if node not in self._specs:
-            return
-        shapes = {node: self._shape(node)}
         for uid in self._on_node.get(node, ()):
             entry = self._entries.get(uid)
-            if entry is not None and (now := _resolved(entry, shapes)) is not entry:
+            if entry is not None and (now := _resolved(entry, self._shapes)) is not entry:
                 self._pins.remove(entry)
                 self._entries[uid] = now
                 self._pins.add(now)
@@ -590,7 +585,7 @@ class Ledger:
 
     def _shape(self, node: str) -> NodeSpec:
         """The node as it counts: see _shape."""
-        return _shape(self._specs[node], self._pasts, self._unhealthy)
+        return self._shapes[node]
 
     def _named(self, allocation: Allocation) -> Allocation:
         """The allocation with the uuids of its devices, as the node tells them now."""
@@ -673,8 +668,7 @@ class Ledger:
 
     def _put(self, entry: Entry) -> None:
         uid = entry.ref.uid
-        if entry.node in self._specs:
-            entry = _resolved(entry, {entry.node: self._shape(entry.node)})
+        entry = _resolved(entry, self._shapes)
         if entry.state is State.BOUND:
             # While it is assumed it may come to wait again, and no watch would say so anew.
             self._waiting.pop(uid, None)
@@ -769,10 +763,16 @@ def _resolved(entry: Entry, shapes: Mapping[str, NodeSpec]) -> Entry:
 
 def _entry(pod: ObservedPod, cover: Cover, state: State) -> Entry:
     """The charge of a pod that is seen bound."""
-    landed = state is State.ASSUMED
-    assigned, placement = pod.assigned, cover.written
-    entry = Entry(pod.ref, pod.request, pod.node, placement, state, assigned, landed, cover=cover)
-    return _described(entry, pod)
+    return Entry(
+        *(pod.ref, pod.request, pod.node, cover.written, state, pod.assigned),
+        landed=state is State.ASSUMED,
+        priority=pod.priority,
+        started=pod.started,
+        terminating=pod.terminating,
+        labels=pod.labels,
+        running=pod.running,
+        cover=cover,
+    )
 
 
 def _described(entry: Entry, pod: ObservedPod) -> Entry:

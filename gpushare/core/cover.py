@@ -17,7 +17,6 @@ Values and arithmetic only; the Ledger keeps them.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from gpushare.core.model import Cover, NodeSpec, Shares
 
@@ -53,7 +52,7 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
         of = _UNKNOWN  # the cards have got names, and it is too late to tell which was meant
     if of != cover.of or tuple(known) != cover.cards:
-        cover = replace(cover, cards=tuple(known), of=of)
+        cover = Cover(cover.written, cover.uuids, tuple(known), of)
     return cover, None if everywhere else tuple(sorted(held.items()))
 
 
