@@ -25,7 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "kube": ("errors",),
     "extender": ("errors", "core", "wire", "ledger", "kube"),
     "device_plugin": ("errors", "core", "wire", "ledger", "kube"),
-    "cli": ("errors", "core.model", "wire", "kube"),
+    "cli": ("errors", "core.model", "core.cover", "wire", "kube"),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
     "doctor": ("errors", "core.model", "wire", "kube"),

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
+from gpushare import ledger
 from gpushare.core.model import Entry, Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.tally import Tally
 from gpushare.errors import AnnotationError
 from gpushare.extender import sinks
 from gpushare.extender.sinks import UnhealthySink
@@ -182,13 +182,10 @@ def ignores_the_unplaced(original: Any) -> Any:
     return observe
 
 
-@mutant("C15", "the original ignores an index it does not know", Tally, "_count")
+@mutant("C15", "the original ignores an index it does not know", ledger, "resolve")
 def ignores_unknown_devices(original: Any) -> Any:
-    def count(self: Any, charge: Any, sign: int) -> None:
-        row = self.row.get(charge.node)
-        spec = None if row is None else self._specs[row]
-        devices = [] if spec is None else range(len(spec.capacity))
-        if charge.placement is None or all(device in devices for device, _ in charge.placement):
-            original(self, charge, sign)
+    def resolved(cover: Any, spec: Any) -> Any:
+        learned, held = original(cover, spec)
+        return learned, held if cover.written is None else held or ()
 
-    return count
+    return resolved

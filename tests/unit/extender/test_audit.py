@@ -400,7 +400,7 @@ def test_cards_that_no_watch_has_shown_at_their_new_places_are_found(office: Off
     office.ledger.check()
 
 
-def test_a_charge_that_is_not_where_its_cards_are_is_found_and_frees_nothing(office: Office) -> None:
+def test_a_charge_that_is_not_on_its_cards_is_found_and_frees_nothing(office: Office) -> None:
     ledger, right = office.ledger, office.free()
     entry = ledger.standing("uid-p0")
     assert entry is not None
