@@ -1,15 +1,20 @@
 """The nodes' side: kubelets that run pods, device plug-ins that give them devices.
 
-What a container truly holds is only known here. A kubelet tells its plug-in how much, not for which
-pod; what the plug-in makes of that is its kind:
+What a container truly holds is only known here: a card, for as long as its pod runs, wherever that
+card is counted later. A kubelet tells its plug-in how much, not for which pod; what the plug-in
+makes of that is its kind:
 
 own     finds the oldest container of that size, of a Pending pod, that nobody has served, marks its
         pod when all its containers are served, and refuses (the pod fails) where there is none.
 aliyun  the original's: finds the oldest Pending pod not marked whose regular containers have that
         size together, marks it; where there is none the container runs without a device. On nodes
         of one device it gives that and marks nothing.
-blind   gives the pod what its own annotation says, and marks nothing. On its nodes the inventory
-        says that it serves by identity.
+blind   gives the pod what its own annotation says, and marks nothing.
+exact   gives the pod the cards whose uuids its annotations name, and marks it; where they name
+        none, or one that is not there, it refuses. On its nodes the inventory says so.
+
+All but the last read indices: they give what is at that index when they are asked, by the order in
+which they count the cards then.
 """
 
 from collections.abc import Callable
@@ -19,6 +24,7 @@ from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import with_metadata
 from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
+from tests.simulation.chance import Chance
 from tests.simulation.oracle import Oracle, Violation
 from tests.simulation.server import Server
 from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth, Shares
@@ -33,13 +39,17 @@ class Kubelets:
 
     served: uid -> the sizes of its containers that have been given devices. muddled: nodes where a
     container of somebody else's has taken what was meant for ours; nobody can tell them apart there
-    any more. forged: nodes with pods whose annotations somebody has written who should not.
+    any more. forged: nodes with pods whose annotations somebody has written who should not. cards:
+    the devices as the nodes' objects tell them. slots: the cards of each node, as its plug-in
+    counts them. memory: units that each kubelet has been told of.
     """
 
     server: Server
     oracle: Oracle
     cards: dict[str, Cards]
     pairing: bool
+    slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    memory: dict[str, int] = field(default_factory=dict)
     running: dict[str, list[str]] = field(default_factory=dict)
     served: dict[str, list[int]] = field(default_factory=dict)
     muddled: set[str] = field(default_factory=set)
@@ -71,16 +81,34 @@ class Kubelets:
         """Admit the pod, or refuse it; what was done."""
         cards = self.cards[pod.node]
         held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
-        if held + pod.asked.total > sum(cards.units):
+        if held + pod.asked.total > self.memory[pod.node]:
             return self._end(pod, "Failed")
         given = [self._serve(pod, cards, size) for size in pod.asked.calls]
         if cards.plugin == "own" and None in given:
             self.muddled.add(pod.node)
             return self._end(pod, "Failed")
+        counted = self._counted(pod, cards)
+        if given and not counted and cards.plugin in ("own", "exact"):
+            return self._end(pod, "Failed")
         self.running[pod.uid] = [uid for uid in given if uid is not None]
         self._judge(pod)
+        if given and set(given) == {pod.uid}:
+            pod.cards = counted
         self._set_status(pod, startTime="2026-01-01T00:00:01Z")
         return "admitted"
+
+    def _counted(self, pod: PodTruth, cards: Cards) -> dict[str, int]:
+        """Units by card of what its annotations name, as the plug-in counts; {} where one is none.
+
+        The plug-in that gives cards by uuid knows them by nothing else.
+        """
+        slots = self.slots[pod.node]
+        if cards.plugin == "exact":
+            named = bool(pod.uuids) and set(pod.uuids) <= set(slots)
+            return pod.asked.on_cards(pod.uuids) if named else {}
+        claim = pod.claim or ()
+        there = all(device < len(slots) for device, _ in claim)
+        return {slots[device]: units for device, units in claim} if there else {}
 
     def start(self, pod: PodTruth) -> str:
         """Its containers have started."""
@@ -91,6 +119,12 @@ class Kubelets:
         """The uids of the pods that run there."""
         pods = self.oracle.pods
         return [uid for uid in self.running if pods[uid].node == node and not pods[uid].ended]
+
+    def reboot(self, node: str, chance: Chance) -> None:
+        """Containers end; those that are started again keep the cards that their pods have."""
+        for uid in self.running_on(node):
+            if chance.below(2):
+                self._end(self.oracle.pods[uid], "Failed")
 
     def finish(self, pod: PodTruth, phase: str) -> str:
         """Its containers have ended."""
@@ -131,9 +165,12 @@ class Kubelets:
 
     def _serve(self, pod: PodTruth, cards: Cards, size: int) -> str | None:
         """Whose devices the container gets; None: none at all."""
+        if cards.plugin == "exact":
+            self._mark(pod)
+            return pod.uid
         if cards.plugin == "blind":
             return pod.uid
-        if cards.plugin == "aliyun" and len(cards.units) == 1:
+        if cards.plugin == "aliyun" and len(self.slots[pod.node]) == 1:
             return pod.uid
         waiting = sorted(
             (self._order(other), other.uid)
@@ -180,16 +217,15 @@ class Kubelets:
         pod.assigned = True
 
     def _judge(self, pod: PodTruth) -> None:
-        """S4: the devices are those of the annotation, although the plug-in cannot tell pods apart.
+        """S4: the devices are those of the annotation, although a plug-in cannot tell pods apart.
 
-        Promised from the first pod on, but where the process that bound the later one was told that
-        the plug-in serves by identity.
+        Not promised where the process that bound the later one was told that the plug-in can.
         """
         if not (self.pairing and pod.by) or pod.edited or pod.node in self.muddled:
             return
         for uid in self.running[pod.uid]:
             other = self.oracle.pods[uid]
-            paired = self.oracle.later(pod, other).paired
+            paired = not self.oracle.later(pod, other).cards.exact
             if paired and not _interchangeable(pod.claim or (), other.claim or ()):
                 raise Violation(f"S4 {pod.uid} at {pod.claim} was given {uid}'s {other.claim}")
 

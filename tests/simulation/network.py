@@ -22,6 +22,7 @@ from gpushare.errors import (
     ApiUnreachable,
 )
 from gpushare.kube.api import Lines
+from gpushare.kube.refusal import refusal
 from tests.simulation.server import Feed, Line, Server, seconds_allowed
 from tests.simulation.tasks import Owner, Task, Tasks, TimedOut
 
@@ -38,6 +39,10 @@ READ_FAULTS = (
     "401",
     "garbled",
     "slow",
+    "html",
+    "empty",
+    "other-kind",
+    "html-404",
 )
 LIST_FAULTS = (*READ_FAULTS, "410")
 WATCH_FAULTS = ("reset", "unreachable", "silent", "500", "429", "403", "404", "410")
@@ -62,6 +67,16 @@ WRITE_FAULTS = (
     "422",
     "401",
     "409",
+    "html",
+    "empty",
+    "other-kind",
+    "garbled",
+    "html-applied",
+    "empty-applied",
+    "other-kind-applied",
+    "twice-empty",
+    "html-404",
+    "html-404-applied",
 )
 LEASE_FAULTS = (
     "silent",
@@ -75,7 +90,21 @@ LEASE_FAULTS = (
     "slow-request",
     "slow-reply",
     "stopped",
+    "garbled",
+    "html",
+    "empty",
+    "other-kind",
+    "html-applied",
 )
+_PAGE = b"<!DOCTYPE html><html><body><form>Sign in</form></body></html>"
+_GARBLED: Mapping[str, bytes] = {
+    "html": _PAGE,
+    "empty": b"",
+    "other-kind": b'{"kind":"Namespace","apiVersion":"v1","metadata":{"name":"default",'
+    b'"uid":"uid-0","resourceVersion":"1"},"spec":{},"status":{"phase":"Active"}}',
+}
+"""What somebody in between answers with a 2xx, who is no API server, or asked another one."""
+
 _SLOW = 0.9
 """Of the time a call is given, how much passes before the server gets to it, or its answer back."""
 
@@ -92,11 +121,13 @@ _BEFORE: _Errors = {
         code: partial(ApiError, f"{code} on order", int(code))
         for code in ("401", "403", "404", "422", "429")
     },
+    "html-404": partial(refusal, "a page", 404, _PAGE),
 }
 _AFTER: _Errors = {
     "reply-reset": partial(ApiUnavailable, "connection reset", 0),
     "504-applied": partial(ApiUnavailable, "504 on order", 504),
     "500-applied": partial(ApiUnavailable, "500 on order", 500),
+    "html-404-applied": partial(refusal, "a page", 404, _PAGE),
 }
 _LATE: _Errors = {
     "late": partial(ApiUnavailable, "connection reset", 0),
@@ -214,16 +245,14 @@ class Network:
             longest = 60.0 if fault == "very-late" else seconds_allowed(request.query)
             self.late.append(Late(request, request.sent + longest))
             return _LATE[fault]() if fault in _LATE else None
+        if fault in _GARBLED:
+            return _GARBLED[fault]
         answer = self.serve(request)
-        if fault == "twice":
-            return self.serve(request)
+        if fault.startswith("twice"):
+            answer = self.serve(request)
         if fault == "again-late":
             self.late.append(Late(request, request.sent + seconds_allowed(request.query)))
-        if fault == "garbled" and isinstance(answer, bytes):
-            return answer[: len(answer) // 2]
-        if fault == "reply-lost":
-            return None
-        return _AFTER[fault]() if fault in _AFTER else answer
+        return _returned(fault, answer)
 
     def deliver(self, request: Request) -> None:
         """The answer has come: the client goes on."""
@@ -253,6 +282,17 @@ class Network:
         for request in [request for request in self.waiting if request.client is client]:
             self.give_up(request)
         self.streams = [stream for stream in self.streams if stream.client is not client]
+
+
+def _returned(fault: str, answer: bytes | ApiError | Feed) -> bytes | ApiError | Feed | None:
+    """What comes back of what the server has answered."""
+    if fault == "reply-lost":
+        return None
+    if fault in _AFTER:
+        return _AFTER[fault]()
+    if fault == "garbled" and isinstance(answer, bytes):
+        return answer[: len(answer) // 2]
+    return _GARBLED.get(fault.removeprefix("twice-").removesuffix("-applied"), answer)
 
 
 def told(request: Request) -> str:

@@ -33,6 +33,9 @@ from tests.simulation.truth import (
     PodTruth,
     claim_of,
     granted,
+    least_charged,
+    put_by,
+    uuids_of,
 )
 
 _STALE = 150.0
@@ -47,14 +50,21 @@ class Violation(AssertionError):
 class Decision:
     """What a process knew when it decided where a pod goes; number: of how many it is the last.
 
-    paired: that the device plug-in there may take a pod for an equal one.
+    shares: units by index. cards: the devices of the node. rooms: units of each device taken.
+    shown, loose: pods, see Known.
     """
 
     number: int
     shares: dict[int, int]
+    cards: Cards
     rooms: dict[int, int]
     shown: frozenset[str]
-    paired: bool
+    loose: frozenset[str]
+
+    @property
+    def put(self) -> dict[str, int]:
+        """Units by card."""
+        return {self.cards.card(device): units for device, units in self.shares.items()}
 
 
 @dataclass(repr=False)
@@ -66,6 +76,7 @@ class Oracle:
     replicas: list[Replica]
     pods: dict[str, PodTruth] = field(default_factory=dict)
     cards: dict[tuple[str, str], Cards] = field(default_factory=dict)
+    latest: dict[str, Cards] = field(default_factory=dict)
     known: dict[str, Known] = field(default_factory=dict)
     decisions: dict[tuple[str, str], Decision] = field(default_factory=dict)
     stamps: set[tuple[str, int]] = field(default_factory=set)
@@ -101,14 +112,18 @@ class Oracle:
         self.stamps.add((replica.identity, stamp))
         known = self.known[replica.identity]
         entry = replica.ledger.standing(uid)
-        if entry is None or entry.node != node or dict(entry.cover.written or ()) != shares:
+        if entry is None or entry.node != node or dict(entry.placement or ()) != shares:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
-            rooms = {device: known.room(node, device) for device in shares}
-            shown = frozenset(known.pods)
             self._decided += 1
-            decision = Decision(self._decided, shares, rooms, shown, known.guesses(node))
-            self.decisions[replica.identity, uid] = decision
+            self.decisions[replica.identity, uid] = Decision(
+                self._decided,
+                shares,
+                known.nodes[node],
+                {device: known.room(node, device) for device in shares},
+                frozenset(known.pods),
+                frozenset(known.loose),
+            )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
         entry = replica.ledger.standing(uid)
@@ -130,16 +145,17 @@ class Oracle:
         if decision is None:
             raise Violation(f"S4 {pod.uid} is bound without a decision: {body}")
         node = body["target"]["name"]
-        for device, units in decision.shares.items():
-            last = self._last_decided(node, device, decision)
+        for card, units in decision.put.items():
+            last = self._last_decided(node, card, decision)
+            device = last.cards.ids.index(card)
             held = self._held(node, device, pod.by, last)
             if held + units > last.rooms[device]:
                 raise Violation(
-                    f"S1 {pod.uid} is given {units} units on {node}/{device}:"
+                    f"S1 {pod.uid} is given {units} units of {node}'s {card}, its device {device}:"
                     f" {held} of {last.rooms[device]} were held"
                 )
 
-    def _last_decided(self, node: str, device: int, decision: Decision) -> Decision:
+    def _last_decided(self, node: str, card: str, decision: Decision) -> Decision:
         """Of this decision and those by which units are held there, the one made last.
 
         It had to reckon with all the others, and with the devices as they had become by then.
@@ -147,7 +163,7 @@ class Oracle:
         made = [decision]
         for pod in self.pods.values():
             by_it = self.decisions.get((pod.by, pod.uid))
-            if by_it and pod.node == node and not pod.ended and device in by_it.shares:
+            if by_it and pod.node == node and not pod.ended and card in by_it.put:
                 made.append(by_it)
         return max(made, key=lambda each: each.number)
 
@@ -164,10 +180,11 @@ class Oracle:
     def _held(self, node: str, device: int, by: str, decision: Decision) -> int:
         """Units held by others there: by ours, and by those the process had been shown."""
         return sum(
-            dict(other.claim or ()).get(device, 0)
+            least_charged(other, decision.cards, loose=other.uid in decision.loose).get(device, 0)
             for other in self.pods.values()
             if other.node == node
             and not other.ended
+            and other.put is not None
             and self._counts(other, by)
             and (other.by or other.uid in decision.shown)
         )
@@ -234,6 +251,8 @@ class Oracle:
             page = json.loads(request.answer)
         except ValueError:
             return
+        if "items" not in page:
+            return
         known = self.known[replica.identity]
         if "continue" not in request.query:
             known.pages[name] = []
@@ -265,8 +284,16 @@ class Oracle:
         if name == "nodes":
             version = metadata["resourceVersion"]
             known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
+            for pod in self.pods.values():
+                if pod.node == metadata["name"] and (pod.by or pod.uid in known.pods):
+                    known.loosen(pod)
         elif name == "pods" and body["spec"].get("nodeName"):
-            known.pods.setdefault(metadata["uid"], int(metadata["resourceVersion"]))
+            uid = metadata["uid"]
+            known.pods.setdefault(uid, int(metadata["resourceVersion"]))
+            if "startTime" in body["status"]:
+                known.admitted.add(uid)
+            self.follow()
+            known.loosen(self.pods[uid])
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
             if all(token.isdigit() for token in tokens):
@@ -293,6 +320,7 @@ class Oracle:
             entry = replica.ledger.standing(uid)
             if entry is None or entry.state is State.ASSUMED:
                 del known.pods[uid]
+        known.loose.clear()
 
     # -- after every step -----------------------------------------------------------------------
 
@@ -320,6 +348,17 @@ class Oracle:
             pod.node, pod.bound, pod.claim = node, change.version, claim_of(annotations, pod.asked)
             if pod.by and pod.asked.devices:
                 self._written(pod, annotations)
+                self._put(pod, self.decisions[pod.by, pod.uid], annotations)
+            else:
+                put_by(pod, annotations, self.latest.get(node))
+
+    def _put(self, pod: PodTruth, decision: Decision, annotations: Json) -> None:
+        """Note on which cards a pod was put that one of ours bound."""
+        pod.uuids, pod.put, pod.named = uuids_of(annotations), decision.put, decision.cards.named
+        pod.home = {decision.cards.card(device): device for device in decision.shares}
+        wanted = set(decision.put) if pod.named else set()
+        if pod.uuids and set(pod.uuids) != wanted:
+            raise Violation(f"S4 {pod.uid} is bound to {wanted or 'no uuids'}: {annotations}")
 
     def check(self) -> None:
         """Judge every process that is alive, and what audits told. Raises Violation."""
@@ -345,17 +384,20 @@ class Oracle:
         for node in nodes.values():
             entries.update((entry.ref.uid, entry) for entry in node.entries)
         least = {name: [0] * len(node.used) for name, node in nodes.items()}
-        shown = self.known[replica.identity].pods
+        known = self.known[replica.identity]
+        shown = known.pods
         for pod in self.pods.values():
             if pod.node not in nodes or pod.ended or not pod.asked.devices:
                 continue
             if (pod.by or pod.uid in shown) and self._counts(pod, replica.identity):
                 self._check_entry(replica, pod, entries.get(pod.uid))
-                _add(least[pod.node], pod)
+                cards = known.nodes.get(pod.node)
+                if cards is not None:
+                    _add(least[pod.node], least_charged(pod, cards, loose=pod.uid in known.loose))
         for name, node in nodes.items():
             _check_node(replica, node, least[name])
         for entry in entries.values():
-            self._check_size(entry)
+            self._check_size(known, entry)
 
     def _counts(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process can know where the pod is: users may have edited that since."""
@@ -367,15 +409,17 @@ class Oracle:
     def _check_entry(self, replica: Replica, pod: PodTruth, entry: Entry | None) -> None:
         if entry is None:
             raise Violation(f"S2 {replica.identity} does not charge {pod.uid} on {pod.node}: {pod}")
-        if entry.node != pod.node or entry.cover.written != pod.claim:
+        sure = not pod.odd and pod.uid not in self.known[replica.identity].moved
+        if entry.node != pod.node or (sure and entry.placement != pod.claim):
             raise Violation(f"S4 {replica.identity} charges {entry} for {pod}")
 
-    def _check_size(self, entry: Entry) -> None:
-        asked = self.pods[entry.ref.uid].asked
-        written = entry.cover.written
-        units = sum(units for _, units in written or ())
-        if entry.request.total != asked.total or (written and units != asked.total):
-            raise Violation(f"S3 {entry} is charged for {asked}")
+    def _check_size(self, known: Known, entry: Entry) -> None:
+        pod = self.pods[entry.ref.uid]
+        units = sum(units for _, units in entry.placement or ())
+        least = pod.asked.total
+        wrong = units < least if pod.odd or pod.uid in known.moved else units != least
+        if entry.request.total != least or (entry.placement and wrong):
+            raise Violation(f"S3 {entry} is charged for {pod.asked}")
 
     def check_flight(self, requests: list[Request]) -> None:
         """What may still land stays charged where it was sent. Raises Violation."""
@@ -398,13 +442,10 @@ def _refuses(replica: Replica, name: str) -> bool:
     return name != "pods" and replica.sinks[name].failures > 0
 
 
-def _add(least: list[int], pod: PodTruth) -> None:
-    if pod.claim is not None and all(device < len(least) for device, _ in pod.claim):
-        for device, units in pod.claim:
+def _add(least: list[int], charged: dict[int, int]) -> None:
+    for device, units in charged.items():
+        if device < len(least):
             least[device] += units
-    else:
-        for device in range(len(least)):
-            least[device] += pod.asked.total
 
 
 def _check_node(replica: Replica, node: NodeBooks, least: list[int]) -> None:

@@ -96,18 +96,33 @@ def other_binds(world: World, chance: Chance) -> str:
 
 def node(world: World, chance: Chance) -> str:
     """A node changes, goes or comes."""
-    return world.users.change_node(chance)
+    return world.machines.change(chance)
 
 
 def flap(world: World, chance: Chance) -> str:
     """A node goes and comes, again and again."""
     del chance
-    return world.users.flap()
+    return world.machines.flap()
+
+
+def shake(world: World, chance: Chance) -> str:
+    """Cards of a node die, come back, or change places."""
+    return world.machines.shake(chance)
+
+
+def say(world: World, chance: Chance) -> str:
+    """A node's object comes to say which cards there are."""
+    return world.machines.say(chance)
+
+
+def hush(world: World, chance: Chance) -> str:
+    """A node's object says less of its cards, or more."""
+    return world.machines.hush(chance)
 
 
 def plugin(world: World, chance: Chance) -> str:
     """A node gets another device plug-in."""
-    return world.users.exchange_plugin(chance)
+    return world.machines.exchange_plugin(chance)
 
 
 def collect(world: World, chance: Chance) -> str:
@@ -118,7 +133,7 @@ def collect(world: World, chance: Chance) -> str:
 
 def close(world: World, chance: Chance) -> str:
     """An operator closes devices."""
-    return world.users.close_devices(chance)
+    return world.machines.close_devices(chance)
 
 
 def _some(pods: Sequence[PodTruth], chance: Chance) -> PodTruth | None:

@@ -14,10 +14,11 @@ from gpushare.errors import ApiUnavailable
 from gpushare.extender.auditor import EVERY
 from gpushare.localcluster.api.resources import PODS
 from tests.simulation.kubelets import NAMESPACE
+from tests.simulation.machines import CPU, MEMORY
 from tests.simulation.oracle import Violation
 from tests.simulation.replica import AUDIT, Replica
+from tests.simulation.scheduler import check_partition
 from tests.simulation.truth import Cards, PodTruth
-from tests.simulation.users import CPU, MEMORY, NODE_NAMES
 from tests.simulation.world import World
 
 _T = TypeVar("_T")
@@ -51,9 +52,7 @@ def come_to_rest(world: World) -> None:
 
 def _stop_faults(world: World) -> None:
     _heal_network(world)
-    for name in NODE_NAMES:
-        if name not in world.kubelets.cards:
-            world.users.put_node(name, world.users.shapes[name])
+    world.machines.calm()
     if world.setting.shape.leadership == "scheduler":
         world.lease.take(world.replicas[0].host)
     world.judge()
@@ -139,7 +138,9 @@ def _check_books(world: World, replica: Replica) -> None:
         if entries.keys() != on.keys():
             raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
         for uid, pod in on.items():
-            if not pod.edited and entries[uid].cover.written != pod.claim:
+            known = world.oracle.known[replica.identity]
+            unsure = pod.edited or pod.odd or uid in known.moved
+            if not unsure and entries[uid].placement != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
@@ -171,7 +172,9 @@ def _bind(world: World, pod: PodTruth) -> None:
         names = json.dumps(sorted(cards)).encode()
         body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), names)
         answers.append(_call(world, replica, partial(replica.service.filter, body)))
-        fit = json.loads(answers[-1])["NodeNames"]
+        said = json.loads(answers[-1])
+        check_partition(said, sorted(cards))
+        fit = said["NodeNames"]
         if not fit and not could:
             return
         if not fit:
@@ -215,13 +218,12 @@ def _fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
         return False
     closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
+    moved = world.oracle.known[replica.identity].moved
     for other in world.oracle.pods.values():
         if other.node != node or other.ended:
             continue
-        charge = replica.ledger.standing(other.uid)
-        # With another number of devices than then, an index without a uuid may be any of them.
-        moved = charge is not None and charge.cover.of not in (0, len(room))
-        if moved or other.claim is None or any(device >= len(room) for device, _ in other.claim):
+        unsure = other.odd or other.uid in moved
+        if unsure or other.claim is None or any(at >= len(room) for at, _ in other.claim):
             room = [units - other.asked.total for units in room]
             continue
         for device, units in other.claim:

@@ -117,7 +117,10 @@ class Scheduler:
         body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), _NAMES)
         answer = _answer(replica.service.filter(body))
         fit = answer["NodeNames"]
-        if answer["Error"] or not fit:
+        if answer["Error"]:
+            return
+        check_partition(answer, json.loads(_NAMES))
+        if not fit:
             return
         try:
             scores = json.loads(replica.service.prioritize(body))
@@ -150,6 +153,17 @@ class Scheduler:
         truth = self.oracle.pods[pod.uid]
         if not error and truth.node != placed.node:
             raise Violation(f"X1 bind of {pod.uid} to {placed.node} is said done: {truth}")
+
+
+def check_partition(answer: Any, names: list[str]) -> None:
+    """Raise Violation unless filter answers each name that it was asked about exactly once."""
+    said = [
+        *answer["NodeNames"],
+        *answer["FailedNodes"],
+        *answer["FailedAndUnresolvableNodes"],
+    ]
+    if sorted(said) != sorted(names):
+        raise Violation(f"X4 filter answers {answer} for {names}")
 
 
 def _answer(body: bytes) -> Any:

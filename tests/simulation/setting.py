@@ -24,14 +24,16 @@ WEIGHTS = {
     "compact": 4, "relist": 4, "sink": 3,
     "crash": 4, "freeze": 2, "thaw": 8, "pause": 6, "lease": 4, "fail_over": 4,
     "retire": 4, "meddle": 2, "resize": 4, "flap": 8,
+    "shake": 8, "say": 8, "hush": 4,
 }  # fmt: skip
 FAULTS = {
     "fault", "late", "cut", "end", "bad_line", "error_event", "again", "blind", "compact", "sink",
     "crash", "freeze", "pause", "lease", "fail_over", "node", "close", "forge", "edit", "force",
     "other_binds", "linger", "sit_out", "relist", "strange", "collect",
     "plugin", "retire", "meddle", "resize", "flap",
+    "shake", "hush",
 }  # fmt: skip
-_LATER = ("plugin", "retire", "meddle", "resize", "flap")
+_LATER = ("plugin", "retire", "meddle", "resize", "flap", "shake", "hush")
 """Faults that were thought of later: drawn last, so that most older seeds keep their setting."""
 _FACTORS = (0, 0, 0, 1, 1, 3)
 _BEGINS = ("create", "schedule", "bind", "admit")

@@ -15,6 +15,7 @@ IDX, POD, DEV, ASSIGNED, ASSUMED = (
     f"ALIYUN_COM_GPU_MEM_{name}" for name in ("IDX", "POD", "DEV", "ASSIGNED", "ASSUME_TIME")
 )
 ALLOCATION = "scheduler.framework.gpushare.allocation"
+UUIDS = "gpushare.io/device-uuids"
 INVENTORY = "gpushare.io/devices"
 UNHEALTHY = "unhealthy-gpu-"
 
@@ -49,6 +50,10 @@ class Asked:
         """The shares it has on these devices."""
         return tuple((device, self.total // len(devices)) for device in sorted(devices))
 
+    def on_cards(self, cards: tuple[str, ...]) -> dict[str, int]:
+        """The units it has on each of these cards."""
+        return dict.fromkeys(cards, self.total // len(cards))
+
 
 @dataclass(slots=True)
 class PodTruth:
@@ -59,6 +64,12 @@ class PodTruth:
     them afterwards, 0 for none; unstamped: its assume time too. runs: by its phase. ended: its
     memory is free, by its phase or because it is gone. cpu: thousandths of a CPU it asks for, and
     as many MiB of memory.
+
+    put: units by card where it was put, None where that names no cards. home: at which index each
+    of them was then. named: by the cards' uuids, not by index alone. odd: its annotations
+    contradict each other. uuids: those that its annotations name. cards: units by card that its
+    containers truly hold, None until they are admitted (or where their plug-in took them for
+    another pod's).
     """
 
     uid: str
@@ -77,19 +88,48 @@ class PodTruth:
     assigned: bool = False
     forged: bool = False
     cpu: int = 0
+    put: dict[str, int] | None = None
+    home: dict[str, int] = field(default_factory=dict)
+    named: bool = False
+    odd: bool = False
+    uuids: tuple[str, ...] = ()
+    cards: dict[str, int] | None = None
+
+    @property
+    def astray(self) -> bool:
+        """Whether its containers hold other cards than it was put on."""
+        return self.cards is not None and self.cards != self.put
 
 
 @dataclass(frozen=True, slots=True)
 class Cards:
-    """The devices of a node: units and health of each.
+    """The devices of a node, as its object tells them: units and health of each.
 
     closed: nothing may be placed there. plugin: how its device plug-in finds devices, see kubelet.
+    ids: which card each device is. tells: what the object says: "uuids" and "devices" have an
+    inventory, with and without the cards' uuids; "totals" a total and a count; "memory" a total.
     """
 
     units: tuple[int, ...]
     healthy: tuple[bool, ...]
     closed: bool = False
     plugin: str = "own"
+    ids: tuple[str, ...] = ()
+    tells: str = "devices"
+
+    @property
+    def named(self) -> bool:
+        """Whether the node's object says which card each device is."""
+        return self.tells == "uuids"
+
+    @property
+    def exact(self) -> bool:
+        """Whether the node's object says that its plug-in gives cards by their uuids."""
+        return self.plugin == "exact" and self.tells == "uuids"
+
+    def card(self, device: int) -> str:
+        """The card at this index; "" for none."""
+        return self.ids[device] if device < len(self.ids) else ""
 
     def room(self, device: int) -> int:
         """Units the device has for pods; 0 where none may be placed."""
@@ -100,7 +140,7 @@ class Cards:
 def claim_of(annotations: Mapping[str, str], asked: Asked) -> Shares | None:
     """Where annotations put the pod: IDX, if it names devices among which its total can be split.
 
-    Whoever writes annotations in a story writes an allocation map that agrees, or none.
+    Device plug-ins read it; what else the annotations say is `mapped` and `uuids_of`.
     """
     if not asked.devices:
         return None
@@ -123,13 +163,77 @@ def granted(annotations: Mapping[str, str]) -> dict[int, int]:
     return sums
 
 
+def mapped(annotations: Mapping[str, str], asked: Asked) -> frozenset[int] | None:
+    """The devices of an allocation map that gives each container what it asks for."""
+    try:
+        grants = {
+            int(container): {int(device): int(units) for device, units in grant.items()}
+            for container, grant in json.loads(annotations.get(ALLOCATION, "")).items()
+        }
+    except (ValueError, AttributeError):
+        return None
+    wanted = dict(enumerate(asked.containers))
+    if {container: sum(grant.values()) for container, grant in grants.items()} != wanted:
+        return None
+    return frozenset(device for grant in grants.values() for device in grant)
+
+
+def uuids_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """The uuids that the annotations name."""
+    text = annotations.get(UUIDS, "")
+    return tuple(text.split(",")) if text else ()
+
+
+def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -> None:
+    """Note on which cards a pod is put that none of ours bound, as its plug-in would read that."""
+    pod.uuids, claim = uuids_of(annotations), pod.claim
+    there = cards is not None and all(device < len(cards.ids) for device, _ in claim or ())
+    if claim is None or cards is None or not there:
+        return
+    pod.put = {cards.ids[device]: units for device, units in claim}
+    pod.home = {cards.ids[device]: device for device, _ in claim}
+    named = mapped(annotations, pod.asked)
+    agrees = bool(pod.uuids) and pod.uuids == tuple(cards.ids[device] for device, _ in claim)
+    pod.named = agrees and cards.named
+    pod.odd = (named is not None and not named <= {device for device, _ in claim}) or (
+        bool(pod.uuids) and not pod.named
+    )
+    if cards.exact and pod.uuids and set(pod.uuids) <= set(cards.ids):
+        pod.put, pod.named = pod.asked.on_cards(pod.uuids), True
+
+
+def least_charged(pod: PodTruth, cards: Cards, *, loose: bool) -> dict[int, int]:
+    """Units by index that books must charge for the pod, which know its node to have these cards.
+
+    What its containers hold, or will by where it was put. A card that the node does not have any
+    more holds nothing. By index alone a card is known for as long as it stays there. loose: see
+    Known; another card than it was put on counts only for such a pod: nobody can know of others.
+    """
+    if pod.put is None or pod.claim is None:
+        return dict.fromkeys(range(len(cards.units)), pod.asked.total)
+    if not pod.named and any(device >= len(cards.units) for device, _ in pod.claim):
+        return dict.fromkeys(range(len(cards.units)), pod.asked.total)
+    if pod.astray and not loose:
+        return {}
+    held = pod.put if pod.cards is None else pod.cards
+    found = {}
+    for device, card in enumerate(cards.ids):
+        if card in held and ((cards.named and pod.named) or pod.home.get(card) == device):
+            found[device] = held[card]
+    if loose and pod.cards is None:
+        found |= {device: units for device, units in pod.claim if device < len(cards.units)}
+    return found
+
+
 @dataclass(slots=True)
 class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
     node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
-    lead, as it sees it.
+    lead, as it sees it. admitted: pods whose kubelet has admitted them. moved: pods of which a card
+    was not at its index. loose: those of them that a plug-in which reads indices may have given
+    another card, since they were not known to be admitted.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
@@ -138,11 +242,20 @@ class Known:
     heard: dict[str, float] = field(default_factory=dict)
     led: float = -math.inf
     pages: dict[str, list[Json]] = field(default_factory=dict)
+    admitted: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    loose: set[str] = field(default_factory=set)
 
-    def guesses(self, node: str) -> bool:
-        """Whether the node's plug-in may take a pod for an equal one, as far as it was shown."""
-        cards = self.nodes.get(node)
-        return cards is None or cards.plugin != "blind"
+    def loosen(self, pod: PodTruth) -> None:
+        """Note whether the pod's cards are where it was put, by the node as it is known."""
+        cards = self.nodes.get(pod.node)
+        if cards is None or pod.put is None or pod.claim is None or pod.ended:
+            return
+        if all(cards.card(device) == card for card, device in pod.home.items()):
+            return
+        self.moved.add(pod.uid)
+        if cards.named and pod.named and not cards.exact and pod.uid not in self.admitted:
+            self.loose.add(pod.uid)
 
     def room(self, node: str, device: int) -> int:
         """Units the device has for pods, as it has been shown."""

@@ -1,20 +1,19 @@
-"""Those who make, change and delete pods and nodes: users, operators, other schedulers.
+"""Those who make, change and delete pods: users, and other schedulers.
 
 Some of them mean no good: they name nodes and devices in their pods, and edit annotations that are
 not theirs. What they do goes straight into the API server; nobody asks them to be consistent.
 """
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
-from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import with_metadata
-from gpushare.localcluster.api.resources import NODES, PODS, find
+from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import NAMESPACE, Kubelets
+from tests.simulation.machines import NODE_NAMES
 from tests.simulation.oracle import Oracle
-from tests.simulation.replica import NAMESPACE as OURS
 from tests.simulation.server import Server
 from tests.simulation.truth import (
     ALLOCATION,
@@ -22,21 +21,15 @@ from tests.simulation.truth import (
     ASSUMED,
     COUNT,
     IDX,
-    INVENTORY,
     POD,
     RESOURCE,
-    UNHEALTHY,
+    UUIDS,
     Asked,
-    Cards,
     Json,
     PodTruth,
 )
 
-NODE_NAMES = ("n0", "n1", "n2")
-CPU, MEMORY = 8000, 65536
-"""Of every node: thousandths of a CPU, MiB."""
 _FORGED = ("0", "1", "0,1", "7", "-1", "2147483648", " 0", "x", "")
-_CONFIG_MAPS = find("", "v1", "configmaps")
 
 
 @dataclass(repr=False)
@@ -51,7 +44,6 @@ class Users:
     kubelets: Kubelets
     small: bool
     names: tuple[str, ...]
-    shapes: dict[str, Cards] = field(default_factory=dict)
 
     # -- pods -----------------------------------------------------------------------------------
 
@@ -148,6 +140,13 @@ class Users:
         pod.cpu = cpu * len(record.body["spec"]["containers"])
         return f"{pod.name} ({pod.uid}) {cpu}m"
 
+    def collect(self) -> str:
+        """The garbage collector removes the pods of nodes that are gone."""
+        lost = [pod for pod in self.alive() if pod.node and pod.node not in self.kubelets.cards]
+        for pod in lost:
+            self.kubelets.delete(pod, 0)
+        return ", ".join(pod.uid for pod in lost)
+
     def _asked(self, chance: Chance) -> Asked:
         units = 1 + chance.below(3 if self.small else 6)
         devices = 2 if chance.once_in(5) else 1
@@ -171,6 +170,9 @@ class Users:
 
     def _forgery(self, chance: Chance, asked: Asked) -> dict[str, str]:
         forged = {IDX: chance.pick(_FORGED)}
+        if chance.once_in(4):
+            forged |= self._contradiction(chance, asked)
+            return forged
         if chance.below(2):
             forged[POD] = str(chance.pick((0, 1, asked.total, 99)))
         if chance.below(2):
@@ -180,6 +182,17 @@ class Users:
         if chance.below(2):
             forged[ASSUMED] = chance.pick(("1", "99999999999999999999", "soon"))
         return forged
+
+    def _contradiction(self, chance: Chance, asked: Asked) -> dict[str, str]:
+        """What says two things: an index, and another device by a map, or a card by its uuid."""
+        first, other = chance.pick((("0", "1"), ("1", "0"), ("1", "2"), ("2", "0")))
+        said = {IDX: first}
+        if chance.below(2):
+            grants = {str(number): {other: units} for number, units in enumerate(asked.containers)}
+            said[ALLOCATION] = json.dumps(grants)
+        if chance.below(2) or ALLOCATION not in said:
+            said[UUIDS] = chance.pick((f"GPU-n0-{other}", f"GPU-n1-{other}", "GPU-nobody", "x,"))
+        return said
 
     def _create(
         self, name: str, asked: Asked, node: str, annotations: dict[str, str], cpu: int
@@ -206,117 +219,6 @@ class Users:
         self.oracle.pods[uid] = PodTruth(uid, name, asked, forged=forged, cpu=cpus)
         return f"{name} ({uid}) {asked} {annotations or ''} {node}"
 
-    # -- nodes ----------------------------------------------------------------------------------
-
-    def change_node(self, chance: Chance) -> str:
-        """A node loses or gets devices, memory, health; its plug-in restarts; it goes or comes."""
-        name = chance.pick(NODE_NAMES)
-        cards = self.kubelets.cards.get(name)
-        if cards is None:
-            return self.put_node(name, self.shapes[name])
-        what = chance.below(8)
-        if what == 0:
-            return self._remove_node(name)
-        units, healthy = list(cards.units), list(cards.healthy)
-        if what == 1 and len(units) > 1:
-            units.pop()
-        elif what == 2:
-            units = [max(1, each - 2) for each in units]
-        elif what == 3:
-            units = []
-        elif what == 5 and units and cards.plugin == "aliyun":
-            units[0] += 1
-        elif what == 4 and units:
-            sick = chance.below(len(units))
-            healthy[sick] = not healthy[sick]
-        else:
-            return self.put_node(name, self.shapes[name])
-        healthy = healthy[: len(units)]
-        return self.put_node(name, Cards(tuple(units), tuple(healthy), False, cards.plugin))
-
-    def flap(self) -> str:
-        """A node goes that is there, or comes back: always the same one."""
-        name = NODE_NAMES[0]
-        if name in self.kubelets.cards:
-            return self._remove_node(name)
-        return self.put_node(name, self.shapes[name])
-
-    def exchange_plugin(self, chance: Chance) -> str:
-        """A device plug-in that serves by identity makes way for one that guesses."""
-        blind = [name for name, cards in self.kubelets.cards.items() if cards.plugin == "blind"]
-        if not blind:
-            return ""
-        name = chance.pick(sorted(blind))
-        self.shapes[name] = replace(self.shapes[name], plugin="own")
-        return self.put_node(name, replace(self.kubelets.cards[name], plugin="own"))
-
-    def put_node(self, name: str, cards: Cards) -> str:
-        """Write the node as it is now."""
-        body = {"metadata": {"name": name}, **_node_body(cards)}
-        cards = _as_advertised(cards)
-        if cards.plugin != "aliyun":
-            body["metadata"] = {"name": name, "annotations": {INVENTORY: _inventory(cards)}}
-        try:
-            if name in self.kubelets.cards:
-                store = self.server.store
-                record = store.update(NODES.table, "", name, lambda held: _changed(held, body))
-            else:
-                record = self.server.registry.create(NODES, "", body)
-        except StatusError as error:
-            raise AssertionError(name) from error
-        self.oracle.cards[name, record.body["metadata"]["resourceVersion"]] = cards
-        self.kubelets.cards[name] = cards
-        return f"{name} {cards}"
-
-    def collect(self) -> str:
-        """The garbage collector removes the pods of nodes that are gone."""
-        lost = [pod for pod in self.alive() if pod.node and pod.node not in self.kubelets.cards]
-        for pod in lost:
-            self.kubelets.delete(pod, 0)
-        return ", ".join(pod.uid for pod in lost)
-
-    def close_devices(self, chance: Chance) -> str:
-        """An operator names unhealthy devices in a ConfigMap, not always in a way to be read."""
-        assert _CONFIG_MAPS is not None
-        name = UNHEALTHY + chance.pick(NODE_NAMES)
-        text = chance.pick(("", "0", "1", "0,1", "0,x", " 1 , -"))
-        if chance.once_in(4):
-            return self._open_devices(name)
-        body: Json = {"metadata": {"name": name}, "data": {"gpus": text}}
-        registry = self.server.registry
-        try:
-            registry.revise(_CONFIG_MAPS, OURS, name, lambda held: {**held, "data": body["data"]})
-        except StatusError:
-            registry.create(_CONFIG_MAPS, OURS, body)
-        return f"{name} {text!r}"
-
-    def _open_devices(self, name: str) -> str:
-        assert _CONFIG_MAPS is not None
-        try:
-            self.server.registry.delete(_CONFIG_MAPS, OURS, name, DeleteOptions())
-        except StatusError:
-            return ""
-        return f"{name} deleted"
-
-    def _remove_node(self, name: str) -> str:
-        self.server.store.delete(NODES.table, "", name)
-        del self.kubelets.cards[name]
-        return f"{name} is gone"
-
-
-def first_shapes(chance: Chance) -> dict[str, Cards]:
-    """How the nodes of a story are when they are well."""
-    shapes = {}
-    for name in NODE_NAMES[: 1 + chance.below(3)]:
-        count = 1 + chance.below(3)
-        same = 3 + chance.below(4)
-        plugin = chance.pick(("own", "blind", "aliyun", "own"))
-        units = tuple(same + (chance.below(3) if plugin != "aliyun" else 0) for _ in range(count))
-        shapes[name] = Cards(units, (True,) * count, False, plugin)
-    for name in NODE_NAMES:
-        shapes.setdefault(name, Cards((4,), (True,), False, "blind"))
-    return shapes
-
 
 def _with_requests(spec: Json, cpu: int) -> Json:
     """The pod's spec with so much asked of the host by each container; 0: nothing."""
@@ -325,31 +227,3 @@ def _with_requests(spec: Json, cpu: int) -> Json:
         {**each, "resources": {**each["resources"], **requests}} for each in spec["containers"]
     ]
     return {**spec, "containers": containers}
-
-
-def _as_advertised(cards: Cards) -> Cards:
-    """What can be known of the devices: the original's plug-in tells a total and a count."""
-    if cards.plugin != "aliyun" or not cards.units:
-        return cards
-    total, count = sum(cards.units), len(cards.units)
-    return Cards((total // count,) * count, (True,) * count, bool(total % count), cards.plugin)
-
-
-def _node_body(cards: Cards) -> Json:
-    total, count = str(sum(cards.units)), str(len(cards.units))
-    amounts = {"cpu": f"{CPU}m", "memory": f"{MEMORY}Mi", RESOURCE: total, COUNT: count}
-    return {"status": {"capacity": amounts, "allocatable": amounts}}
-
-
-def _inventory(cards: Cards) -> str:
-    devices = [
-        {"mem": units, "healthy": healthy}
-        for units, healthy in zip(cards.units, cards.healthy, strict=True)
-    ]
-    surely = cards.plugin == "blind"
-    return json.dumps({"v": 1, "unit": "GiB", "devices": devices, "servesByIdentity": surely})
-
-
-def _changed(held: Json, body: Json) -> Json:
-    annotations = body["metadata"].get("annotations")
-    return with_metadata({**held, "status": body["status"]}, annotations=annotations)

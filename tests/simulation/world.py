@@ -13,6 +13,7 @@ from gpushare.errors import ApiUnavailable
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.leases import SchedulerLease
+from tests.simulation.machines import NODE_NAMES, Machines, first_shapes
 from tests.simulation.network import Late, Network, Request, Stream, told
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import Replica
@@ -21,7 +22,7 @@ from tests.simulation.server import Line, Server
 from tests.simulation.setting import Setting
 from tests.simulation.tasks import Tasks
 from tests.simulation.truth import Known
-from tests.simulation.users import NODE_NAMES, Users, first_shapes
+from tests.simulation.users import Users
 
 _STEP = 0.005
 """Seconds one step takes."""
@@ -46,6 +47,7 @@ class World:
         )
         pairing = setting.shape.pairing is not Pairing.OFF
         self.kubelets = Kubelets(self.server, self.oracle, {}, pairing)
+        self.machines = Machines(self.server, self.oracle, self.kubelets, {})
         names = tuple(f"p{number}" for number in range(setting.pods))
         self.users = Users(self.server, self.oracle, self.kubelets, setting.small, names)
         self.scheduler = Scheduler(self.server, self.oracle, self.replicas)
@@ -56,9 +58,9 @@ class World:
 
     def _begin(self, chance: Chance) -> None:
         """Nodes and processes, all well and ready."""
-        self.users.shapes = first_shapes(chance)
+        self.machines.shapes |= first_shapes(chance)
         for name in NODE_NAMES:
-            self.users.put_node(name, self.users.shapes[name])
+            self.machines.put(name, self.machines.shapes[name])
         if self.setting.shape.leadership == "scheduler":
             self.lease.take("host-0")
         for index in range(self.setting.replicas):
