@@ -173,7 +173,7 @@ def _bind(world: World, pod: PodTruth) -> None:
         body = b'{"Pod":%s,"NodeNames":%s}' % (record.encoded(), names)
         answers.append(_call(world, replica, partial(replica.service.filter, body)))
         said = json.loads(answers[-1])
-        check_partition(said, sorted(cards))
+        check_partition(said, sorted(cards), best_only=world.setting.shape.best_only)
         fit = said["NodeNames"]
         if not fit and not could:
             return

@@ -39,6 +39,7 @@ class Scheduler:
     server: Server
     oracle: Oracle
     replicas: list[Replica]
+    best_only: bool
     placed: list[Placed] = field(default_factory=list)
     binding: list[Placed] = field(default_factory=list)
     before: list[Placed] = field(default_factory=list)
@@ -119,7 +120,7 @@ class Scheduler:
         fit = answer["NodeNames"]
         if answer["Error"]:
             return
-        check_partition(answer, json.loads(_NAMES))
+        check_partition(answer, json.loads(_NAMES), best_only=self.best_only)
         if not fit:
             return
         try:
@@ -155,14 +156,19 @@ class Scheduler:
             raise Violation(f"X1 bind of {pod.uid} to {placed.node} is said done: {truth}")
 
 
-def check_partition(answer: Any, names: list[str]) -> None:
-    """Raise Violation unless filter answers each name that it was asked about exactly once."""
+def check_partition(answer: Any, names: list[str], *, best_only: bool) -> None:
+    """Raise Violation unless filter answers each name that it was asked about exactly once.
+
+    best_only: of the nodes that fit it names one alone, as it is told to.
+    """
     said = [
         *answer["NodeNames"],
         *answer["FailedNodes"],
         *answer["FailedAndUnresolvableNodes"],
     ]
-    if sorted(said) != sorted(names):
+    silent = best_only and len(answer["NodeNames"]) == 1
+    once = len(set(said)) == len(said) and set(said) <= set(names)
+    if not once or (len(said) != len(names) and not silent):
         raise Violation(f"X4 filter answers {answer} for {names}")
 
 

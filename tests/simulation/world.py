@@ -50,7 +50,7 @@ class World:
         self.machines = Machines(self.server, self.oracle, self.kubelets, {})
         names = tuple(f"p{number}" for number in range(setting.pods))
         self.users = Users(self.server, self.oracle, self.kubelets, setting.small, names)
-        self.scheduler = Scheduler(self.server, self.oracle, self.replicas)
+        self.scheduler = Scheduler(self.server, self.oracle, self.replicas, setting.shape.best_only)
         self.lease = SchedulerLease(self.server, self.tasks)
         self._started = 0
         self._bookmarks = self.tasks.now + _BOOKMARK_EVERY
