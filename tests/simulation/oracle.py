@@ -116,6 +116,7 @@ class Oracle:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
             self._decided += 1
+            known.since[uid] = known.changes[node]
             self.decisions[replica.identity, uid] = Decision(
                 self._decided,
                 shares,
@@ -258,6 +259,9 @@ class Oracle:
             known.pages[name] = []
         known.heard[name] = self.tasks.now
         known.pages[name] += page["items"]
+        for item in page["items"] if name == "pods" else ():
+            if item["spec"].get("nodeName"):
+                known.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
         if not page["metadata"].get("continue") and not _refuses(replica, name):
             take = partial(self._replace, known, name, known.pages[name])
             sink = replica.sinks[name]
@@ -269,7 +273,8 @@ class Oracle:
     def _replace(self, known: Known, name: str, items: list[Json]) -> None:
         before = dict(known.pods)
         if name == "nodes":
-            known.nodes.clear()
+            for gone in known.nodes.keys() - {item["metadata"]["name"] for item in items}:
+                known.show_node(gone, None)
         elif name == "pods":
             known.pods.clear()
         else:
@@ -283,7 +288,7 @@ class Oracle:
         metadata = body["metadata"]
         if name == "nodes":
             version = metadata["resourceVersion"]
-            known.nodes[metadata["name"]] = self.cards[metadata["name"], version]
+            known.show_node(metadata["name"], self.cards[metadata["name"], version])
             for pod in self.pods.values():
                 if pod.node == metadata["name"] and (pod.by or pod.uid in known.pods):
                     known.loosen(pod)
@@ -293,7 +298,7 @@ class Oracle:
             if "startTime" in body["status"]:
                 known.admitted.add(uid)
             self.follow()
-            known.loosen(self.pods[uid])
+            known.show_pod(self.pods[uid])
         elif name == "configmaps":
             tokens = [token for token in body["data"].get("gpus", "").split(",") if token]
             if all(token.isdigit() for token in tokens):
@@ -303,7 +308,7 @@ class Oracle:
     def _unshow(self, known: Known, name: str, body: Json) -> None:
         metadata = body["metadata"]
         if name == "nodes":
-            known.nodes.pop(metadata["name"], None)
+            known.show_node(metadata["name"], None)
         elif name == "pods":
             known.pods.pop(metadata["uid"], None)
         else:
@@ -409,16 +414,15 @@ class Oracle:
     def _check_entry(self, replica: Replica, pod: PodTruth, entry: Entry | None) -> None:
         if entry is None:
             raise Violation(f"S2 {replica.identity} does not charge {pod.uid} on {pod.node}: {pod}")
-        sure = not pod.odd and pod.uid not in self.known[replica.identity].moved
+        sure = self.known[replica.identity].at_home(pod)
         if entry.node != pod.node or (sure and entry.placement != pod.claim):
             raise Violation(f"S4 {replica.identity} charges {entry} for {pod}")
 
     def _check_size(self, known: Known, entry: Entry) -> None:
         pod = self.pods[entry.ref.uid]
         units = sum(units for _, units in entry.placement or ())
-        least = pod.asked.total
-        wrong = units < least if pod.odd or pod.uid in known.moved else units != least
-        if entry.request.total != least or (entry.placement and wrong):
+        wrong = known.at_home(pod) and units != pod.asked.total
+        if entry.request.total != pod.asked.total or (entry.placement and wrong):
             raise Violation(f"S3 {entry} is charged for {pod.asked}")
 
     def check_flight(self, requests: list[Request]) -> None:

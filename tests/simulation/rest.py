@@ -139,8 +139,8 @@ def _check_books(world: World, replica: Replica) -> None:
             raise Violation(f"L1 {replica.identity} charges {sorted(entries)} of {sorted(on)}")
         for uid, pod in on.items():
             known = world.oracle.known[replica.identity]
-            unsure = pod.edited or pod.odd or uid in known.moved
-            if not unsure and entries[uid].placement != pod.claim:
+            sure = known.at_home(pod) and not pod.edited
+            if sure and entries[uid].placement != pod.claim:
                 raise Violation(f"L1 {replica.identity} charges {entries[uid]} for {pod}")
     forged = {pod.uid for pod in world.oracle.pods.values() if pod.forged}
     waiting = {pod.uid for pod in replica.ledger.waiting()} - forged
@@ -218,12 +218,15 @@ def _fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
         return False
     closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
-    moved = world.oracle.known[replica.identity].moved
+    known = world.oracle.known[replica.identity]
     for other in world.oracle.pods.values():
         if other.node != node or other.ended:
             continue
-        unsure = other.odd or other.uid in moved
-        if unsure or other.claim is None or any(at >= len(room) for at, _ in other.claim):
+        if (
+            not known.at_home(other)
+            or other.claim is None
+            or any(at >= len(room) for at, _ in other.claim)
+        ):
             room = [units - other.asked.total for units in room]
             continue
         for device, units in other.claim:

@@ -6,6 +6,7 @@ Nothing of production code is used here, so that it cannot be wrong in the same 
 
 import json
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -231,9 +232,10 @@ class Known:
 
     pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
     node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
-    lead, as it sees it. admitted: pods whose kubelet has admitted them. moved: pods of which a card
-    was not at its index. loose: those of them that a plug-in which reads indices may have given
-    another card, since they were not known to be admitted.
+    lead, as it sees it. admitted: pods whose kubelet has admitted them. changes: how often what the
+    nodes' objects tell of their cards has changed. since: pods, and how often it had on their node
+    when they were put there, or first shown. loose: pods that a plug-in which reads indices may
+    have given another card than they were put on, since they were not known to be admitted.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
@@ -243,18 +245,50 @@ class Known:
     led: float = -math.inf
     pages: dict[str, list[Json]] = field(default_factory=dict)
     admitted: set[str] = field(default_factory=set)
-    moved: set[str] = field(default_factory=set)
+    changes: Counter[str] = field(default_factory=Counter)
+    since: dict[str, int] = field(default_factory=dict)
     loose: set[str] = field(default_factory=set)
+    _told: dict[str, Cards | None] = field(default_factory=dict)
+
+    def show_node(self, name: str, cards: Cards | None) -> None:
+        """Take over what a node's object tells; None: the node is gone."""
+        before = self._told.get(name)
+        same = before and cards and (before.ids, before.tells) == (cards.ids, cards.tells)
+        self.changes[name] += not same
+        self._told[name] = cards
+        if cards is None:
+            self.nodes.pop(name, None)
+        else:
+            self.nodes[name] = cards
+
+    def show_pod(self, pod: PodTruth) -> None:
+        """Take over that a pod is on its node."""
+        self.meet(pod.uid, pod.node)
+        self.loosen(pod)
+
+    def meet(self, uid: str, node: str) -> None:
+        """Take over that it is on its way to be known that the pod is on this node."""
+        self.since.setdefault(uid, self.changes[node])
+
+    def at_home(self, pod: PodTruth) -> bool:
+        """Whether the pod is where it was put, and the node has been the same since."""
+        cards = self.nodes.get(pod.node)
+        return (
+            cards is not None
+            and pod.put is not None
+            and not pod.odd
+            and pod.named <= cards.named
+            and self.since.get(pod.uid) == self.changes[pod.node]
+            and all(cards.card(device) == card for card, device in pod.home.items())
+        )
 
     def loosen(self, pod: PodTruth) -> None:
-        """Note whether the pod's cards are where it was put, by the node as it is known."""
+        """Note whether a plug-in that reads indices may give the pod another card from now on."""
         cards = self.nodes.get(pod.node)
-        if cards is None or pod.put is None or pod.claim is None or pod.ended:
+        if cards is None or pod.put is None or pod.ended or pod.uid in self.admitted:
             return
-        if all(cards.card(device) == card for card, device in pod.home.items()):
-            return
-        self.moved.add(pod.uid)
-        if cards.named and pod.named and not cards.exact and pod.uid not in self.admitted:
+        moved = any(cards.card(device) != card for card, device in pod.home.items())
+        if moved and cards.named and pod.named and not cards.exact:
             self.loose.add(pod.uid)
 
     def room(self, node: str, device: int) -> int:
