@@ -2,11 +2,20 @@
 
 from dataclasses import dataclass
 
-from tests.simulation.mutants import auditing, binding, input, leading, nodes, watching  # noqa: A004 -- a hall
+from tests.simulation.mutants import (
+    answers,
+    auditing,
+    binding,
+    cards,
+    input,  # noqa: A004 -- a hall
+    leading,
+    nodes,
+    watching,
+)
 from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
-HALLS = (auditing, binding, input, leading, nodes, watching)
+HALLS = (answers, auditing, binding, cards, input, leading, nodes, watching)
 """Each module puts its mutants on show when it is imported."""
 
 

@@ -126,7 +126,7 @@ class Machines:
         for name in NODE_NAMES:
             if name not in self.kubelets.cards:
                 self.put(name, self.shapes[name])
-            elif name in self.unsaid or self.kubelets.cards[name].tells == "memory":
+            elif name in self.unsaid or self.kubelets.cards[name].tells in ("totals", "memory"):
                 self.put(name, replace(self._now(name), tells=self.shapes[name].tells))
 
     def put(self, name: str, cards: Cards) -> str:

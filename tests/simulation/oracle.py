@@ -38,6 +38,7 @@ from tests.simulation.truth import (
     uuids_of,
 )
 
+_NONE: frozenset[str] = frozenset()
 _STALE = 150.0
 """Seconds without a word from the API server after which nobody may bind any more."""
 
@@ -59,7 +60,7 @@ class Decision:
     cards: Cards
     rooms: dict[int, int]
     shown: frozenset[str]
-    loose: frozenset[str]
+    loose: dict[str, frozenset[str]]
 
     @property
     def put(self) -> dict[str, int]:
@@ -123,7 +124,7 @@ class Oracle:
                 known.nodes[node],
                 {device: known.room(node, device) for device in shares},
                 frozenset(known.pods),
-                frozenset(known.loose),
+                dict(known.loose),
             )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -181,7 +182,9 @@ class Oracle:
     def _held(self, node: str, device: int, by: str, decision: Decision) -> int:
         """Units held by others there: by ours, and by those the process had been shown."""
         return sum(
-            least_charged(other, decision.cards, loose=other.uid in decision.loose).get(device, 0)
+            least_charged(other, decision.cards, decision.loose.get(other.uid, _NONE)).get(
+                device, 0
+            )
             for other in self.pods.values()
             if other.node == node
             and not other.ended
@@ -259,9 +262,8 @@ class Oracle:
             known.pages[name] = []
         known.heard[name] = self.tasks.now
         known.pages[name] += page["items"]
-        for item in page["items"] if name == "pods" else ():
-            if item["spec"].get("nodeName"):
-                known.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
+        if name == "pods":
+            _meet(known, page["items"])
         if not page["metadata"].get("continue") and not _refuses(replica, name):
             take = partial(self._replace, known, name, known.pages[name])
             sink = replica.sinks[name]
@@ -398,7 +400,9 @@ class Oracle:
                 self._check_entry(replica, pod, entries.get(pod.uid))
                 cards = known.nodes.get(pod.node)
                 if cards is not None:
-                    _add(least[pod.node], least_charged(pod, cards, loose=pod.uid in known.loose))
+                    _add(
+                        least[pod.node], least_charged(pod, cards, known.loose.get(pod.uid, _NONE))
+                    )
         for name, node in nodes.items():
             _check_node(replica, node, least[name])
         for entry in entries.values():
@@ -439,6 +443,13 @@ class Oracle:
                 continue  # another pod has that name: the API server refuses by the uid
             if body["metadata"]["annotations"] and replica.ledger.standing(pod.uid) is None:
                 raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
+
+
+def _meet(known: Known, items: list[Json]) -> None:
+    """Take over that a list of pods is on its way into the books, which may take a while."""
+    for item in items:
+        if item["spec"].get("nodeName"):
+            known.meet(item["metadata"]["uid"], item["spec"]["nodeName"])
 
 
 def _refuses(replica: Replica, name: str) -> bool:

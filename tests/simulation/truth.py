@@ -96,11 +96,6 @@ class PodTruth:
     uuids: tuple[str, ...] = ()
     cards: dict[str, int] | None = None
 
-    @property
-    def astray(self) -> bool:
-        """Whether its containers hold other cards than it was put on."""
-        return self.cards is not None and self.cards != self.put
-
 
 @dataclass(frozen=True, slots=True)
 class Cards:
@@ -203,26 +198,29 @@ def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -
         pod.put, pod.named = pod.asked.on_cards(pod.uuids), True
 
 
-def least_charged(pod: PodTruth, cards: Cards, *, loose: bool) -> dict[int, int]:
+def least_charged(pod: PodTruth, cards: Cards, loose: frozenset[str]) -> dict[int, int]:
     """Units by index that books must charge for the pod, which know its node to have these cards.
 
     What its containers hold, or will by where it was put. A card that the node does not have any
-    more holds nothing. By index alone a card is known for as long as it stays there. loose: see
-    Known; another card than it was put on counts only for such a pod: nobody can know of others.
+    more holds nothing. By index alone a card is known for as long as it stays there. loose: the
+    other cards that count, see Known; nobody can know that a pod holds one that is not among them.
     """
-    if pod.put is None or pod.claim is None:
-        return dict.fromkeys(range(len(cards.units)), pod.asked.total)
+    anywhere = dict.fromkeys(range(len(cards.units)), pod.asked.total)
+    if pod.claim is None:
+        return anywhere
     if not pod.named and any(device >= len(cards.units) for device, _ in pod.claim):
-        return dict.fromkeys(range(len(cards.units)), pod.asked.total)
-    if pod.astray and not loose:
+        return anywhere
+    if pod.put is None:
+        return {}
+    if pod.cards is not None and not pod.cards.keys() <= {*pod.put, *loose}:
         return {}
     held = pod.put if pod.cards is None else pod.cards
     found = {}
     for device, card in enumerate(cards.ids):
         if card in held and ((cards.named and pod.named) or pod.home.get(card) == device):
             found[device] = held[card]
-    if loose and pod.cards is None:
-        found |= {device: units for device, units in pod.claim if device < len(cards.units)}
+    if pod.cards is None:
+        found |= {device: units for device, units in pod.claim if cards.card(device) in loose}
     return found
 
 
@@ -234,8 +232,8 @@ class Known:
     node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
     lead, as it sees it. admitted: pods whose kubelet has admitted them. changes: how often what the
     nodes' objects tell of their cards has changed. since: pods, and how often it had on their node
-    when they were put there, or first shown. loose: pods that a plug-in which reads indices may
-    have given another card than they were put on, since they were not known to be admitted.
+    when they were put there, or first shown. loose: for pods not known to be admitted, the cards
+    told since at the indices where they were put: a plug-in that reads indices may give them those.
     """
 
     pods: dict[str, int] = field(default_factory=dict)
@@ -247,7 +245,7 @@ class Known:
     admitted: set[str] = field(default_factory=set)
     changes: Counter[str] = field(default_factory=Counter)
     since: dict[str, int] = field(default_factory=dict)
-    loose: set[str] = field(default_factory=set)
+    loose: dict[str, frozenset[str]] = field(default_factory=dict)
     _told: dict[str, Cards | None] = field(default_factory=dict)
 
     def show_node(self, name: str, cards: Cards | None) -> None:
@@ -283,13 +281,14 @@ class Known:
         )
 
     def loosen(self, pod: PodTruth) -> None:
-        """Note whether a plug-in that reads indices may give the pod another card from now on."""
+        """Note which cards a plug-in that reads indices may give the pod from now on."""
         cards = self.nodes.get(pod.node)
         if cards is None or pod.put is None or pod.ended or pod.uid in self.admitted:
             return
-        moved = any(cards.card(device) != card for card, device in pod.home.items())
-        if moved and cards.named and pod.named and not cards.exact:
-            self.loose.add(pod.uid)
+        now = frozenset(cards.card(device) for device in pod.home.values())
+        found = now - {*pod.home, ""}
+        if found and cards.named and pod.named and not cards.exact:
+            self.loose[pod.uid] = found | self.loose.get(pod.uid, frozenset())
 
     def room(self, node: str, device: int) -> int:
         """Units the device has for pods, as it has been shown."""

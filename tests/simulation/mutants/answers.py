@@ -1,0 +1,63 @@
+"""Bugs about answers: what somebody in between says is taken for the API server's word."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpushare.extender import binds, service
+from gpushare.kube import refusal
+from gpushare.wire.objects import Codec
+from tests.simulation.mutants.museum import mutant
+
+
+@mutant("A17", "ours, once: any 2xx is taken for a Binding that was done", binds, "check_bound")
+def takes_any_2xx_for_done(original: Any) -> Any:
+    del original
+
+    def check_bound(body: bytes) -> None:
+        return
+
+    return check_bound
+
+
+@mutant("A17", "ours, once: whatever is read is taken for the pod", Codec, "decode_answer")
+def reads_any_object_as_the_pod(original: Any) -> Any:
+    del original
+
+    def decode_answer(self: Any, body: bytes, namespace: str, name: str) -> Any:
+        return self.decode(body)
+
+    return decode_answer
+
+
+@mutant("A17", "ours, once: what is no list is taken for an empty one", Codec, "_items")
+def lists_nothing_for_any_object(original: Any) -> Any:
+    del original
+
+    def items(self: Any, page: Any) -> Any:
+        return page.items if isinstance(page.items, list) else ()
+
+    return items
+
+
+@mutant("A17", "ours, once: a proxy's 404 is taken for a pod that is gone", refusal, "_message")
+def believes_a_proxys_404(original: Any) -> Any:
+    def message(body: bytes) -> str:
+        return original(body) or "a page"
+
+    return message
+
+
+@mutant(
+    "A12",
+    "ours, once: filter keeps a charged pod to its node, and forgets the others",
+    service,
+    "keep_to",
+)
+def forgets_the_other_nodes(original: Any) -> Any:
+    del original
+
+    def keep_to(verdict: Any, node: str) -> Any:
+        failed = {name: why for name, why in verdict.failed.items() if name != node}
+        return replace(verdict, fit=(node,), failed=failed)
+
+    return keep_to

@@ -1,0 +1,59 @@
+"""Bugs about cards: an index is taken for a device, and what a node or a pod says for the truth."""
+
+from dataclasses import replace
+from typing import Any
+
+from gpushare.core.model import NodeSpec
+from gpushare.extender import binder
+from gpushare.wire import nodes, pods
+from tests.simulation.mutants.museum import mutant
+from tests.simulation.truth import ALLOCATION, IDX, UUIDS
+
+
+@mutant("C16", "ours, once: a charge stays at its index when the cards move", nodes, "node_spec")
+def takes_an_index_for_a_device(original: Any) -> Any:
+    def node_spec(*of: Any) -> NodeSpec:
+        spec: NodeSpec = original(*of)
+        return replace(spec, uuids=("",) * len(spec.capacity))
+
+    return node_spec
+
+
+@mutant(
+    "C16",
+    "ours, once: who starts anew finds indices alone in the annotations",
+    binder,
+    "encode",
+)
+def writes_no_uuids(original: Any) -> Any:
+    def encode(*of: Any) -> dict[str, str]:
+        return {**original(*of), UUIDS: ""}
+
+    return encode
+
+
+@mutant("C16", "what a pod's owner wrote for uuids outlives the Binding", binder, "encode")
+def leaves_the_owners_uuids(original: Any) -> Any:
+    def encode(*of: Any) -> dict[str, str]:
+        return {key: text for key, text in original(*of).items() if key != UUIDS}
+
+    return encode
+
+
+@mutant("C17", "ours, once: without a count all memory is one giant device", nodes, "_from_totals")
+def makes_one_giant_device(original: Any) -> Any:
+    def from_totals(bare: Any, capacity: Any, allocatable: Any, names: Any) -> Any:
+        one = {names.count: "1"}
+        return original(bare, {**one, **capacity}, {**one, **allocatable}, names)
+
+    return from_totals
+
+
+@mutant("C18", "ours, once: a map of containers wins over the index", pods, "placement")
+def believes_the_map_alone(original: Any) -> Any:
+    def placed(written: Any, request: Any, names: Any) -> Any:
+        by_map = {key: text for key, text in written.items() if key != IDX}
+        found = original(by_map, request, names) if ALLOCATION in written else None
+        return found or original(written, request, names)
+
+    return placed
