@@ -43,7 +43,18 @@ def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
     assert not tell(short).error
 
 
-@pytest.mark.parametrize("name", ["charges_after_success", "answers_before_it_is_synced"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "charges_after_success",
+        "answers_before_it_is_synced",
+        "takes_any_2xx_for_done",
+        "believes_a_proxys_404",
+        "forgets_the_other_nodes",
+        "believes_the_map_alone",
+        "leaves_the_owners_uuids",
+    ],
+)
 def test_a_mutant_is_found(name: str) -> None:
     mutant = next(each for each in all_mutants() if each.name == name)
     assert hunt(mutant, STEPS, 100).seeds

@@ -1,0 +1,85 @@
+"""The judge knows cards: what books must charge where, whatever an index is by then."""
+
+import pytest
+
+from tests.simulation.oracle import Violation
+from tests.simulation.scheduler import check_partition
+from tests.simulation.truth import (
+    ALLOCATION,
+    IDX,
+    UUIDS,
+    Asked,
+    Cards,
+    Known,
+    PodTruth,
+    claim_of,
+    least_charged,
+    put_by,
+)
+
+NONE: frozenset[str] = frozenset()
+
+
+def cards(*ids: str, tells: str = "uuids", plugin: str = "own") -> Cards:
+    return Cards((4,) * len(ids), (True,) * len(ids), False, plugin, ids, tells)
+
+
+def pod_on(node: Cards, **annotations: str) -> PodTruth:
+    asked = Asked(2, 1, (2,))
+    pod = PodTruth("u", "p", asked, node="n0", claim=claim_of(annotations, asked))
+    put_by(pod, annotations, node)
+    return pod
+
+
+def test_a_pod_named_by_uuid_goes_with_its_card() -> None:
+    pod = pod_on(cards("a", "b"), **{IDX: "1", UUIDS: "b"})
+    assert least_charged(pod, cards("a", "b"), NONE) == {1: 2}
+    assert least_charged(pod, cards("b", "a"), NONE) == {0: 2}
+    assert least_charged(pod, cards("a"), NONE) == {}
+
+
+def test_an_index_alone_counts_for_as_long_as_its_card_stays_there() -> None:
+    pod = pod_on(cards("a", "b"), **{IDX: "1"})
+    assert least_charged(pod, cards("a", "b"), NONE) == {1: 2}
+    assert least_charged(pod, cards("b", "a"), NONE) == {}
+    assert least_charged(pod, cards("a"), NONE) == {0: 2}
+
+
+def test_a_pod_that_waits_for_its_plug_in_counts_on_each_card_told_at_its_index() -> None:
+    pod, known = pod_on(cards("a", "b"), **{IDX: "0", UUIDS: "a"}), Known()
+    known.show_node("n0", cards("a", "b"))
+    known.show_pod(pod)
+    assert known.at_home(pod)
+    known.show_node("n0", cards("b", "a"))
+    known.loosen(pod)
+    assert not known.at_home(pod)
+    assert known.loose["u"] == {"b"}
+    assert least_charged(pod, cards("b", "a"), known.loose["u"]) == {0: 2, 1: 2}
+    pod.cards = {"b": 2}
+    assert least_charged(pod, cards("b", "a"), known.loose["u"]) == {0: 2}
+    assert least_charged(pod, cards("b", "a"), NONE) == {}
+
+
+def test_a_pod_known_to_be_admitted_stays_on_its_card() -> None:
+    pod, known = pod_on(cards("a", "b"), **{IDX: "0", UUIDS: "a"}), Known(admitted={"u"})
+    known.show_node("n0", cards("b", "a"))
+    known.show_pod(pod)
+    assert not known.loose
+
+
+def test_annotations_that_contradict_each_other_are_read_as_the_plug_in_reads_them() -> None:
+    said = {IDX: "0", UUIDS: "b", ALLOCATION: '{"0":{"1":2}}'}
+    reads_indices = pod_on(cards("a", "b"), **said)
+    reads_uuids = pod_on(cards("a", "b", plugin="exact"), **said)
+    assert (reads_indices.put, reads_indices.odd) == ({"a": 2}, True)
+    assert (reads_uuids.put, reads_uuids.odd) == ({"b": 2}, True)
+
+
+@pytest.mark.parametrize("failed", [{}, {"n0": "full", "n1": "full"}])
+def test_filter_has_to_answer_each_node_once(failed: dict[str, str]) -> None:
+    answer = {"NodeNames": ["n0"], "FailedNodes": failed, "FailedAndUnresolvableNodes": {}}
+    with pytest.raises(Violation):
+        check_partition(answer, ["n0", "n1"], best_only=False)
+    whole = {**answer, "FailedNodes": {"n1": "full"}}
+    check_partition(whole, ["n0", "n1"], best_only=False)
+    check_partition({**answer, "FailedNodes": {}}, ["n0", "n1"], best_only=True)
