@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.core.decide import best_node, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.pairing import Pairing
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
@@ -59,7 +60,7 @@ class _Extender:
     """The real books and decisions; what kube-scheduler and the kubelet do is done by hand."""
 
     def __init__(self, policy: str) -> None:
-        self.ledger = Ledger()
+        self.ledger = Ledger(Pairing.OFF)
         self.ranking = Ranking(load_policy(policy, WORKLOAD))
         self.number = 0
         for node in NODES:

@@ -95,7 +95,7 @@ def test_a_policy_of_another_package_that_fails_keeps_back_no_finished_run(
     assert simulate("inflation", *small, "--policy", "fgd,falling", "--seeds", "42-43") == 1
     told = capsys.readouterr()
     assert told.out.splitlines()[2].split()[:2] == ["fgd", "1"]
-    assert told.err.endswith("'object' object has no attribute 'score'\n")
+    assert told.err.endswith("TypeError: what it makes has no method score\n")
 
 
 def test_the_headline_may_be_read_at_another_load(small: list[str], capsys: Capsys) -> None:
