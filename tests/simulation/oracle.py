@@ -113,7 +113,7 @@ class Oracle:
         self.stamps.add((replica.identity, stamp))
         known = self.known[replica.identity]
         entry = replica.ledger.standing(uid)
-        if entry is None or entry.node != node or dict(entry.placement or ()) != shares:
+        if entry is None or entry.node != node or dict(entry.cover.written or ()) != shares:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
             self._decided += 1
@@ -364,7 +364,7 @@ class Oracle:
         pod.uuids, pod.put, pod.named = uuids_of(annotations), decision.put, decision.cards.named
         pod.home = {decision.cards.card(device): device for device in decision.shares}
         wanted = set(decision.put) if pod.named else set()
-        if pod.uuids and set(pod.uuids) != wanted:
+        if set(pod.uuids) != wanted:
             raise Violation(f"S4 {pod.uid} is bound to {wanted or 'no uuids'}: {annotations}")
 
     def check(self) -> None:
@@ -406,7 +406,7 @@ class Oracle:
         for name, node in nodes.items():
             _check_node(replica, node, least[name])
         for entry in entries.values():
-            self._check_size(known, entry)
+            self._check_size(entry)
 
     def _counts(self, pod: PodTruth, identity: str) -> bool:
         """Whether the process can know where the pod is: users may have edited that since."""
@@ -419,14 +419,16 @@ class Oracle:
         if entry is None:
             raise Violation(f"S2 {replica.identity} does not charge {pod.uid} on {pod.node}: {pod}")
         sure = self.known[replica.identity].at_home(pod)
-        if entry.node != pod.node or (sure and entry.placement != pod.claim):
+        as_written = pod.odd or entry.cover.written == pod.claim
+        if entry.node != pod.node or not as_written or (sure and entry.placement != pod.claim):
             raise Violation(f"S4 {replica.identity} charges {entry} for {pod}")
 
-    def _check_size(self, known: Known, entry: Entry) -> None:
+    def _check_size(self, entry: Entry) -> None:
         pod = self.pods[entry.ref.uid]
-        units = sum(units for _, units in entry.placement or ())
-        wrong = known.at_home(pod) and units != pod.asked.total
-        if entry.request.total != pod.asked.total or (entry.placement and wrong):
+        written = sum(units for _, units in entry.cover.written or ()) or pod.asked.total
+        twofold = pod.odd or pod.edited
+        wrong = written < pod.asked.total if twofold else written != pod.asked.total
+        if entry.request.total != pod.asked.total or wrong:
             raise Violation(f"S3 {entry} is charged for {pod.asked}")
 
     def check_flight(self, requests: list[Request]) -> None:

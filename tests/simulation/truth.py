@@ -183,17 +183,17 @@ def uuids_of(annotations: Mapping[str, str]) -> tuple[str, ...]:
 def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -> None:
     """Note on which cards a pod is put that none of ours bound, as its plug-in would read that."""
     pod.uuids, claim = uuids_of(annotations), pod.claim
+    by_map = mapped(annotations, pod.asked)
+    by_map_alone = by_map is not None and not by_map <= {device for device, _ in claim or ()}
+    pod.odd = by_map_alone or bool(pod.uuids)
     there = cards is not None and all(device < len(cards.ids) for device, _ in claim or ())
     if claim is None or cards is None or not there:
         return
     pod.put = {cards.ids[device]: units for device, units in claim}
     pod.home = {cards.ids[device]: device for device, _ in claim}
-    named = mapped(annotations, pod.asked)
     agrees = bool(pod.uuids) and pod.uuids == tuple(cards.ids[device] for device, _ in claim)
     pod.named = agrees and cards.named
-    pod.odd = (named is not None and not named <= {device for device, _ in claim}) or (
-        bool(pod.uuids) and not pod.named
-    )
+    pod.odd = by_map_alone or (bool(pod.uuids) and not pod.named)
     if cards.exact and pod.uuids and set(pod.uuids) <= set(cards.ids):
         pod.put, pod.named = pod.asked.on_cards(pod.uuids), True
 

@@ -4,13 +4,13 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import NodeSpec
-from gpushare.extender import binder
+from gpushare.extender import binder, sinks
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 
 
-@mutant("C16", "ours, once: a charge stays at its index when the cards move", nodes, "node_spec")
+@mutant("C16", "ours, once: a charge stays at its index when the cards move", sinks, "node_spec")
 def takes_an_index_for_a_device(original: Any) -> Any:
     def node_spec(*of: Any) -> NodeSpec:
         spec: NodeSpec = original(*of)
