@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from gpushare.core.model import NodeBooks
+from gpushare.core.model import NodeBooks, Reason
+from gpushare.core.snapshot import REASONS
 from gpushare.errors import ApiUnavailable
 from gpushare.extender.auditor import EVERY
 from gpushare.localcluster.api.resources import PODS
@@ -210,11 +211,17 @@ def _call(world: World, replica: Replica, work: Callable[[], _T], name: str = "r
     return answers[0]
 
 
+def _grown(replica: Replica, node: str) -> bool:
+    """Whether it is closed as one whose devices have grown: here cards of another size may come."""
+    view = replica.ledger.snapshot()
+    return REASONS[int(view.closed[view.row[node]])] is Reason.GROWN if node in view.row else False
+
+
 def _fits(world: World, replica: Replica, pod: PodTruth, node: str) -> bool:
     """Whether the pod surely fits on a node where nothing odd has happened."""
     kubelets = world.kubelets
     cards = kubelets.cards[node]
-    if node in kubelets.forged or pod.forged:
+    if node in kubelets.forged or pod.forged or _grown(replica, node):
         return False
     closed = world.oracle.known[replica.identity].closed.get(node, frozenset())
     room = [0 if device in closed else cards.room(device) for device in range(len(cards.units))]
