@@ -1,22 +1,33 @@
 """Bugs about cards: an index is taken for a device, and what a node or a pod says for the truth."""
 
-from dataclasses import replace
 from typing import Any
 
-from gpushare.core.model import NodeSpec
-from gpushare.extender import binder, sinks
+from gpushare import ledger
+from gpushare.core import cover
+from gpushare.extender import binder
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 
 
-@mutant("C16", "ours, once: a charge stays at its index when the cards move", sinks, "node_spec")
+@mutant("C16", "ours, once: a charge stays at its index when the cards move", ledger, "resolve")
 def takes_an_index_for_a_device(original: Any) -> Any:
-    def node_spec(*of: Any) -> NodeSpec:
-        spec: NodeSpec = original(*of)
-        return replace(spec, uuids=("",) * len(spec.capacity))
+    def resolve(cover: Any, spec: Any) -> Any:
+        written = cover.written or ()
+        there = all(device < len(spec.capacity) for device, _ in written)
+        return (cover, cover.written) if written and there else original(cover, spec)
 
-    return node_spec
+    return resolve
+
+
+@mutant(
+    "C16", "a charge is on the card that its uuid names, whatever the plug-in reads", cover, "_here"
+)
+def believes_the_uuid_alone(original: Any) -> Any:
+    def here(of: Any, number: int, *told: Any) -> Any:
+        return None if of.uuids and of.uuids[number] else original(of, number, *told)
+
+    return here
 
 
 @mutant(
