@@ -375,9 +375,9 @@ class Ledger:
             entry = self._entries.get(uid)
             if entry is None or entry.state is State.BOUND or entry.landed:
                 return entry is not None
-            if entry.placement is None:
+            if entry.cover.written is None:
                 return entry.node in self._specs
-            devices, units = zip(*entry.placement, strict=True)
+            devices, units = zip(*entry.cover.written, strict=True)
             try:
                 self._must_still_fit(entry, Allocation(entry.node, devices, units))
             except RequestRefused:

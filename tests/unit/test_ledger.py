@@ -330,3 +330,14 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
     assert len(kept) > 8
     assert not any(kept.values()), kept
     assert len(ledger.snapshot().names) == 1
+
+
+def test_a_bind_in_doubt_whose_card_has_gone_keeps_its_pod_to_no_node(ledger: Ledger) -> None:
+    two = replace(node("gpu-a", 16, 16), uuids=("a", "b"), serves_by_identity=True)
+    ledger.node_changed(two)
+    ref, bound = PodRef("default", "p", "p"), Allocation("gpu-a", (1,), (4,), ("b",))
+    ledger.assume(ref, Request(4, 1), bound, 0.0, stamp="1")
+    ledger.doubt("p", 1.0, "1")
+    assert ledger.keeps("p")
+    ledger.node_changed(replace(node("gpu-a", 16), uuids=("a",), serves_by_identity=True))
+    assert not ledger.keeps("p")
