@@ -209,7 +209,8 @@ def least_charged(pod: PodTruth, cards: Cards, loose: frozenset[str]) -> dict[in
     if pod.claim is None:
         return anywhere
     if not pod.named and any(device >= len(cards.units) for device, _ in pod.claim):
-        return anywhere
+        # What names another device besides is charged there: its plug-in gives it none.
+        return {} if pod.odd else anywhere
     if pod.put is None:
         return {}
     if pod.cards is not None and not pod.cards.keys() <= {*pod.put, *loose}:
