@@ -56,9 +56,7 @@ def frees_binds_under_way(original: Any) -> Any:
     return compare_pods
 
 
-@mutant(
-    "B22", "ours took a node that changed to and fro for wrong", Suspects, "_suspected", first=280
-)
+@mutant("B22", "ours took a node that changed to and fro for wrong", Suspects, "_suspected")
 def suspects_by_looks(original: Any) -> Any:
     del original
 
@@ -68,9 +66,7 @@ def suspects_by_looks(original: Any) -> Any:
     return suspected
 
 
-@mutant(
-    "B22", "ours took a node that went and came for the same", auditor, "compare_nodes", first=1480
-)
+@mutant("B22", "ours took a node that went and came for the same", auditor, "compare_nodes")
 def suspects_by_name(original: Any) -> Any:
     def compare_nodes(*of: Any) -> Any:
         return [replace(finding, uid="") for finding in original(*of)]

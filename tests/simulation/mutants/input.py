@@ -68,13 +68,7 @@ def places_by_index_alone(original: Any) -> Any:
     return placed
 
 
-@mutant(
-    "E6",
-    "a first draft wrote no map where it was empty: the owner's stays",
-    binder,
-    "encode",
-    first=650,
-)
+@mutant("E6", "a first draft wrote no map where it was empty: the owner's stays", binder, "encode")
 def leaves_the_owners_map(original: Any) -> Any:
     def encode(*of: Any) -> dict[str, str]:
         return {key: text for key, text in original(*of).items() if text != "{}"}

@@ -129,13 +129,7 @@ def pairs_too_late(original: Any) -> Any:
     return add
 
 
-@mutant(
-    "C8",
-    "a first draft told pods apart by their regular containers alone",
-    Request,
-    "sizes",
-    first=1080,
-)
+@mutant("C8", "a first draft told pods apart by their regular containers alone", Request, "sizes")
 def pairs_without_init_containers(original: Any) -> Any:
     def sizes(self: Any) -> Any:
         return original.fget(replace(self, inits=()))
