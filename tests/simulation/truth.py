@@ -205,12 +205,10 @@ def least_charged(pod: PodTruth, cards: Cards, loose: frozenset[str]) -> dict[in
     more holds nothing. By index alone a card is known for as long as it stays there. loose: the
     other cards that count, see Known; nobody can know that a pod holds one that is not among them.
     """
-    anywhere = dict.fromkeys(range(len(cards.units)), pod.asked.total)
-    if pod.claim is None:
-        return anywhere
-    if not pod.named and any(device >= len(cards.units) for device, _ in pod.claim):
+    beyond = pod.claim is None or any(device >= len(cards.units) for device, _ in pod.claim)
+    if pod.claim is None or (beyond and not pod.named):
         # What names another device besides is charged there: its plug-in gives it none.
-        return {} if pod.odd else anywhere
+        return {} if pod.odd else dict.fromkeys(range(len(cards.units)), pod.asked.total)
     if pod.put is None:
         return {}
     if pod.cards is not None and not pod.cards.keys() <= {*pod.put, *loose}:
