@@ -19,8 +19,9 @@ from tests.simulation.mutants.museum import mutant
 
 @mutant("A1", "the original records a pod after its binding succeeded", Ledger, "assume")
 def charges_after_success(original: Any) -> Any:
-    def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> None:
+    def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> Any:
         self._must_fit(ref.uid, request, allocation)
+        return self._named(allocation)
 
     del original
     return assume
@@ -38,16 +39,16 @@ def takes_by_an_old_look(original: Any) -> Any:
         allocation = decide.place(view, self.node, request, books.ranking(request))
         assume = ledger.assume
         with patch.object(Ledger, "_must_fit", lambda *_: None):
-            assume(self.ref, request, allocation, now, stamp=str(self.stamp))
+            allocation = assume(self.ref, request, allocation, now, stamp=str(self.stamp))
         return allocation, int(view.capacity[view.row[self.node], allocation.devices[0]])
 
     return assume
 
 
 def _assumes_unseen(original: Any) -> Any:
-    def assume(self: Any, *told: Any, stamp: str, seen: Any = None) -> None:
+    def assume(self: Any, *told: Any, stamp: str, seen: Any = None) -> Any:
         del seen
-        original(self, *told, stamp=stamp)
+        return original(self, *told, stamp=stamp)
 
     return assume
 
@@ -84,11 +85,11 @@ def places_anew_on_retry(original: Any) -> Any:
 
 @mutant("A2", "a bind takes the place of one under way", Ledger, "assume")
 def binds_one_pod_twice(original: Any) -> Any:
-    def assume(self: Any, ref: Any, *told: Any, **named: Any) -> None:
+    def assume(self: Any, ref: Any, *told: Any, **named: Any) -> Any:
         self._assumptions.pop(ref.uid, None)
         if ref.uid in self._entries:
             self._take(ref.uid)
-        original(self, ref, *told, **named)
+        return original(self, ref, *told, **named)
 
     return assume
 
