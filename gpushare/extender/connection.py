@@ -98,8 +98,6 @@ class Connection(TConn):
         self.outbox = Outbox(client_sock)
         super().__init__(cfg, cast(socket.socket, self.outbox), client, server)
         self.received = bytearray()
-        self.counted = 0
-        """Bytes that the worker has counted as held for it."""
         self._scanned = self._body = self._end = self._parsed = 0
         self.refused = self.closed = False
         # handle() would otherwise wait for data, and make a parser that reads from the socket.
@@ -107,8 +105,12 @@ class Connection(TConn):
 
     @property
     def held(self) -> int:
-        """Bytes of the request that came whole last, and of what came behind it."""
+        """Bytes of a request that is not answered yet, and of what came behind it."""
         return self._parsed + len(self.received)
+
+    def answered(self) -> None:
+        """Hold no more bytes for the request that came whole last."""
+        self._parsed = 0
 
     def asks_within(self, seconds: float) -> bool:
         """Return whether the next request is whole by then; as receive()."""

@@ -141,13 +141,14 @@ class Extender:
 
         asked: the requests that have no answer yet.
         """
+        # Before any thread: each keeps to the CPU of the one that starts it.
+        if not self._settings.any_cpu:
+            _keep_to_one_cpu()
         begin(self._log_writer)
         self._asked = asked
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._beat = time.monotonic()
         self._garbage.start(time.monotonic())
-        if not self._settings.any_cpu:
-            _keep_to_one_cpu()
         self._health.start()
         self._warm()
         self._gate.start()

@@ -57,7 +57,6 @@ class BufferedThreadWorker(ThreadWorker):
         self.silent_conns: deque[Connection] = deque()
         self.answering_conns: deque[Connection] = deque()
         self._asked: dict[Connection, float] = {}
-        self._held = 0
 
     def asked(self) -> list[Asked]:
         """Return the requests that wait for a thread or are being answered; for any thread."""
@@ -124,8 +123,7 @@ class BufferedThreadWorker(ThreadWorker):
         except (OSError, EOFError):
             self._drop(conn, self.pending_conns)
             return False
-        self._count(conn, conn.held)
-        if conn.counted > CHUNK and self._held > self.max_held:
+        if conn.held > CHUNK and self._held() > self.max_held:
             self._drop(self.pending_conns[0], self.pending_conns)
         if whole and not conn.closed:
             self.poller.unregister(conn.sock)
@@ -143,6 +141,7 @@ class BufferedThreadWorker(ThreadWorker):
         try:
             while True:
                 keep = bool(super().handle(conn))
+                conn.answered()
                 taken = conn.outbox.flush()
                 # A thread that others wait for waits for nobody.
                 crowded = len(self._asked) > self.cfg.threads
@@ -157,7 +156,6 @@ class BufferedThreadWorker(ThreadWorker):
     def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
         """Take a connection back from the thread that has answered."""
         self._asked.pop(conn, None)
-        self._count(conn, 0)
         if not conn.outbox.unsent:
             self._finish(conn, fs)
             return
@@ -225,11 +223,9 @@ class BufferedThreadWorker(ThreadWorker):
     def _drop(self, conn: Connection, waiting: deque[Connection]) -> None:
         waiting.remove(conn)
         self.poller.unregister(conn.sock)
-        self._count(conn, 0)
         self.nr_conns -= 1
         conn.close()
 
-    def _count(self, conn: Connection, held: int) -> None:
-        """Count so many bytes as held for the connection; in the loop alone."""
-        self._held += held - conn.counted
-        conn.counted = held
+    def _held(self) -> int:
+        """Return the bytes of requests that are not answered yet."""
+        return sum(conn.held for conn in (*self.pending_conns, *self._asked.copy()))

@@ -13,6 +13,7 @@ import pytest
 from gpushare import __version__
 from gpushare.cli.main import main
 from gpushare.localcluster.client import ApiClient
+from gpushare.wire.annotations import ALIYUN
 from tests.integration.certificates import call, make_pki, shown
 from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
@@ -53,6 +54,7 @@ def test_a_pod_goes_through_filter_prioritize_and_bind(world: World) -> None:
         f"{MARK}POD": "6",
         f"{MARK}ASSIGNED": "false",
         ALLOCATION: '{"0":{"0":6}}',
+        ALIYUN.uuids: "",
     }
     assert world.extender.used(tight) == [16, 0]
 
