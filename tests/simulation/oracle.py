@@ -292,7 +292,9 @@ class Oracle:
             version = metadata["resourceVersion"]
             known.show_node(metadata["name"], self.cards[metadata["name"], version])
             for pod in self.pods.values():
-                if pod.node == metadata["name"] and (pod.by or pod.uid in known.pods):
+                # Of any other pod it cannot know which cards came to its indices.
+                its_own = pod.by == known.identity or pod.uid in known.pods
+                if pod.node == metadata["name"] and its_own:
                     known.loosen(pod)
         elif name == "pods" and body["spec"].get("nodeName"):
             uid = metadata["uid"]

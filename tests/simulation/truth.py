@@ -227,14 +227,16 @@ def least_charged(pod: PodTruth, cards: Cards, loose: frozenset[str]) -> dict[in
 class Known:
     """What one process has been shown, by the lines and lists that reached it.
 
-    pods: uid -> the version that first showed it with a node. nodes, closed: the devices of each
-    node, by its object and by the last ConfigMap that could be read. led: when it was last seen to
-    lead, as it sees it. admitted: pods whose kubelet has admitted them. changes: how often what the
-    nodes' objects tell of their cards has changed. since: pods, and how often it had on their node
-    when they were put there, or first shown. loose: for pods not known to be admitted, the cards
-    told since at the indices where they were put: a plug-in that reads indices may give them those.
+    identity: of the process. pods: uid -> the version that first showed it with a node. nodes,
+    closed: the devices of each node, by its object and by the last ConfigMap that could be read.
+    led: when it was last seen to lead, as it sees it. admitted: pods whose kubelet has admitted
+    them. changes: how often what the nodes' objects tell of their cards has changed. since: pods,
+    and how often it had on their node when they were put there, or first shown. loose: for pods not
+    known to be admitted, the cards told since at the indices where they were put: a plug-in that
+    reads indices may give them those.
     """
 
+    identity: str = ""
     pods: dict[str, int] = field(default_factory=dict)
     nodes: dict[str, Cards] = field(default_factory=dict)
     closed: dict[str, frozenset[int]] = field(default_factory=dict)

@@ -214,7 +214,7 @@ class World:
         skew = 3.0 * (self._started % 3)
         told = partial(self.oracle.audited, identity)
         replica = Replica(identity, host, self.setting.shape, self.tasks, self.network, skew, told)
-        self.oracle.known[identity] = Known()
+        self.oracle.known[identity] = Known(identity)
         self.replicas.append(replica)
         replica.start()
 
