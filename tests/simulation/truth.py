@@ -206,8 +206,9 @@ def least_charged(pod: PodTruth, cards: Cards, loose: frozenset[str]) -> dict[in
     other cards that count, see Known; nobody can know that a pod holds one that is not among them.
     """
     beyond = pod.claim is None or any(device >= len(cards.units) for device, _ in pod.claim)
-    if pod.claim is None or (beyond and not pod.named):
-        # What names another device besides is charged there: its plug-in gives it none.
+    if pod.claim is None or (beyond and not pod.named and not cards.named):
+        # What names another device besides is charged there: its plug-in gives it none. Where the
+        # cards have names, those at its indices may have been known by them before they went.
         return {} if pod.odd else dict.fromkeys(range(len(cards.units)), pod.asked.total)
     if pod.put is None:
         return {}
