@@ -6,6 +6,7 @@ are to be expected anywhere (see prior.py), then when 50, 100 and 200 pods have 
 every 250, and for devices of a size that there was not before.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpushare.core.prior import prior
@@ -18,14 +19,19 @@ _FIRST = next_fit(0)
 class Learned:
     """What has been learned for one cluster.
 
-    arrivals: the pods created. sizes: units of the devices that there are now, made_for: of those
-    that policies were made for. fit_at: pods seen when the next making is due.
+    arrivals: the pods created. devices: how many there are now of each capacity. made_for: the
+    capacities that policies were made for. fit_at: pods seen when the next making is due.
     """
 
     arrivals: Arrivals = field(default_factory=Arrivals)
-    sizes: frozenset[int] = frozenset()
+    devices: Mapping[int, int] = field(default_factory=dict)
     made_for: frozenset[int] = frozenset()
     fit_at: int = _FIRST
+
+    @property
+    def sizes(self) -> frozenset[int]:
+        """The capacities that there are now."""
+        return frozenset(self.devices)
 
     def is_due(self) -> bool:
         """Whether policies are to be made anew."""
@@ -34,8 +40,8 @@ class Learned:
     def workload(self) -> Workload:
         """The pods to be expected."""
         if self.arrivals.seen < _FIRST:
-            return prior(self.sizes)
-        return self.arrivals.workload(self.sizes)
+            return prior(self.devices)
+        return self.arrivals.workload(self.devices)
 
     def made(self, seen: int, sizes: frozenset[int]) -> None:
         """Policies have been made for what was known when so many pods had been seen."""

@@ -13,9 +13,8 @@ the pods, +2.3 and +0.7. No pod is expected to leave: with turnover 1 it was +1.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 
-from gpushare.core.workload import PodClass, Workload, workload_of
+from gpushare.core.workload import Capacities, PodClass, Workload, workload_of
 
 _MILLI = 1000
 _SEVERAL = 8
@@ -55,13 +54,13 @@ _TRACE = (
 Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each other."""
 
 
-def prior(capacities: Iterable[int]) -> Workload:
-    """The workload to begin with, for devices of these capacities: for each the same mixture."""
-    sizes = sorted(set(capacities))
+def prior(capacities: Capacities) -> Workload:
+    """The workload to begin with, on such devices: for each device the same mixture."""
+    there = Counter(capacities)
     counts: Counter[PodClass] = Counter()
-    for capacity in sizes:
+    for capacity, number in there.items():
         for devices, milli, cores, gib, pods in _TRACE:
             units = -(-milli * capacity // _MILLI)
             cls = PodClass(cores * 1000, units, devices, (), gib * 2**30)
-            counts[cls] += pods * (_SEVERAL if devices > 1 else 1)
-    return workload_of(counts, sizes)
+            counts[cls] += number * pods * (_SEVERAL if devices > 1 else 1)
+    return workload_of(counts, there)

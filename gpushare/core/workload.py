@@ -47,16 +47,22 @@ class PodClass:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many pods there were of each class; capacities: units of the kinds of device there are;
-    turnover: how many pods leave for each that is placed, 0 while a cluster fills, at most 1.
+    """How many pods there were of each class; capacities: units of each device that there is, and
+    how many have so many; turnover: how many pods leave for each that is placed, 0 while a cluster
+    fills, at most 1.
 
-    The classes rise, and none is there twice. A policy prepares for the capacities when it is made;
-    one that is not named here costs time when it is first met, and changes no answer.
+    The classes and the capacities rise, and none is there twice. A policy prepares for these
+    devices when it is made; a capacity that is not named here costs time when it is first met.
     """
 
     classes: tuple[tuple[PodClass, int], ...] = ()
-    capacities: tuple[int, ...] = ()
+    capacities: tuple[tuple[int, int], ...] = ()
     turnover: float = 0.0
+
+    @property
+    def devices(self) -> dict[int, int]:
+        """How many devices there are of each capacity."""
+        return dict(self.capacities)
 
     @property
     def pods(self) -> int:
@@ -87,17 +93,21 @@ class Workload:
         return tuple(chosen)
 
 
+Capacities = Mapping[int, int] | Iterable[int]
+"""How many devices there are of each capacity; or the capacity of each, as often as it is there."""
+
+
 def workload_of(
-    counts: Mapping[PodClass, int], capacities: Iterable[int] = (), turnover: float = 0.0
+    counts: Mapping[PodClass, int], capacities: Capacities = (), turnover: float = 0.0
 ) -> Workload:
-    """The workload of these counts, with at most MOST_CLASSES: those alike are merged."""
+    """The workload of these counts on such devices; beyond MOST_CLASSES those alike are merged."""
     there = {cls: count for cls, count in counts.items() if count > 0}
     several = {cls: count for cls, count in there.items() if cls.devices > 1}
     if len({cls.units for cls in several}) > MOST_SIZES:
         there = {cls: count for cls, count in there.items() if cls.devices <= 1}
         there |= merged(several, MOST_SIZES)
     classes = tuple(sorted(merged(there, MOST_CLASSES).items()))
-    return Workload(classes, tuple(sorted(set(capacities))), turnover)
+    return Workload(classes, tuple(sorted(Counter(capacities).items())), turnover)
 
 
 def merged(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
@@ -227,8 +237,8 @@ class Arrivals:
         placed, left = (sum(seen > since for seen in all_) for all_ in (self._placed, self._left))
         return min(left / max(placed, 1), 1.0)
 
-    def workload(self, capacities: Iterable[int] = ()) -> Workload:
-        """The classes seen, with their counts."""
+    def workload(self, capacities: Capacities = ()) -> Workload:
+        """The classes seen, with their counts, on such devices."""
         return workload_of(self._counts, capacities, self.turnover)
 
 

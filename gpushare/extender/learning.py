@@ -13,7 +13,7 @@ them, says core/learned.py; here it is held to once a minute.
 import logging
 import threading
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -100,7 +100,7 @@ class _Course:
         layout = self.books.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
             self.layout = layout
-            self.learned.sizes = frozenset(layout.ravel().tolist()) - {0}
+            self.learned.devices = Counter(layout[layout > 0].tolist())
 
 
 class Learning:

@@ -61,11 +61,11 @@ class Typical(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The tables of ShadowPrice; of fgd only milli, with an empty `left`."""
+    """The tables of ShadowPrice; of fgd only even, with an empty `left`."""
 
-    milli: Floats
+    even: float
     capacity: Ints
-    step: Ints
+    steps: Ints
     worth_at: Ints
     worth: Floats
     left_at: Ints
@@ -77,13 +77,12 @@ class Prices(NamedTuple):
 
 
 class Blocks(NamedTuple):
-    """The blocks of Scarcity; unit: units of each device."""
+    """The blocks of Scarcity."""
 
     devices: Ints
     cpu: Ints
     memory: Ints
     accepted: Ints
-    unit: Ints
 
 
 class World(NamedTuple):
@@ -122,7 +121,8 @@ class Market(NamedTuple):
     needs: Floats
     needed: Bools
     share: Floats
-    devices: Ints
+    units: Ints
+    largest: int
     group: npt.NDArray[np.int32]
     row_generation: Ints
     offers: Ints

@@ -14,19 +14,23 @@ import numpy as np
 
 from gpushare.core.decide import best_devices
 from gpushare.core.model import Request
+from gpushare.core.policies.binpack import Binpack
+from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Judge, Ranking, fits_devices
 from gpushare.core.snapshot import KINDS, Bools, Rows, Snapshot, pod_kind
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
+from gpushare.sim.compiled import COMPILED
 from gpushare.sim.fast import FastRanking, has_kernel
+from gpushare.sim.simple import SimpleRanking
 from gpushare.sim.trace import TraceNode, TracePod
 
 MIB = 2**20
 
-_LARGE = 200
-"""Nodes from which on loops are compiled."""
+COMPILED_FROM = 200
+"""Nodes from which on loops are compiled; fewer pay where many clusters are simulated in a row."""
 
 _ROWS_REMEMBERED = 5_000_000
 """Nodes times kinds of pods whose matrices are kept, a hundred bytes or two each: some 4,000 kinds
@@ -73,7 +77,7 @@ def workload_of_trace(
     for pod in pods:
         cls = class_of(request_of(pod))
         counts[cls] = counts.get(cls, 0) + 1
-    return workload_of(counts, {node.capacity for node in nodes if node.devices}, turnover)
+    return workload_of(counts, (units for node in nodes for units in node.sizes), turnover)
 
 
 def size_class(request: Request, capacity: int) -> str:
@@ -100,8 +104,11 @@ def ranking(policy: Policy, nodes: int) -> Ranking:
     """The judge by a policy, of what fits as kube-scheduler and the extender see it."""
     # To compile, or to load what was compiled, costs more than few nodes take.
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
-    if nodes >= _LARGE and isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
-        return FastRanking(policy, kinds, fits)
+    if nodes >= COMPILED_FROM and COMPILED:
+        if isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
+            return FastRanking(policy, kinds, fits)
+        if isinstance(policy, DeviceBestFit | Binpack):
+            return SimpleRanking(policy, fits)
     return Ranking(policy, kinds, fits)
 
 
@@ -183,7 +190,9 @@ def _empty(nodes: Sequence[TraceNode]) -> LiveSnapshot:
     """The nodes with nothing on them; rows and order are as given."""
     count, width = len(nodes), max([node.devices for node in nodes], default=1) or 1
     devices = np.arange(width) < np.array([node.devices for node in nodes])[:, None]
-    units = np.array([node.capacity for node in nodes], dtype=np.int64)
+    capacity = np.zeros((count, width), dtype=np.int64)
+    for row, node in enumerate(nodes):
+        capacity[row, : node.devices] = node.sizes
     models = tuple(dict.fromkeys(node.model for node in nodes if node.devices))
     model = np.array([models.index(n.model) if n.devices else -1 for n in nodes], dtype=np.int16)
     groups: dict[TraceNode, int] = {}
@@ -195,7 +204,7 @@ def _empty(nodes: Sequence[TraceNode]) -> LiveSnapshot:
         names=tuple(node.name for node in nodes),
         row={node.name: row for row, node in enumerate(nodes)},
         generation=0,
-        capacity=np.where(devices, units[:, None], 0),
+        capacity=capacity,
         used=np.zeros((count, width), dtype=np.int64),
         healthy=devices,
         model=np.where(devices, model[:, None], np.int16(-1)),

@@ -144,7 +144,7 @@ def _cluster(
     if policy == RANDOM:
         return Cluster(ordered, Dice(seed))
     if options.workload == LEARNED:
-        learner = Learner(policy, workload.capacities, len(nodes))
+        learner = Learner(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved)
     return Cluster(ordered, ranking(load_policy(policy, workload), len(nodes)))
 

@@ -108,7 +108,8 @@ class FastRanking(Ranking):
                 scarce.needs,
                 scarce.needed,
                 scarce.share,
-                scarce.devices,
+                scarce.units,
+                scarce.largest,
                 snapshot.group,
                 snapshot.row_generation,
                 np.zeros((len(snapshot.names), number), dtype=np.int64),
@@ -121,12 +122,12 @@ class FastRanking(Ranking):
         facts, policy = self._fast.ground(snapshot), self._by_stakes
         if policy is None:
             none = _NONE, _NONE, _NO_PRICES, _NONE, _NO_PRICES
-            return Prices(facts.milli, facts.capacity, *none, 0.0, 0.0, 0.0, 0.0)
+            return Prices(facts.even, facts.capacity, *none, 0.0, 0.0, 0.0, 0.0)
         tables = policy.priced(snapshot)
         return Prices(
-            facts.milli,
+            facts.even,
             facts.capacity,
-            tables.step,
+            tables.steps,
             tables.worth_at,
             tables.worth,
             tables.left_at,
@@ -138,11 +139,11 @@ class FastRanking(Ranking):
         )
 
     def _blocks(self, snapshot: Snapshot) -> Blocks:
-        unit = np.maximum(snapshot.capacity, 1)
         if self._by_stakes is None:
-            return Blocks(_NONE, _NONE, _NONE, np.zeros((len(unit), 0), dtype=np.int64), unit)
+            none = np.zeros((len(snapshot.names), 0), dtype=np.int64)
+            return Blocks(_NONE, _NONE, _NONE, none)
         scarce = self._by_stakes.scarce(snapshot)
-        return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted, unit)
+        return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted)
 
     def _kept(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
         """What is kept of the kind. Of too many, the one asked for longest ago is forgotten."""

@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
+from gpushare.core.policies.ground import HALF
 from gpushare.core.policies.shadow_price import BETA, Q
 from gpushare.core.policies.stranding import MOST_CORES, MOST_DEVICES, STEPS
 from gpushare.core.snapshot import Bools, Ints, Rows
@@ -76,7 +77,7 @@ def _judge_devices(world: World, asked: Asked, judged: Judged, row: int) -> None
         after = _lost(world.typical, row, world.state.cpu_free[row] - asked.cpu, free)
         free[device] = room
         lost = 0.0
-        if len(prices.left) and asked.units < prices.capacity[row]:
+        if len(prices.left):
             lost = _worth(prices, row, room) - _worth(prices, row, room - asked.units)
         value = _value(world, row, before - after, node, lost)
         idle = len(judged.best) > 1 and room == world.state.capacity[row, device]
@@ -94,7 +95,7 @@ def _judge_node(world: World, asked: Asked, judged: Judged, row: int, chosen: Bo
     lost = 0.0
     for device in range(len(free)):
         if chosen[device]:
-            if len(prices.left) and asked.units < prices.capacity[row]:
+            if len(prices.left):
                 room = free[device]
                 lost += _worth(prices, row, room) - _worth(prices, row, room - asked.units)
             free[device] -= asked.units
@@ -145,12 +146,11 @@ def _taken(state: State, row: int, chosen: Bools) -> int:
 @compiled
 def _value(world: World, row: int, fall: int, node: float, lost: float) -> float:
     """The score of a pod with GPU, or of any pod by fgd."""
-    milli = world.prices.milli[row]
+    even = world.prices.even
     if not len(world.prices.left):
-        scale = milli * (-0.001 / world.typical.pods)
-        return float(math.floor(100 / (1 + math.exp(fall * scale))))
-    value = fall * (milli * (world.prices.alpha / world.typical.pods)) + node
-    return float(math.floor((value - BETA * lost) / Q + 0.5))
+        return float(math.floor(100 / (1 + math.exp(fall * (even * -0.001 / world.typical.pods)))))
+    value = fall * (even * (world.prices.alpha / world.typical.pods)) + node
+    return float(math.floor((value - BETA * lost) / Q + HALF))
 
 
 @compiled
@@ -165,10 +165,10 @@ def _node(world: World, asked: Asked, row: int) -> float:
     for room in world.state.free[row]:
         gpu += room
     cpu = world.state.cpu_free[row]
-    after = (gpu - asked.units * asked.devices) * prices.milli[row]
-    rise = _stranded(prices, row, gpu * prices.milli[row], cpu)
+    after = gpu - asked.units * asked.devices
+    rise = _stranded(prices, row, gpu, cpu)
     rise -= _stranded(prices, row, after, cpu - asked.cpu)
-    value = rise - after * (prices.drain / LARGEST_GPU)
+    value = rise - after * (prices.even * (prices.drain / LARGEST_GPU))
     if prices.hold:
         pods = 0
         for count in world.state.kinds[row]:
@@ -184,16 +184,16 @@ def _without_gpu(world: World, asked: Asked, row: int, fall: int) -> float:
     for device in range(state.free.shape[1]):
         gpu += state.free[row, device]
         whole += state.capacity[row, device]
-    milli, cpu = prices.milli[row], state.cpu_free[row]
-    rise = _stranded(prices, row, gpu * milli, cpu)
-    after = _stranded(prices, row, gpu * milli, cpu - asked.cpu)
-    value = fall * (milli * (world.prices.alpha / world.typical.pods)) + rise - after
-    value = math.floor(value / Q + 0.5)
+    even, cpu = prices.even, state.cpu_free[row]
+    rise = _stranded(prices, row, gpu, cpu)
+    after = _stranded(prices, row, gpu, cpu - asked.cpu)
+    value = fall * (even * (world.prices.alpha / world.typical.pods)) + rise - after
+    value = math.floor(value / Q + HALF)
     left = state.cpu_capacity[row] - state.cpu_only[row]
-    alone = _stranded(prices, row, whole * milli, left)
-    alone -= _stranded(prices, row, whole * milli, left - asked.cpu)
-    value += math.floor(prices.mu * alone / Q + 0.5)
-    return float(value - (0.5 * (gpu * milli) / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU))
+    alone = _stranded(prices, row, whole, left)
+    alone -= _stranded(prices, row, whole, left - asked.cpu)
+    value += math.floor(prices.mu * alone / Q + HALF)
+    return float(value - (0.5 * (gpu * even) / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU))
 
 
 @compiled
@@ -255,13 +255,16 @@ def blocks_left(blocks: Blocks, row: int, index: int, whole: int, left: tuple[in
 
 
 @compiled
-def _stranded(prices: Prices, row: int, gpu: float, cpu: int) -> float:
-    """GPU expected to be stranded with so much free GPU and CPU, in milli."""
-    line = min(int(gpu * (STEPS / 1000) + 0.5), STEPS * MOST_DEVICES)
+def _stranded(prices: Prices, row: int, gpu: int, cpu: int) -> float:
+    """GPU expected to be stranded with so many free units and CPU, in milli."""
+    capacity = prices.capacity[row]
+    line = min((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MOST_DEVICES)
     place = line * (MOST_CORES + 1) + min(cpu // 1000, MOST_CORES)
     return float(prices.left[place + prices.left_at[row]])
 
 
 @compiled
 def _worth(prices: Prices, row: int, free: int) -> float:
-    return float(prices.worth[prices.worth_at[row] + free // prices.step[row]])
+    return float(
+        prices.worth[prices.worth_at[row] + free * prices.steps[row] // prices.capacity[row]]
+    )

@@ -4,6 +4,7 @@ It learns by the same rule (core/learned.py). Only that a making takes no time h
 are not held a minute apart: simulated pods come in no minutes.
 """
 
+from collections import Counter
 from collections.abc import Iterable
 
 from gpushare.core.learned import Learned
@@ -11,7 +12,7 @@ from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Judgement, Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.workload import Arrivals, PodClass, class_of
+from gpushare.core.workload import Arrivals, Capacities, PodClass, class_of
 from gpushare.sim.engine import ranking
 
 KNOWN, LEARNED = "known", "learned"
@@ -25,10 +26,10 @@ class Learner:
     """
 
     def __init__(
-        self, name: str, capacities: Iterable[int], nodes: int, before: Iterable[PodClass] = ()
+        self, name: str, capacities: Capacities, nodes: int, before: Iterable[PodClass] = ()
     ) -> None:
         self._name, self._nodes = name, nodes
-        self._learned = Learned(Arrivals(before), frozenset(capacities))
+        self._learned = Learned(Arrivals(before), Counter(capacities))
         self._ranking = self._made()
 
     def judged(self, snapshot: Snapshot, request: Request) -> Judgement:

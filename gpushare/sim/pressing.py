@@ -7,7 +7,8 @@ import math
 
 import numpy as np
 
-from gpushare.core.policies.scarcity import DEAREST, FINE, MICRO
+from gpushare.core.policies.ground import HAIR
+from gpushare.core.policies.scarcity import DEAREST, FINE
 from gpushare.core.policies.shadow_price import THETA
 from gpushare.core.snapshot import Floats, Rows
 from gpushare.sim.compiled import Market, Wanted, World, compiled
@@ -33,7 +34,7 @@ def offer(world: World, market: Market, rows: Rows) -> None:
     for row in rows:
         fresh[0] = 0
         for device in range(state.free.shape[1]):
-            fresh[0] += state.free[row, device] * MICRO // blocks.unit[row, device]
+            fresh[0] += state.free[row, device]
         whole = idle_devices(state, row)
         for index in range(len(blocks.devices)):
             fresh[1 + index] = blocks_left(
@@ -59,7 +60,7 @@ def _press(market: Market, wanted: Wanted) -> None:
                 cost = 0.0
                 for index in range(len(exact)):
                     cost += judged.stakes[row, state * len(exact) + index] * exact[index]
-                value -= math.floor(wanted.weight * (cost / FINE))
+                value -= math.floor(wanted.weight * (cost / FINE) + HAIR)
             wanted.by_state[state, row] = value
             wanted.values[row] = max(wanted.values[row], value)
 
@@ -68,26 +69,26 @@ def _press(market: Market, wanted: Wanted) -> None:
 def _group_costs(market: Market, weight: Floats) -> Floats:
     """What placing the pod on a node of each group costs."""
     goods = market.sums
-    every, price = goods[:, 0].sum() / MICRO, np.zeros(len(goods))
+    every, price = float(goods[:, 0].sum()), np.zeros(len(goods))
     for index in range(len(market.needs)):
         free = 0
         for group in range(len(goods)):
             if market.needed[index, group]:
                 free += goods[group, 0]
-        of_needed = market.needs[index] * every / max(free / MICRO, 1.0)
+        of_needed = market.needs[index] * every / max(float(free), float(market.largest))
         for group in range(len(goods)):
             if market.needed[index, group]:
                 price[group] += of_needed
-    return np.floor(THETA * np.minimum(price, DEAREST) * weight)
+    return np.floor(THETA * np.minimum(price, DEAREST) * weight + HAIR)
 
 
 @compiled
 def _block_costs(market: Market) -> Floats:
     """What a block of each class costs, in whole numbers."""
     goods = market.sums
-    every, exact = goods[:, 0].sum() / MICRO, np.zeros(len(market.share))
+    every, exact = float(goods[:, 0].sum()), np.zeros(len(market.share))
     for index in range(len(exact)):
-        blocks = max(market.devices[index] * goods[:, 1 + index].sum(), 1)
+        blocks = max(float(market.units[index] * goods[:, 1 + index].sum()), float(market.largest))
         price = min(market.share[index] * every / blocks, DEAREST)
-        exact[index] = np.rint(price * FINE) * market.devices[index]
+        exact[index] = np.rint(price * FINE * (market.units[index] / market.largest))
     return exact

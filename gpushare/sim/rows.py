@@ -58,7 +58,10 @@ class Row:
 
     def count(self, role: str, least: int, most: int) -> int:
         """A whole number within these bounds."""
-        text = self.text(role)
+        return self.number(role, self.text(role), least, most)
+
+    def number(self, role: str, text: str, least: int, most: int) -> int:
+        """A whole number within these bounds, which is a part of the cell."""
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
         if not least <= number <= most:
             raise self.wrong(role, f"is no whole number from {least} to {most}: {text[:40]!r}")

@@ -9,8 +9,9 @@ compressed (.xz, .gz). Columns, the name of the openb traces after the bar:
            [created|creation_time], [scheduled|scheduled_time], [deleted|deletion_time]
 
 `units` is what each device has, or what a pod asks of each of its devices: GPU memory in GiB, MiB
-or whatever one counts in; without the column a device has 1000, of which `gpu_milli` asks. `models`
-are joined by "|"; times are seconds. Further columns are left alone.
+or whatever one counts in; without the column a device has 1000, of which `gpu_milli` asks. Devices
+of a node that differ are joined by "|" (`80|80|24`), and so are `models`; times are seconds.
+Further columns are left alone.
 
 Source of the openb columns and rules: Weng et al., "Beware of Fragmentation", USENIX ATC 2023, and
 the repository hkust-adsl/kubernetes-scheduler-simulator.
@@ -57,7 +58,10 @@ _POD_OPTIONAL = ("models", "created", "scheduled", "deleted")
 
 @dataclass(frozen=True, slots=True)
 class TraceNode:
-    """A node: cpu in milli, memory in MiB, equal devices of `capacity` units each."""
+    """A node: cpu in milli, memory in MiB, devices of `capacity` units each.
+
+    mixed: where its devices differ, the units of each, of which `capacity` is the most; else ().
+    """
 
     name: str
     cpu: int
@@ -65,6 +69,19 @@ class TraceNode:
     devices: int
     capacity: int
     model: str
+    mixed: tuple[int, ...] = ()
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Units of each device."""
+        return self.mixed or (self.capacity,) * self.devices
+
+    def can_run(self, pod: "TracePod") -> bool:
+        """Whether the pod fits the node while nothing else runs there."""
+        if pod.devices and pod.models and self.model not in pod.models:
+            return False
+        room = sum(units >= pod.units for units in self.sizes) if pod.devices else 0
+        return room >= pod.devices and self.cpu >= pod.cpu and self.memory >= pod.memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,14 +157,28 @@ def _each(
 
 def _node(row: Row) -> TraceNode:
     devices = row.count("gpu", 0, _MOST_DEVICES)
+    sizes = _sizes(row, devices)
     return TraceNode(
         row.name(),
         row.count("cpu", 0, _MOST_CPU),
         row.count("memory", 0, _MOST_MEMORY),
         devices,
-        row.count("units", 1, _MOST_UNITS) if devices and "units" in row.columns else MILLI,
+        max(sizes),
         row.text("model"),
+        sizes if len(set(sizes)) > 1 else (),
     )
+
+
+def _sizes(row: Row, devices: int) -> tuple[int, ...]:
+    """Units of each device, or of all of them."""
+    if not devices or "units" not in row.columns:
+        return (MILLI,)
+    several = row.text("units").split("|")
+    if len(several) == 1:
+        return (row.count("units", 1, _MOST_UNITS),)
+    if len(several) != devices:
+        raise row.wrong("units", f"names {len(several)} devices where the node has {devices}")
+    return tuple(row.number("units", part, 1, _MOST_UNITS) for part in several)
 
 
 def _pod(row: Row, known: Collection[str] | None) -> TracePod:
@@ -195,7 +226,7 @@ def in_units(
     What a cluster that counts GPU memory in units of a device makes of a trace that counts in
     thousandths. Raises TraceError where devices are not all of one size.
     """
-    sizes = {node.capacity for node in nodes if node.devices}
+    sizes = {units for node in nodes for units in node.sizes}
     if len(sizes) > 1:
         raise TraceError("devices of different sizes cannot be counted anew; leave out --devices")
     (size,) = sizes

@@ -23,8 +23,10 @@ every_policy = pytest.mark.parametrize(
 )
 few = settings(max_examples=30)
 
-BY_ROW = tuple(name for name in policy_names() if name != "shadow-price")
-"""Policies that look at nothing but the row; shadow-price minds which nodes large pods can have."""
+BY_ROW = tuple(name for name in policy_names() if name not in {"fgd", "shadow-price"})
+"""Policies that look at nothing but the row. The others weigh a unit by the largest device of the
+cluster, and shadow-price minds which nodes large pods can have.
+"""
 
 
 def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
@@ -72,7 +74,7 @@ def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
 )
 @few
 @given(cluster=clusters(pins=False), request=requests())
-def test_all_but_shadow_price_score_a_node_as_if_it_were_the_only_one(
+def test_the_others_score_a_node_as_if_it_were_the_only_one(
     policy: Policy, cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()

@@ -20,7 +20,8 @@ class DeviceBestFit:
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Minus the leftovers of the best placement with it, minus the free share of the node."""
         free = snapshot.free[rows]
-        scale = 1.0 + snapshot.capacity[rows].sum(axis=1, keepdims=True)
+        # At most a half, so that it decides between equal leftovers alone, whatever a unit is.
+        scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
         left = _least_left(free, request)
         value: Floats = -(left + free.sum(axis=1, keepdims=True) / scale)
         return value

@@ -2,7 +2,8 @@
 
 The policy of Weng et al., "Beware of Fragmentation", USENIX ATC 2023: the score is a whole number
 of 0..100, and that rounding belongs to it, since with ties to the first node it keeps load on few
-nodes and others empty.
+nodes and others empty. It was published for devices that all count 1000; where cards differ, one
+of the largest counts so much, and any other by its units.
 """
 
 import numpy as np
@@ -30,8 +31,7 @@ class Fgd:
         facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
         fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        scale = facts.milli.take(rows)[:, None] * (-0.001 / self.measure.pods)
-        values = np.floor(100 / (1 + np.exp(fall * scale)))
+        values = np.floor(100 / (1 + np.exp(fall * (facts.even * -0.001 / self.measure.pods))))
         if request.devices > 1:
             values = np.where(tightest(free, request), values, values - 1)
         elif not request.devices:

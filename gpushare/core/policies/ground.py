@@ -1,8 +1,9 @@
 """What policies read of a node, in the units that they are published in.
 
-It knows the arrays and no judgement. A device counts 1000 *milli* whatever its capacity is, so that
-a policy can be told of devices of many sizes by one rule. Node-wide facts that only the nodes
-change are worked out once per layout.
+It knows the arrays and no judgement. Published policies count a device as 1000 *milli*. Where cards
+differ, one of the largest counts so much and any other by its units (`even`), so that a unit is
+worth the same wherever it lies; policies that are here for comparison alone count by the devices of
+each node (`milli`). Node-wide facts that only the nodes change are worked out once per layout.
 """
 
 from collections.abc import Callable
@@ -25,6 +26,13 @@ of another scale."""
 
 BEFORE_AFTER: Ints = np.array([[0], [1]])
 """Times what is taken: a column for states before and after, one beside the other."""
+
+HALF = 0.5 + 1e-9
+"""What rounds to the nearest whole number, halves up even where a quotient misses one by a hair: in
+other units it misses it by another."""
+
+HAIR = 1e-9
+"""The same, for what is rounded down."""
 
 _Made = TypeVar("_Made")
 
@@ -54,24 +62,24 @@ class Ground:
     """Facts of each row that only nodes change.
 
     capacity: int64 (N,) units of the node's largest device, at least 1. milli: float64 (N,) what
-    one unit counts there. blind: bool (N,) nodes whose CPU is unknown, any_blind whether there are
-    any. smallest, largest: of the capacities.
+    one unit counts there. even: what one unit counts wherever it lies: a device of the largest
+    capacity counts 1000. blind: bool (N,) nodes whose CPU is unknown, any_blind whether there are
+    any.
     """
 
     capacity: Ints
     milli: Floats
+    even: float
     blind: Bools
     any_blind: bool
-    smallest: int
-    largest: int
 
 
 def ground(snapshot: Snapshot) -> Ground:
     """The facts of the nodes of a snapshot."""
     capacity = np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
     blind = snapshot.cpu_capacity < 0
-    smallest, largest = int(capacity.min(initial=1 << 62)), int(capacity.max(initial=1))
-    return Ground(capacity, MILLI / capacity, blind, bool(blind.any()), smallest, largest)
+    even = MILLI / int(capacity.max(initial=1))
+    return Ground(capacity, MILLI / capacity, even, blind, bool(blind.any()))
 
 
 def tightest(free: Ints, request: Request) -> Bools:

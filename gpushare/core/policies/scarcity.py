@@ -9,7 +9,7 @@ over what is free of the good:
 - A *block* is room on one node for a pod of several whole devices, with the CPU and memory that it
   asks. A placement pays for the blocks that it breaks, be it with devices, CPU or memory.
 
-Amounts are whole numbers (millionths of devices, numbers of blocks; prices to a millionth), so that
+Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that
 sums are the same in whatever order they are made.
 """
 
@@ -25,7 +25,6 @@ from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_dev
 from gpushare.core.workload import PodClass
 
 DEAREST = 50.0
-MICRO = 1_000_000
 FINE = 2**20
 
 NEARLY_ALL = 0.95
@@ -43,11 +42,12 @@ class Scarcity:
     """What is scarce among the nodes of one layout.
 
     needs: float64 (T,) the share of GPU asked by the pods that need a set of groups, needed: bool
-    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory; accepted: int64 (N, Y), 1 where
-    the node's model will do. unit: int64 (N, D) units of each device. per_unit: float64 (groups,)
-    what one unit is of a device there; 0 where CPU is unknown, since such nodes bear no price.
-    fewest: devices of the smallest block. roaming: share of GPU asked by pods of several devices
-    for which nearly all nodes will do, so that no price of a group makes nodes drain for them.
+    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units; accepted: int64 (N, Y),
+    1 where the node's model will do. largest: units of the largest device. per_unit: float64
+    (groups,) what part of it one unit is; 0 where CPU is unknown, since such nodes bear no price.
+    fewest: devices of the smallest block. roaming: share of GPU asked by pods of several idle
+    devices for which nearly all nodes will do, so that no price of a group makes nodes drain for
+    them.
     """
 
     needs: Floats
@@ -57,16 +57,16 @@ class Scarcity:
     cpu: Ints
     memory: Ints
     accepted: Ints
-    unit: Ints
+    units: Ints
+    largest: int
     per_unit: Floats
     fewest: int
     roaming: float
 
     def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """int64 (K, 1 + Y): the free GPU of a row in millionths of devices, and its blocks."""
-        free = (snapshot.free.take(rows, axis=0) * MICRO) // self.unit.take(rows, axis=0)
+        """int64 (K, 1 + Y): the free units of a row, and its blocks."""
         offers = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
-        np.add.reduce(free, axis=1, out=offers[:, 0])
+        np.add.reduce(snapshot.free.take(rows, axis=0), axis=1, out=offers[:, 0])
         whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
         if whole.max(initial=0) >= self.fewest:
             cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
@@ -98,8 +98,8 @@ class Scarcity:
     def by_group(self, goods: Ints) -> Floats:
         """float64 (groups,): the price of a device on the nodes of each group."""
         free = goods[:, 0]
-        every = float(free.sum()) / MICRO
-        of_needed = np.maximum((self.needed * free).sum(axis=1) / MICRO, 1)
+        every = float(free.sum())
+        of_needed = np.maximum((self.needed * free).sum(axis=1), self.largest)
         price = (self.needed * (self.needs * every / of_needed)[:, None]).sum(axis=0)
         dear: Floats = np.minimum(price, DEAREST)
         return dear
@@ -107,10 +107,10 @@ class Scarcity:
     def by_stakes(self, stakes: Stakes, goods: Ints) -> Floats:
         """float64 (V, K): the price of the blocks that a placement breaks."""
         sums = goods.sum(axis=0)
-        blocks = np.maximum(self.devices * sums[1:], 1)
-        price = np.minimum(self.share * (float(sums[0]) / MICRO) / blocks, DEAREST)
+        blocks = np.maximum(self.units * sums[1:], self.largest)
+        price = np.minimum(self.share * float(sums[0]) / blocks, DEAREST)
         # Whole numbers below 2**53: the product is exact, however it is summed.
-        exact = np.rint(price * FINE) * self.devices
+        exact = np.rint(price * FINE * (self.units / self.largest))
         if not len(exact):
             return np.zeros((1, len(stakes)))
         cost: Floats = stakes.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
@@ -139,7 +139,8 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         if 0 < line.sum() < len(filled):
             needs[line.tobytes()] = needs.get(line.tobytes(), 0.0) + share
     per_unit = np.zeros(groups)
-    per_unit[filled] = 1 / snapshot.capacity[rows].max(axis=1, initial=0)
+    largest = int(snapshot.capacity.max(initial=1))
+    per_unit[filled] = 1 / largest
     per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
     blocks = _block_classes(shares)
     every = np.arange(len(snapshot.names))
@@ -152,7 +153,8 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         cpu=np.array([max(cls.cpu, 1) for cls, _ in blocks], dtype=np.int64),
         memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
         accepted=accepted.reshape(len(blocks), len(every)).T.copy(),
-        unit=np.maximum(snapshot.capacity, 1),
+        units=np.array([cls.total for cls, _ in blocks], dtype=np.int64),
+        largest=largest,
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
         roaming=_roaming(snapshot, shares, fits),
@@ -161,12 +163,15 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
 
 def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
     """See Scarcity; fits: bool (classes, groups)."""
-    devices = np.bincount(snapshot.group, (snapshot.capacity > 0).sum(axis=1), fits.shape[1])
-    enough = NEARLY_ALL * devices.sum()
+    units = np.bincount(snapshot.group, snapshot.capacity.sum(axis=1), fits.shape[1])
+    largest = np.zeros(fits.shape[1], dtype=np.int64)
+    np.maximum.at(largest, snapshot.group, snapshot.capacity.max(axis=1, initial=0))
+    enough = max(NEARLY_ALL * units.sum(), 1)
+    # A pod that shares its devices needs no idle ones.
     return sum(
         share
         for (cls, share), line in zip(shares, fits, strict=True)
-        if cls.devices > 1 and devices[line].sum() >= max(enough, 1)
+        if cls.devices > 1 and units[line & (2 * cls.units > largest)].sum() >= enough
     )
 
 

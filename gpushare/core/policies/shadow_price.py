@@ -23,10 +23,15 @@ t, the workload's turnover, is how many pods leave for each that comes. While a 
 and go (t = 1) what breaks a whole device or a block today would soon have found room elsewhere, so
 both are dearer, and what a node will be when its pods have left counts too.
 
+All of it is counted by units, in milli of the largest device: a unit is worth the same on whichever
+card it lies. That some cards must be kept for those who need them is told by the prices of
+residues, groups and blocks, and by nothing else.
+
 One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
 halved without much change (of HOLD 40,000 and 80,000 are alike, 20,000 is too little).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -37,8 +42,17 @@ from gpushare.core.policies import scarcity, stranding
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.ground import BEFORE_AFTER, PerLayout, ground, tightest, with_blind
-from gpushare.core.policies.residues import step_of, worth
+from gpushare.core.policies.ground import (
+    BEFORE_AFTER,
+    HAIR,
+    HALF,
+    MILLI,
+    PerLayout,
+    ground,
+    tightest,
+    with_blind,
+)
+from gpushare.core.policies.residues import worth
 from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
@@ -57,17 +71,17 @@ DRAIN, FEW = 2000, 0.1
 
 HOLD, HARDLY_ANY = 60000, 0.04
 """Weight of holding a node, by the share of GPU beyond HARDLY_ANY that is asked for by pods of
-several devices for which nearly all nodes will do."""
+several idle devices for which nearly all nodes will do."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTables:
     """The tables of all capacities one after another, and where those of each row (N,) begin.
 
-    step: units of a step of `worth`.
+    steps: into which a device is divided in `worth`.
     """
 
-    step: Ints
+    steps: Ints
     worth_at: Ints
     worth: Floats
     left_at: Ints
@@ -88,9 +102,10 @@ class ShadowPrice:
         self.mu = MU * self.turnover
         self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
-        self._by_capacity: dict[int, tuple[Floats, Floats]] = {}
-        for capacity in workload.capacities:
-            self._tables_of(capacity)
+        self._worth: dict[frozenset[int], dict[int, Floats]] = {}
+        self._left: dict[int, Floats] = {}
+        self.devices = workload.devices
+        self._tables_of(self.devices)
         self.ground = PerLayout(ground)
         self.tables = PerLayout(self.measure.tables)
         self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
@@ -103,7 +118,7 @@ class ShadowPrice:
         facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
         fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        value: Floats = fall * (facts.milli.take(rows)[:, None] * (self.alpha / self.measure.pods))
+        value = fall * np.float64(facts.even * (self.alpha / self.measure.pods))
         if request.devices:
             value = self._with_gpu(value, snapshot, rows, request, free)
         else:
@@ -127,7 +142,7 @@ class ShadowPrice:
         scarce = self.scarce(snapshot)
         # Without a workload nothing is needed, and a pod without GPU takes none.
         asked = request.total * scarce.per_unit
-        cost: Floats = np.floor(THETA * scarce.by_group(goods) * asked)
+        cost: Floats = np.floor(THETA * scarce.by_group(goods) * asked + HAIR)
         return cost
 
     def by_stakes(
@@ -135,7 +150,7 @@ class ShadowPrice:
     ) -> Floats:
         """What a placement costs those who need blocks."""
         cost: Floats = self.scarce(snapshot).by_stakes(stakes, goods)
-        return np.floor(self.block_weight(request) * cost)
+        return np.floor(self.block_weight(request) * cost + HAIR)
 
     def block_weight(self, request: Request) -> float:
         """What a block weighs that a placement breaks."""
@@ -150,17 +165,18 @@ class ShadowPrice:
     ) -> Floats:
         """float64 (K, D): the score, of which the fall of fragmentation (K, D) or (K, 1) is."""
         gpu = np.add.reduce(free, axis=1)
-        both = (gpu - BEFORE_AFTER * request.total) * self.ground(snapshot).milli.take(rows)
+        both = gpu - BEFORE_AFTER * request.total
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
         left = self._stranded(snapshot, rows, both, cpu)
-        node = left[0] - left[1] - both[1] * (self.drain / LARGEST_GPU)
+        node = (
+            left[0] - left[1] - both[1] * (self.ground(snapshot).even * (self.drain / LARGEST_GPU))
+        )
         hold = self.hold(snapshot)
         if hold:
             node -= hold / (np.add.reduce(snapshot.kinds.take(rows, axis=0), axis=1) + 1)
         value: Floats = fall + node[:, None]
-        if request.units < self.ground(snapshot).largest:
-            value = value - BETA * self._residues(snapshot, rows, request, free)
-        value = np.floor(value / Q + 0.5)
+        value = value - BETA * self._residues(snapshot, rows, request, free)
+        value = np.floor(value / Q + HALF)
         if request.devices > 1:
             value = np.where(tightest(free, request), value, value - 1)
         return value if value.shape == free.shape else np.broadcast_to(value, free.shape)
@@ -168,59 +184,67 @@ class ShadowPrice:
     def _without_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
-        milli = self.ground(snapshot).milli.take(rows)
-        gpu, cpu = np.add.reduce(free, axis=1) * milli, snapshot.cpu_free.take(rows)
+        gpu, cpu = np.add.reduce(free, axis=1), snapshot.cpu_free.take(rows)
         # Once as the node is, and once as it will be when the pods with GPU have left.
         alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
-        whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1) * milli
+        whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1)
         left = self._stranded(
             snapshot,
             rows,
             np.stack([gpu, gpu, whole, whole]),
             np.stack([cpu, cpu - request.cpu, alone, alone - request.cpu]),
         )
-        value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + 0.5)
-        value += np.floor(self.mu * (left[2] - left[3]) / Q + 0.5)
-        value -= 0.5 * gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
+        value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + HALF)
+        value += np.floor(self.mu * (left[2] - left[3]) / Q + HALF)
+        free_gpu = gpu * self.ground(snapshot).even
+        value -= 0.5 * free_gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
         return np.broadcast_to(value[:, None], free.shape)
 
     def _residues(self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Floats:
-        """float64 (K, D) or (K, 1): the worth that the devices taken lose beyond whole devices."""
+        """float64 (K, D) or (K, 1): the worth that the devices taken lose."""
         tables, facts = self.priced(snapshot), self.ground(snapshot)
-        step = tables.step.take(rows)[:, None]
+        steps, capacity = tables.steps.take(rows)[:, None], facts.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
-        lost = tables.worth.take(begin + free // step, mode="clip")
-        lost -= tables.worth.take(begin + (free - request.units) // step, mode="clip")
-        if request.units >= facts.smallest:
-            lost = np.where(request.units < facts.capacity.take(rows)[:, None], lost, 0)
+        lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
+        left = (free - request.units) * steps // capacity
+        lost -= tables.worth.take(begin + left, mode="clip")
         if request.devices == 1:
             return lost
         total: Floats = (lost * tightest(free, request)).sum(axis=1, keepdims=True)
         return total
 
-    def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Floats, cpu: Ints) -> Floats:
+    def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
         """float64 (..., K): GPU expected to be stranded with so much free, in milli."""
         tables = self.priced(snapshot)
-        at = stranding.index(gpu, cpu) + tables.left_at.take(rows)
+        capacity = self.ground(snapshot).capacity.take(rows)
+        at = stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
         return tables.left.take(at, mode="clip")
 
     def _price_tables(self, snapshot: Snapshot) -> PriceTables:
         """The tables for the capacities of the snapshot's nodes."""
-        capacities, index = np.unique(self.ground(snapshot).capacity, return_inverse=True)
-        tables = [self._tables_of(capacity) for capacity in capacities.tolist()]
-        begins = np.cumsum([0, *(len(worth_) for worth_, _ in tables)])
-        steps = np.array([step_of(capacity) for capacity in capacities.tolist()])
+        there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
+        # One that was not told of counts as a single device until policies are made anew.
+        devices = {**dict.fromkeys(there or [1], 1), **self.devices}
+        tables, even = self._tables_of(devices), self.ground(snapshot).even
+        capacities = np.array(sorted(devices), dtype=np.int64)
+        index = capacities.searchsorted(self.ground(snapshot).capacity)
+        lengths = np.array([len(worth_) for worth_, _ in tables])
+        begins = np.cumsum(lengths) - lengths
+        lefts = [left.ravel() for _, left in tables]
+        parts = (capacities * (even / MILLI)).tolist()
         return PriceTables(
-            step=steps[index],
+            steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_ for worth_, _ in tables]),
+            worth=np.concatenate([worth_ for worth_, _ in tables]) * even,
             left_at=index * stranding.SIZE,
-            left=np.concatenate([left.ravel() for _, left in tables]),
+            left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
         )
 
-    def _tables_of(self, capacity: int) -> tuple[Floats, Floats]:
-        known = self._by_capacity.get(capacity)
-        if known is None:
-            known = (worth(self.classes, capacity), stranding.stranded(self.classes, capacity))
-            self._by_capacity[capacity] = known
-        return known
+    def _tables_of(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
+        """What residues are worth, and what is stranded, on devices of these capacities, rising."""
+        kinds = frozenset(devices)
+        if kinds not in self._worth:
+            self._worth[kinds] = worth(self.classes, devices)
+        for capacity in kinds - self._left.keys():
+            self._left[capacity] = stranding.stranded(self.classes, capacity)
+        return [(self._worth[kinds][at], self._left[at]) for at in sorted(kinds)]

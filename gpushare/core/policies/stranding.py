@@ -28,8 +28,8 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
     """float64 (steps + 1, cores + 1): GPU expected to be left, in milli, by free GPU and CPU."""
     weights: dict[tuple[int, int], int] = {}
     for cls, count in classes:
-        size = int(STEPS * cls.devices * min(cls.units, capacity) / capacity + 0.5)
-        if size:
+        size = int(STEPS * cls.devices * cls.units / capacity + 0.5)
+        if size and cls.units <= capacity:
             key = (size, -(-cls.cpu // 1000))
             weights[key] = weights.get(key, 0) + count
     kinds = sorted(weights.items())
@@ -54,11 +54,13 @@ def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> F
     return values
 
 
-def index(gpu: Floats, cpu: Ints) -> Ints:
-    """int64: where in the flat table so much free GPU and CPU, both in milli, are.
+def index(gpu: Ints, cpu: Ints, capacity: Ints) -> Ints:
+    """int64: where in the flat table so many free units of GPU, and CPU in milli, are.
+
+    capacity: units of a device there.
 
     Less CPU than none counts as none.
     """
-    line = np.minimum((gpu * (STEPS / 1000) + 0.5).astype(np.int64), STEPS * MOST_DEVICES)
+    line = np.minimum((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MOST_DEVICES)
     place: Ints = line * (MOST_CORES + 1) + np.clip(cpu // 1000, 0, MOST_CORES)
     return place

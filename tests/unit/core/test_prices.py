@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.residues import step_of, worth
+from gpushare.core.policies.residues import worth
 from gpushare.core.policies.stranding import ETA, STEPS, index, stranded
+from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests
 
@@ -81,24 +82,64 @@ def test_a_node_with_too_little_cpu_for_a_pod_has_none_left_after_it() -> None:
 def test_no_way_to_cut_a_device_is_worth_more_than_it_and_all_pieces_cost_what_they_need(
     sizes: dict[int, int],
 ) -> None:
-    values = worth([(PodClass(units=size, devices=1), n) for size, n in sizes.items()], 16) / 1000
-    assert step_of(16) == 1
-    assert values[16] == pytest.approx(1, abs=1e-6)
+    values = _worth(sizes, {16: 1})[16] / 16
+    steps = len(values) - 1
+    assert values[steps] == pytest.approx(1, abs=1e-6)
     assert (np.diff(values) >= 0).all()
     # Weak duality on both sides: the volume, and first-fit by falling size.
-    whole = sum(values[size] * count for size, count in sizes.items())
+    whole = sum(values[size * steps // 16] * count for size, count in sizes.items())
     assert sum(size * count for size, count in sizes.items()) / 16 <= whole + 1e-6
     assert whole <= _first_fit(sizes) + 1e-6
 
 
-def test_the_worth_of_a_residue_is_the_dearest_set_of_pieces_that_fits_it() -> None:
-    halves = worth(
-        [(PodClass(units=500, devices=1), 10), (PodClass(units=300, devices=1), 1)], 1000
+@given(
+    sizes=st.dictionaries(st.integers(1, 24), st.integers(1, 50), min_size=1, max_size=5),
+    devices=st.dictionaries(st.sampled_from([8, 16, 24]), st.integers(1, 9), min_size=1),
+)
+def test_in_the_mean_a_unit_is_worth_one_whatever_cards_there_are(
+    sizes: dict[int, int], devices: dict[int, int]
+) -> None:
+    found = _worth(sizes, devices)
+    units = sum(capacity * number for capacity, number in devices.items())
+    if min(sizes) <= min(devices):
+        whole = sum(found[capacity][-1] * number for capacity, number in devices.items())
+        assert 0 < whole <= units * (1 + 1e-6)
+    assert all((np.diff(values) >= 0).all() for values in found.values())
+    again = _worth(
+        {7 * size: n for size, n in sizes.items()}, {7 * c: n for c, n in devices.items()}
     )
-    assert halves[[29, 49, 50, 99]].tolist() == pytest.approx([0, 500, 500, 1000], abs=501)
-    assert halves[50] == pytest.approx(500)
-    assert halves[29] == 0
-    assert halves[100] == pytest.approx(1000)
+    for capacity, values in found.items():
+        assert again[7 * capacity] == pytest.approx(7 * values, rel=1e-6)
+
+
+def test_cards_that_large_pods_need_are_dear_where_small_ones_would_do() -> None:
+    asked = {80: 10, 10: 40}
+    scarce, plenty = _worth(asked, {80: 10, 20: 20}), _worth(asked, {80: 100, 20: 20})
+    assert scarce[80][-1] / 80 > 1.1 * scarce[20][-1] / 20
+    assert plenty[80][-1] / 80 == pytest.approx(plenty[20][-1] / 20, rel=0.01)
+
+
+def test_as_many_pieces_fit_in_steps_as_do() -> None:
+    thirds = _worth({5242: 10, 983: 5}, {15728: 4})[15728]
+    steps = len(thirds) - 1
+    for pieces in (1, 2, 3):
+        assert thirds[pieces * 5242 * steps // 15728] == pytest.approx(pieces * 15728 / 3, rel=0.05)
+
+
+def test_what_nobody_asks_for_is_worth_its_units_while_it_is_whole() -> None:
+    assert _worth({}, {16: 2})[16].tolist() == [0.0, 16.0]
+    assert _worth({20: 1}, {16: 1, 24: 1})[16][-1] == 16
+
+
+def test_the_worth_of_a_residue_is_the_dearest_set_of_pieces_that_fits_it() -> None:
+    halves = _worth({500: 10, 300: 1}, {1000: 1})[1000]
+    assert halves[2] == 0
+    assert halves[5] == pytest.approx(500)
+    assert halves[10] == pytest.approx(1000)
+
+
+def _worth(sizes: dict[int, int], devices: dict[int, int]) -> dict[int, Floats]:
+    return worth([(PodClass(units=size, devices=1), n) for size, n in sizes.items()], devices)
 
 
 def _first_fit(sizes: dict[int, int]) -> int:
@@ -156,7 +197,12 @@ def test_what_is_stranded_is_the_mean_over_draws_until_cpu_ends(
 
 
 def test_less_cpu_than_none_strands_what_none_does() -> None:
-    cores = np.array([-1, -40]) * 1000
-    for gpu in (0.0, 500.0, 16_000.0):
-        none = index(np.array([gpu]), np.array([0]))
-        assert index(np.full(2, gpu), cores).tolist() == [none[0]] * 2
+    cores, capacity = np.array([-1, -40]) * 1000, np.full(2, 16)
+    for gpu in (0, 8, 256):
+        none = index(np.array([gpu]), np.array([0]), capacity[:1])
+        assert index(np.full(2, gpu), cores, capacity).tolist() == [none[0]] * 2
+
+
+def test_pods_too_large_for_a_card_are_not_drawn_for_what_it_strands() -> None:
+    small, large = PodClass(units=8, devices=1, cpu=1000), PodClass(units=80, devices=1)
+    assert (stranded([(small, 1), (large, 9)], 16) == stranded([(small, 1)], 16)).all()

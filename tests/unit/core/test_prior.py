@@ -13,7 +13,7 @@ def test_without_devices_nothing_is_expected() -> None:
 @pytest.mark.parametrize("capacity", [1, 16, 80, 1000])
 def test_every_pod_expected_fits_a_device_of_the_capacity(capacity: int) -> None:
     workload = prior([capacity])
-    assert workload.capacities == (capacity,)
+    assert workload.capacities == ((capacity, 1),)
     assert all(1 <= cls.units <= capacity for cls, _ in workload.classes if cls.devices)
     assert {cls.devices for cls, _ in workload.classes} == {0, 1, 2, 4, 8}
 
@@ -26,11 +26,11 @@ def test_shares_of_a_device_scale_with_it() -> None:
     assert shares[100] == pytest.approx(shares[1000], rel=0.01)
 
 
-def test_for_devices_of_several_sizes_the_mixture_comes_for_each() -> None:
-    both = prior([16, 80])
-    assert both.capacities == (16, 80)
-    assert both.pods == 2 * prior([16]).pods
-    assert both == prior([80, 16, 16])
+def test_for_devices_of_several_sizes_the_mixture_comes_as_often_as_there_are_such() -> None:
+    both = prior([16, 80, 16])
+    assert both.capacities == ((16, 2), (80, 1))
+    assert both.pods == 3 * prior([16]).pods
+    assert both == prior({80: 1, 16: 2})
 
 
 def test_a_third_of_the_gpu_is_expected_to_go_to_pods_of_several_devices() -> None:

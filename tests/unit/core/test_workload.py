@@ -47,7 +47,7 @@ def test_only_the_last_pods_created_count() -> None:
         arrivals.observe(LARGE)
     for _ in range(WINDOW):
         arrivals.observe(SMALL)
-    assert arrivals.workload((8, 8)) == workload_of({SMALL: WINDOW}, (8,))
+    assert arrivals.workload((8, 8)) == workload_of({SMALL: WINDOW}, {8: 2})
     assert arrivals.seen == WINDOW + 10
     assert len(arrivals.window) == WINDOW
 

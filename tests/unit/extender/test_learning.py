@@ -81,7 +81,7 @@ def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
 ) -> None:
     learning.tick()
     learning.tick()
-    assert maker.asked == [prior({8, 16})]
+    assert maker.asked == [prior({8: 1, 16: 2})]
     create(learning, books, 49)
     maker.clock += SPACING
     learning.tick()
@@ -114,7 +114,7 @@ def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
     maker.clock += SPACING
     learning.tick()
     learning.tick()
-    assert maker.asked[1:] == [prior({8, 16, 80})]
+    assert maker.asked[1:] == [prior({8: 1, 16: 2, 80: 1})]
     books.ledger.node_gone("b")
     maker.clock += SPACING
     learning.tick()
@@ -158,7 +158,7 @@ def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
     create(learning, books, 20, PLAIN)
     learning.tick()
     (workload,) = maker.asked
-    assert workload.capacities == (8, 16)
+    assert workload.capacities == ((8, 1), (16, 2))
     share = PodClass(cpu=1000, units=4, devices=1, memory=2**30)
     assert dict(workload.classes) == {share: 30, PodClass(cpu=500): 20}
 

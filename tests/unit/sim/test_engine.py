@@ -9,6 +9,8 @@ import pytest
 from gpushare.core.decide import best_node, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
+from gpushare.core.policies.binpack import Binpack
+from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.shadow_price import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
@@ -16,6 +18,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
 from gpushare.sim.engine import MIB, Cluster, Placement, fits, request_of, workload_of_trace
 from gpushare.sim.fast import FastRanking
+from gpushare.sim.simple import SimpleRanking
 from gpushare.sim.trace import TraceNode, TracePod
 
 NODES = [
@@ -135,6 +138,28 @@ def test_row_by_row_every_value_is_that_of_the_arrays(
 ) -> None:
     fast = Cluster(nodes, FastRanking(policy(WORKLOAD), 99, fits))
     arrays = Ranking(policy(WORKLOAD), 99, fits)
+    placed: list[Placement] = []
+    for step in _steps(2, 60):
+        if isinstance(step, int):
+            if placed:
+                fast.release(placed.pop(step % len(placed)))
+            continue
+        one, other = fast.judge.judged(fast.view, step), arrays.judged(fast.view, step)
+        assert np.array_equal(one.values, other.values)
+        for row in np.flatnonzero(one.values > -np.inf).tolist() if step.devices == 1 else ():
+            assert one.device(row) == other.device(row)
+        found = fast.place(step)
+        if found is not None:
+            placed.append(found)
+    assert len(placed) > 10
+
+
+@pytest.mark.parametrize("policy", [DeviceBestFit, Binpack])
+def test_simple_policies_by_loops_value_every_row_as_the_arrays_do(
+    policy: type[DeviceBestFit] | type[Binpack],
+) -> None:
+    fast = Cluster(NODES, SimpleRanking(policy(), fits))
+    arrays = Ranking(policy(), 99, fits)
     placed: list[Placement] = []
     for step in _steps(2, 60):
         if isinstance(step, int):

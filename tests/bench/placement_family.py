@@ -1,0 +1,162 @@
+"""What a policy allocates on many clusters by chance, above the best of the simple policies.
+
+    python -m tests.bench.placement_family --clusters 5000-5299 [--policies shadow-price,fgd]
+        [--experiments inflation,churn] [--json OUT]
+
+The clusters are those of tests/bench/clusters.py. On each, `inflation` (GPU allocated when 100 %
+has been asked for) and `churn` (load 1.0, life 8, warm-up 2) run under each policy, with the same
+seeds, more of them on small clusters. The best of the simple policies is the one with the greatest
+mean on that cluster and those seeds: chosen with hindsight, which favours it. A difference is the
+mean over seeds, its error the standard error; "below" counts clusters that lie under the best
+simple policy by more than two errors and by more than half a point.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.sim import engine, experiments
+from gpushare.sim.report import aligned
+from gpushare.sim.runner import run_all
+from tests.bench.clusters import Drawn, drawn
+
+SIMPLE = ("device-bestfit", "binpack")
+_RUNS = 120
+"""Nodes times seeds of a cluster, within these bounds of seeds."""
+_FEWEST_SEEDS, _MOST_SEEDS, _FIRST_SEED = 3, 10, 42
+
+Values = Mapping[str, Sequence[float]]
+"""By policy what was allocated, in %, by seed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One cluster under all policies; first: the first seed of its runs."""
+
+    cluster: int
+    experiment: str
+    policies: tuple[str, ...]
+    first: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was measured on one cluster."""
+
+    job: Job
+    nodes: int
+    kinds: int
+    values: Values
+
+    def above(self, policy: str, others: Sequence[str] = SIMPLE) -> tuple[float, float]:
+        """(mean, standard error) of what the policy is above the best of the others, by seed."""
+        best = max(others, key=lambda name: statistics.fmean(self.values[name]))
+        pairs = zip(self.values[policy], self.values[best], strict=True)
+        return mean_and_error([mine - its for mine, its in pairs])
+
+    def is_below(self, policy: str) -> bool:
+        """Whether the policy is below the best of the simple ones beyond doubt."""
+        mean, error = self.above(policy)
+        return mean < -max(2 * error, 0.5)
+
+
+def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
+    """The seeds of the runs on a cluster."""
+    number = min(max(_RUNS // len(cluster.nodes), _FEWEST_SEEDS), _MOST_SEEDS)
+    return range(first, first + number)
+
+
+def measure(job: Job) -> Found:
+    """What the policies allocate on the cluster."""
+    # Loops are compiled once for many clusters, so they pay on small ones too.
+    engine.COMPILED_FROM = 1
+    cluster = drawn(job.cluster)
+    procedure = {"inflation": experiments.inflation, "churn": experiments.churn}[job.experiment]
+    options = experiments.Options(life=8.0)
+    values = {
+        policy: [
+            float(str(procedure(cluster.nodes, cluster.pods, policy, seed, options)["alloc"]))
+            for seed in seeds_of(cluster, job.first)
+        ]
+        for policy in job.policies
+    }
+    return Found(job, len(cluster.nodes), cluster.kinds, values)
+
+
+def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
+    """The mean and its standard error, which is infinite for a single value."""
+    if len(values) < 2:
+        return statistics.fmean(values), math.inf
+    return statistics.fmean(values), statistics.stdev(values) / math.sqrt(len(values))
+
+
+def distribution(found: Sequence[Found], policies: Sequence[str]) -> str:
+    """By experiment and policy how what it is above the best simple policy is distributed."""
+    rows = [["experiment, policy", "clusters", "mean", "error", "worst"]]
+    rows[0] += ["5 %", "10 %", "25 %", "50 %", "75 %", "90 %", "below"]
+    for experiment in dict.fromkeys(one.job.experiment for one in found):
+        some = [one for one in found if one.job.experiment == experiment]
+        rows += [
+            [f"{experiment}, {policy}", *_line(some, policy)]
+            for policy in policies
+            if policy in some[0].values
+        ]
+    return aligned(rows)
+
+
+def _line(found: Sequence[Found], policy: str) -> Iterator[str]:
+    # A simple policy is compared with the best of all of them, itself among them.
+    above = sorted(one.above(policy)[0] for one in found)
+    mean, error = mean_and_error(above)
+    yield from (str(len(above)), f"{mean:+.2f}", f"{error:.2f}", f"{above[0]:+.2f}")
+    for part in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9):
+        yield f"{above[int(part * (len(above) - 1))]:+.2f}"
+    yield str(sum(one.is_below(policy) for one in found))
+
+
+def _numbers(text: str) -> range:
+    first, _, last = text.partition("-")
+    return range(int(first), int(last or first) + 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clusters", type=_numbers, default=range(5000, 5300), metavar="5000-5299")
+    parser.add_argument("--policies", default="shadow-price,fgd")
+    parser.add_argument("--experiments", default="inflation,churn")
+    parser.add_argument("--first-seed", type=int, default=_FIRST_SEED)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write what was measured")
+    options = parser.parse_args()
+    policies = tuple(options.policies.split(","))
+    names = tuple(dict.fromkeys((*SIMPLE, *policies)))
+    jobs = [
+        Job(cluster, experiment, names, options.first_seed)
+        for cluster in options.clusters
+        for experiment in options.experiments.split(",")
+    ]
+    with closing(run_all(measure, jobs, options.jobs)) as results:
+        found = list(results)
+    found.sort(key=lambda one: (one.job.experiment, one.job.cluster))
+    print(distribution(found, names), end="")
+    for one in found:
+        for policy in policies:
+            if one.is_below(policy):
+                mean, error = one.above(policy)
+                where = f"{one.job.experiment} on cluster {one.job.cluster} ({one.nodes} nodes)"
+                print(f"below: {policy}, {where}: {mean:+.2f} ({error:.2f})")
+    if options.json is not None:
+        lines = [
+            {"cluster": one.job.cluster, "experiment": one.job.experiment, "values": one.values}
+            for one in found
+        ]
+        options.json.write_text(json.dumps(lines), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

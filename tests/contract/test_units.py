@@ -1,0 +1,56 @@
+"""A unit is what one counts in, so what it is called changes nothing.
+
+A cluster that counts in MiB instead of GiB has 1024 times as many units of everything, and a policy
+decides as before. Nor is a unit on one card worth another than on the next: see the clusters of
+unequal cards in tests/unit/sim/test_clusters.py.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.sim.engine import Cluster, Placement, fits, request_of, workload_of_trace
+from gpushare.sim.experiments import filling
+from gpushare.sim.trace import TraceNode, TracePod
+from tests.bench.clusters import drawn
+
+_NODES, _PODS = 12, 60
+
+
+def _decided(
+    policy: str, nodes: Sequence[TraceNode], pods: Sequence[TracePod], order: Sequence[int]
+) -> list[tuple[int, tuple[int, ...]] | None]:
+    """Where each pod goes, none leaving until half of them have come; then every third does."""
+    workload = workload_of_trace(nodes, pods, turnover=0.5)
+    cluster = Cluster(nodes, Ranking(load_policy(policy, workload), fits=fits))
+    placed: list[Placement | None] = []
+    for number, index in enumerate(order):
+        placed.append(cluster.place(request_of(pods[index])))
+        if number == len(order) // 2:
+            for placement in placed[::3]:
+                if placement is not None:
+                    cluster.release(placement)
+    return [None if one is None else (one.row, one.devices) for one in placed]
+
+
+@pytest.mark.parametrize("policy", policy_names())
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 999),
+    factor=st.one_of(st.just(1024), st.integers(2, 3000)),
+)
+def test_as_many_units_again_of_everything_change_no_decision(
+    policy: str, seed: int, factor: int
+) -> None:
+    cluster = drawn(seed)
+    nodes, pods = cluster.nodes[-_NODES:], cluster.pods
+    capacity = sum(node.devices * node.capacity for node in nodes)
+    order = filling(pods, capacity, seed)[:_PODS]
+    finer = [replace(node, capacity=node.capacity * factor) for node in nodes]
+    asking = [replace(pod, units=pod.units * factor) for pod in pods]
+    assert _decided(policy, nodes, pods, order) == _decided(policy, finer, asking, order)
