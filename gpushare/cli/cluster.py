@@ -66,7 +66,7 @@ def list_cluster(api: Api, names: Names, unit: str) -> Cluster:
     """The nodes that share GPU memory, and the pods that ask for it or run beside those that do.
 
     What DaemonSets take of a node is there whatever comes: it makes the node smaller, and they are
-    no pods here. A node that is closed, or whose devices differ, is left out. Raises ApiError, and
+    no pods here. A node that is closed is left out. Raises ApiError, and
     MessageError where an answer cannot be read.
     """
     found = Cluster()
@@ -90,8 +90,6 @@ def _unfit(spec: NodeSpec) -> str | None:
         return spec.closed.value
     if not spec.capacity:
         return ""
-    if len(set(spec.capacity)) > 1:
-        return "its devices are of different sizes"
     return "its CPU or memory is not known" if spec.cpu is None or spec.memory is None else None
 
 
@@ -117,7 +115,7 @@ def _node_cells(spec: NodeSpec) -> Cells:
         "cpu_milli": spec.cpu,
         "memory_mib": (spec.memory or 0) // _MIB,
         "gpu": len(spec.capacity),
-        "units": spec.capacity[0],
+        "units": list(spec.capacity) if len(set(spec.capacity)) > 1 else spec.capacity[0],
         "model": spec.models[0],
     }
 

@@ -17,6 +17,9 @@ from gpushare.sim.tables import TABLES
 
 FORMATS = ("table", "json", "yaml", "csv")
 POLICIES = "device-bestfit,fgd,shadow-price"
+SMALL = 200
+"""Nodes up to which runs are short, so that there are more of them unless seeds are named."""
+
 _MOST_SEEDS = 1000
 _MOST_UNITS = 1_000_000
 
@@ -52,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         _add_input(verb)
         add(verb)
         _add_workload(verb)
-        _add_common(verb, POLICIES, "42-43")
+        _add_common(verb, POLICIES, f"42-51; 42-43 where there are over {SMALL} nodes")
         verb.set_defaults(tables=(), files=(), write=None)
     _paper(
         verbs.add_parser(
@@ -157,7 +160,11 @@ def _add_input(verb: argparse.ArgumentParser) -> None:
         metavar="milli|units:N",
         help="units:16 counts GPU in sixteenths of a device, rounded up (default: as given)",
     )
-    add("--from-cluster", action="store_true", help="nodes and pods of a live cluster")
+    add(
+        "--from-cluster",
+        action="store_true",
+        help="nodes and pods of a live cluster; with --pods its nodes alone",
+    )
     add("--kubeconfig", default="", metavar="FILE", help="with --from-cluster (default: kubectl's)")
     add("--context", default="", metavar="NAME", help="context of the kubeconfig")
     add("--resource", default="aliyun.com/gpu-mem", metavar="NAME", help="(default: %(default)s)")
@@ -177,7 +184,7 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
     add(
         "--seeds",
         type=seeds,
-        default=seeds(some_seeds) if some_seeds else (),
+        default=(),
         metavar="42-51",
         help=f"a run for each (default: {some_seeds or 'of each table'})",
     )

@@ -36,17 +36,26 @@ _FEW_NOTES = 3
 
 @dataclass(frozen=True)
 class Inputs:
-    """Nodes and pods, what to call them, and what of them was left out."""
+    """Nodes and pods, what to call them, and what of them was left out.
+
+    nowhere: how many pods more there were, which fit no node even while it is empty.
+    """
 
     nodes: list[TraceNode]
     pods: list[TracePod]
     name: str
     notes: tuple[str, ...] = ()
+    nowhere: int = 0
 
     @property
     def devices(self) -> int:
         """Devices of all nodes."""
         return sum(node.devices for node in self.nodes)
+
+    @property
+    def units(self) -> int:
+        """Units of all devices."""
+        return sum(sum(node.sizes) for node in self.nodes)
 
 
 def shipped() -> dict[str, Path]:
@@ -61,10 +70,11 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
         if listing is None:
             raise SettingsError("--from-cluster: no cluster can be listed here")
         live = options.cluster
-        inputs = _of_cluster(listing(live.kubeconfig, live.context, live.resource, live.unit))
+        rows = listing(live.kubeconfig, live.context, live.resource, live.unit)
+        inputs = _of_cluster(rows, options.pods)
     else:
         inputs = _of_files(options.nodes, options.pods, options.parameters.lifetimes)
-    return _in_units(inputs, options.units)
+    return _without_misfits(_in_units(inputs, options.units))
 
 
 def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
@@ -77,6 +87,22 @@ def _in_units(inputs: Inputs, units: int) -> Inputs:
         return inputs
     nodes, pods = in_units(inputs.nodes, inputs.pods, units)
     return replace(inputs, nodes=nodes, pods=pods)
+
+
+def _without_misfits(inputs: Inputs) -> Inputs:
+    """The same without the pods that fit no node even while it is empty.
+
+    No policy can place them, so they would only hide what policies differ in. Raises SettingsError
+    where none that asks for GPU is left.
+    """
+    shapes = {replace(node, name="") for node in inputs.nodes}
+    fitting = [pod for pod in inputs.pods if any(node.can_run(pod) for node in shapes)]
+    if not any(pod.devices for pod in fitting):
+        raise SettingsError(
+            f"{inputs.name}: no pod that asks for GPU fits any of the nodes, even while they are"
+            " empty: see its units, models, CPU and memory"
+        )
+    return replace(inputs, pods=fitting, nowhere=len(inputs.pods) - len(fitting))
 
 
 def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
@@ -101,14 +127,18 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
     return Inputs(nodes, pods, name)
 
 
-def _of_cluster(rows: Mapping[str, object]) -> Inputs:
+def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
+    """Nodes of a live cluster, and its pods unless a file of others is given."""
     told = rows["notes"]
     notes = [*map(str, told)] if isinstance(told, list) else []
     try:
-        for what in ("nodes", "pods"):
+        for what in ("nodes",) if pods_file else ("nodes", "pods"):
             if not rows[what]:
                 raise TraceError(f"the cluster has no {what} to simulate")
         nodes = nodes_of(of_items("nodes of the cluster", rows["nodes"]), "the cluster", notes)
+        if pods_file:
+            pods = read_pods(Path(pods_file), {node.model for node in nodes})
+            return Inputs(nodes, pods, pods_file, tuple(notes))
         pods = pods_of(of_items("pods of the cluster", rows["pods"]), "the cluster", left_out=notes)
     except TraceError as error:
         raise TraceError("; ".join([str(error), *notes[:_FEW_NOTES]])) from error

@@ -20,12 +20,22 @@ from tqdm import tqdm
 from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, paper
+from gpushare.sim.flags import SMALL
 from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
 from gpushare.sim.lifetimes import TRACE, lifetimes_of
 from gpushare.sim.options import Options, read_options
-from gpushare.sim.report import Record, aligned, as_csv, as_table, document, measures_of
+from gpushare.sim.report import (
+    Measure,
+    Record,
+    aligned,
+    as_csv,
+    as_table,
+    document,
+    measures_of,
+)
 from gpushare.sim.runner import run_all
 from gpushare.sim.tables import Table, renew
+from gpushare.sim.verdict import Scale, headline, legend, verdicts
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
@@ -33,6 +43,9 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "replay": experiments.replay,
 }
 
+
+_SEEDS = tuple(range(42, 52))
+"""Of the runs, unless others are named; of a large cluster the first two."""
 
 _MOST_PODS = 5_000_000
 """Of a run: about an hour of the quickest policy."""
@@ -107,6 +120,7 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
     if options.tables:
         return list(_of_tables(options.tables))
     inputs = _inputs(options, listing)
+    seeds = options.seeds or (_SEEDS if len(inputs.nodes) <= SMALL else _SEEDS[:2])
     return [
         Job(
             options.experiment,
@@ -117,7 +131,7 @@ def _jobs(options: Options, listing: Listing | None) -> list[Job]:
             {"file": inputs.name},
             (0, place, seed),
         )
-        for seed in options.seeds
+        for seed in seeds
         for place, policy in enumerate(options.policies)
     ]
 
@@ -180,7 +194,7 @@ def _check_length(options: Options, inputs: Inputs) -> None:
     given = options.parameters
     lasts = given.life + _there_at_first(options, inputs)
     spans = {"inflation": 1.3, "churn": given.load * lasts}
-    capacity = sum(node.devices * node.capacity for node in inputs.nodes)
+    capacity = inputs.units
     asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
     pods = spans.get(options.experiment, 0.0) * capacity / asked
     if pods > _MOST_PODS:
@@ -236,6 +250,8 @@ def _tellings(
         "parameters": asdict(options.parameters),
         "nodes": len(inputs.nodes),
         "devices": inputs.devices,
+        "units": inputs.units,
+        "fitNowhere": inputs.nowhere,
         "complete": len(records) == len(jobs),
     }
     whole = document(records, measures, about)
@@ -243,7 +259,7 @@ def _tellings(
         "json": lambda: json.dumps(whole, indent=1) + "\n",
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: as_csv(records, measures),
-        "table": lambda: _heading(options, inputs) + as_table(records, measures),
+        "table": lambda: _table(options, inputs, records, measures),
         "paper": lambda: "\n".join(_printed(options.tables, records)),
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
@@ -275,10 +291,28 @@ def _renewed(path: Path, made: Mapping[str, str]) -> str:
     return renew(text, made)
 
 
-def _heading(options: Options, inputs: Inputs) -> str:
-    return (
+def _table(
+    options: Options, inputs: Inputs, records: Sequence[Record], measures: Sequence[Measure]
+) -> str:
+    """What is simulated, the table, what its columns mean, and what it says of the policies."""
+    lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
-        f" with {inputs.devices} devices\n"
+        f" with {inputs.devices} devices"
+    ]
+    if inputs.nowhere:
+        lines.append(
+            f"{inputs.nowhere} more pods fit no node even while it is empty, and are left out"
+        )
+    scale = Scale(inputs.units, inputs.devices)
+    return "\n".join(
+        [
+            *lines,
+            as_table(records, measures),
+            *legend(measures, scale),
+            "",
+            *verdicts(records, headline(measures, options.parameters.load)),
+            "",
+        ]
     )
 
 

@@ -31,7 +31,8 @@ class Options:
     """What is asked for.
 
     nodes, pods: files, or the name of a shipped trace, "" for the shipped default. cluster: where
-    they are asked of a live one. units: of a device, to which sizes are rounded; 0 leaves them.
+    they are asked of a live one, of which only nodes where pods are named. seeds: () for as many as
+    the size of the input allows. units: of a device, to which sizes are rounded; 0 leaves them.
     tables: what is run for a document, which has its own of all these; () for one experiment.
     """
 
@@ -58,8 +59,8 @@ def read_options(words: Sequence[str]) -> Options:
     Raises SettingsError where options do not go together.
     """
     given = parser().parse_args(words)
-    if given.from_cluster and (given.nodes or given.pods):
-        raise SettingsError("--from-cluster takes nodes and pods of a cluster, not of files")
+    if given.from_cluster and given.nodes:
+        raise SettingsError("--from-cluster takes the nodes of a cluster: leave out --nodes")
     if given.experiment == "churn" and given.warmup >= given.life:
         raise SettingsError("--warmup must be less than --life")
     if given.experiment == "churn" and given.lifetimes == TRACE and given.workload == LEARNED:

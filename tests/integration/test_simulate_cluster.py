@@ -65,14 +65,23 @@ def test_pods_without_gpu_elsewhere_and_pods_that_ended_are_no_load(
 
 
 def test_what_is_left_out_is_said(cluster: Cluster, tmp_path: Path) -> None:
-    uneven, mixed = cluster.node(devices=3), cluster.node(annotations=inventory(16, 8))
+    uneven = cluster.node(devices=3)
     cluster.pod(4, annotations={COUNT: "3"})
     found = rows(cluster, tmp_path)
     assert (found["nodes"], found["pods"]) == ([], [])
     notes = "\n".join(map(str, found["notes"]))
     assert f"node {uneven} is left out: GPU Memory is not a whole multiple" in notes
-    assert f"node {mixed} is left out: its devices are of different sizes" in notes
     assert "a pod is left out: aliyun.com/gpu-mem: 4 cannot be split evenly" in notes
+
+
+def test_a_node_whose_devices_differ_comes_with_each_of_them(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    cluster.node(annotations=inventory(16, 8))
+    found = rows(cluster, tmp_path)
+    (made,) = nodes_of(of_items("nodes", found["nodes"]), "nodes")
+    assert (made.devices, made.capacity, made.sizes) == (2, 16, (16, 8))
+    assert found["notes"] == []
 
 
 def test_a_list_of_several_pages_comes_whole(cluster: Cluster, tmp_path: Path) -> None:

@@ -51,7 +51,13 @@ def test_a_run_prints_a_table_and_writes_a_record_for_each_policy_and_seed(
     lines = told.out.splitlines()
     assert lines[0].endswith("64 pods on 10 nodes with 40 devices")
     assert lines[1].split() == ["POLICY", "SEEDS", "ALLOC@95", "ALLOC@100", "ALLOC@130", "FAILED"]
-    assert [line.split()[0] for line in lines[2:]] == ["fgd", "device-bestfit", "device-bestfit"]
+    assert [line.split()[0] for line in lines[2:5]] == ["fgd", "device-bestfit", "device-bestfit"]
+    assert lines[5] == ""
+    assert [line.split()[0] for line in lines[6:10]] == lines[1].split()[2:]
+    assert lines[7].endswith("of them; 1 point is 6.4 units, 0.4 devices")
+    assert lines[11].startswith("ALLOC@100: ")
+    assert "device-bestfit and fgd" in lines[11] or "than fgd" in lines[11]
+    assert len(lines) == 12
     document = json.loads(out.read_text())
     assert (document["kind"], document["complete"]) == ("SimulationReport", True)
     runs = [(one["policy"], one["seed"]) for one in document["records"]]
@@ -201,7 +207,7 @@ def test_a_run_that_would_not_end_is_refused(
     small: list[str], tmp_path: Path, capsys: Capsys
 ) -> None:
     nodes = tmp_path / "huge.csv"
-    nodes.write_text("name,cpu_milli,memory_mib,gpu,units\na,1000,1000,8,1000000000\n")
+    nodes.write_text("name,cpu_milli,memory_mib,gpu,units\na,100000,100000,8,1000000000\n")
     assert simulate("inflation", *small, "--nodes", str(nodes)) == 2
     assert "pods would come in a run, more than 5e+06" in capsys.readouterr().err
 
@@ -242,6 +248,65 @@ def test_what_a_live_cluster_leaves_out_is_said(capsys: Capsys) -> None:
     told = capsys.readouterr()
     assert told.err == "Warning: node x is left out: it is closed\n"
     assert told.out.startswith("inflation: cluster, 3 pods on 1 nodes with 2 devices\n")
+
+
+def test_a_small_cluster_has_ten_runs_unless_seeds_are_named(
+    small: list[str], capsys: Capsys
+) -> None:
+    assert simulate("inflation", *small, "--policy", "binpack") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[2].split()[:2] == ["binpack", "10"]
+
+
+def test_pods_that_fit_nowhere_are_counted_apart(
+    small: list[str], tmp_path: Path, capsys: Capsys
+) -> None:
+    pods, out = tmp_path / "large.csv", tmp_path / "out.json"
+    head = "name,cpu_milli,memory_mib,gpu,units,models"
+    rows = ["a,1000,1,1,4,", "b,1000,1,1,17,", "c,1,1,8,1,", "d,1,1,1,4,H100", "e,99999,1,0,0,"]
+    pods.write_text("\n".join([head, *rows]))
+    words = ["--pods", str(pods), "--policy", "fgd", "--seeds", "42", "--json", str(out)]
+    # The model that no node has is refused in a file.
+    assert simulate("inflation", *small, *words) == 2
+    assert "no node has the model 'H100'" in capsys.readouterr().err
+    pods.write_text("\n".join([head, *rows[:3], rows[4]]))
+    assert simulate("inflation", *small, *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"inflation: {pods}, 1 pods on 10 nodes with 40 devices",
+        "3 more pods fit no node even while it is empty, and are left out",
+    ]
+    document = json.loads(out.read_text())
+    assert (document["fitNowhere"], document["units"]) == (3, 640)
+    assert document["records"][0]["allocated"]["100"] == pytest.approx(100, abs=1)
+    pods.write_text("\n".join([head, *rows[1:3], rows[4]]))
+    assert simulate("inflation", *small, *words) == 2
+    assert "no pod that asks for GPU fits any of the nodes" in capsys.readouterr().err
+
+
+def test_devices_of_a_node_may_differ(small: list[str], tmp_path: Path, capsys: Capsys) -> None:
+    nodes = tmp_path / "mixed.csv"
+    head = "name,cpu_milli,memory_mib,gpu,units"
+    nodes.write_text(f"{head}\na,96000,768000,3,16|16|8\nb,96000,768000,2,16\n")
+    words = ["--nodes", str(nodes), "--policy", "shadow-price,fgd,device-bestfit", "--seeds", "42"]
+    assert simulate("churn", *small, *words) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("on 2 nodes with 5 devices")
+    assert "of 72 units on 5 devices" in "".join(lines)
+    nodes.write_text(f"{head}\na,96000,768000,3,16|16\n")
+    assert simulate("churn", *small, *words) == 2
+    assert "column units: names 2 devices where the node has 3" in capsys.readouterr().err
+
+
+def test_the_nodes_of_a_live_cluster_take_the_pods_of_a_file(
+    small: list[str], capsys: Capsys
+) -> None:
+    node = {"name": "n", "cpu_milli": 64000, "memory_mib": 80000, "gpu": 4, "units": 16}
+    listed = {"nodes": [node], "pods": [], "notes": []}
+    words = ["inflation", "--from-cluster", *small[2:], "--policy", "fgd", "--seeds", "42"]
+    assert simulator(words, lambda *_: listed) == 0
+    told = capsys.readouterr()
+    assert told.out.startswith(f"inflation: {small[3]}, 64 pods on 1 nodes with 4 devices\n")
 
 
 def test_pictures_are_drawn(small: list[str], tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from gpushare.sim.experiments import Options as Parameters
 from gpushare.sim.inputs import read_inputs, shipped
 from gpushare.sim.options import Options, read_options
 from gpushare.sim.rows import TraceError
+from gpushare.sim.trace import read_pods
 
 NINE = "cpu050 cpu250 default gpushare100 gpushare40 gpuspec10 gpuspec33 multigpu20 multigpu50"
 
@@ -103,7 +104,7 @@ def test_a_wrong_word_ends_with_2_and_one_line(
     ("line", "says"),
     [
         ("churn --life 2 --warmup 2", "--warmup must be less than --life"),
-        ("inflation --from-cluster --pods p.csv", "not of files"),
+        ("inflation --from-cluster --nodes n.csv", "leave out --nodes"),
         ("churn --workload learned --lifetimes trace", "begins with pods that are there"),
     ],
 )
@@ -125,7 +126,10 @@ def test_ones_own_nodes_may_take_the_shipped_pods(tmp_path: Path) -> None:
     nodes = tmp_path / "nodes.csv"
     nodes.write_text("name,cpu_milli,memory_mib,gpu\na,96000,786432,8\n")
     inputs = read_inputs(read(f"inflation --nodes {nodes} --pods gpuspec33"), None)
-    assert (inputs.devices, len(inputs.pods)) == (8, 8152)
+    assert (inputs.devices, len(inputs.pods) + inputs.nowhere) == (8, 8152)
+    # Those that name a model of the trace fit no node here, nor do three of more than 96 cores.
+    named = sum(bool(pod.models) for pod in read_pods(shipped()["gpuspec33"]))
+    assert inputs.nowhere == named + 3
 
 
 def test_sizes_are_rounded_up_to_units_of_a_device() -> None:

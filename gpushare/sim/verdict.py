@@ -1,0 +1,86 @@
+"""What a table of policies means, in sentences: what each column counts, and whether it decides.
+
+Pure. A difference between two policies is said to be there where its 95 % interval, by Student's t
+over the seeds that both have run, leaves out zero.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpushare.sim.report import Measure, Record, Statistic, allocated_at, policies_of, statistic
+
+_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""How many standard errors 95 % lie within, by the pairs less one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """What a cluster has: units of GPU, and devices."""
+
+    units: int
+    devices: int
+
+    @property
+    def point(self) -> str:
+        """What one percent of it is."""
+        return f"1 point is {self.units / 100:.5g} units, {self.devices / 100:.4g} devices"
+
+
+def headline(measures: Sequence[Measure], load: float) -> Measure | None:
+    """The measure that policies are compared by; None where there is none."""
+    wanted = allocated_at(round(100 * load)) if measures and measures[0].at else None
+    return next((one for one in measures if wanted in (None, one)), None)
+
+
+def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
+    """A line for each column of the table."""
+    heads = [measure.head for measure in measures]
+    width = max(map(len, heads), default=0)
+    said = [_meaning(measure, scale) for measure in measures]
+    return [f"{head.ljust(width)}  {text}" for head, text in zip(heads, said, strict=True)]
+
+
+def _meaning(measure: Measure, scale: Scale) -> str:
+    gpu = f"of {scale.units} units on {scale.devices} devices, the % in use"
+    return {
+        "allocated": f"{gpu} when pods have asked for {measure.at} % of them; {scale.point}",
+        "failed": "pods that found no room by the end, when 130 % had been asked for",
+        "alloc": f"{gpu}, in the mean of time; {scale.point}",
+        "blocked_gpu": "of the GPU that pods asked for, the % that was turned away",
+        "blocked_pods": "of the pods, the % that was turned away",
+        "waiting": "pods that wait, in the mean of time",
+        "wait_mean": f"how long pods of that size wait in the mean: {measure.at}",
+    }[measure.key]
+
+
+def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str]:
+    """A sentence for each policy but the first, with which it is compared."""
+    policies = policies_of(records)
+    if measure is None or len(policies) < 2:
+        return
+    for policy in policies[1:]:
+        found = statistic(records, policy, policies[0], measure)
+        if found is not None and found.difference is not None:
+            yield f"{measure.head}: {_verdict(policy, policies[0], found)}"
+
+
+def _verdict(policy: str, first: str, found: Statistic) -> str:
+    both = f"{policy} and {first}"
+    if found.error is None or found.difference is None:
+        return f"one seed cannot tell whether {both} differ; give more, as --seeds 42-51"
+    pairs = found.seeds - 1
+    errors = found.error * (_T[pairs] if pairs < len(_T) else 1.96 + 2.5 / pairs)
+    low, high = found.difference - errors, found.difference + errors
+    if low > 0 or high < 0:
+        least, most = sorted((abs(low), abs(high)))
+        more = "more" if low > 0 else "less"
+        return (
+            f"{policy} allocates {least:.1f} to {most:.1f} points {more} than {first}: significant"
+        )
+    if errors == 0:
+        return f"no difference between {both}: every seed ends alike"
+    text = f"no difference between {both} can be told from chance: {low:+.1f} to {high:+.1f} points"
+    if found.error > abs(found.difference):
+        text += "; the error is larger than the difference, so give more seeds"
+    return text
