@@ -3,10 +3,11 @@
 Nodes of the openb trace and its pods that ask for GPU, in the aliyun model: a device has 16 units,
 shares are rounded up. (kube-scheduler places the other pods without asking an extender.) Both sides
 learn what pods come, pod by pod; where a pod fits nowhere it is given up. The scheduler is our
-small one and, where there is one, a real kube-scheduler.
+small one and, where there is one, a real kube-scheduler. The same for a cluster of unequal cards.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
@@ -40,10 +41,12 @@ from tests.integration.wired import Wired
 _OPENB = Path(sim.__path__[0]) / "data" / "openb"
 _UNITS, _NODES, _LOAD, _SEED = 16, 16, 1.2, 3
 
+Slice = tuple[list[TraceNode], list[TracePod]]
+"""Some nodes, and pods that ask for more than these have."""
 
-@pytest.fixture(scope="module")
-def trace() -> tuple[list[TraceNode], list[TracePod]]:
-    """Some nodes, and pods that ask for more than these have."""
+
+def openb() -> Slice:
+    """Equal devices."""
     rng = np.random.default_rng(_SEED)
     nodes = read_nodes(_OPENB / "openb_node_list_gpu_node.csv.xz")
     pods = [pod for pod in read_pods(_OPENB / "openb_pod_list_default.csv.xz") if pod.devices]
@@ -58,9 +61,32 @@ def trace() -> tuple[list[TraceNode], list[TracePod]]:
     return some, sent
 
 
+def unequal() -> Slice:
+    """Cards of 24, 48 and 80 GiB, and pods that fit all, some and one of these."""
+    kinds = (("A10", 24, 4, 6), ("L40S", 48, 4, 3), ("A100", 80, 8, 4))
+    nodes = [
+        TraceNode(f"{model.lower()}-{n}", 12_000 * devices, 2**17 * devices, devices, units, model)
+        for model, units, devices, count in kinds
+        for n in range(count)
+    ]
+    rng = np.random.default_rng(_SEED)
+    small = [(1, 5), (1, 10), (1, 10)] * 6
+    sizes = [*small, (1, 20), (1, 24), (1, 40), (1, 80), (2, 40), (4, 80)]
+    wanted = _LOAD * sum(sum(node.sizes) for node in nodes)
+    pods: list[TracePod] = []
+    while wanted > 0:
+        devices, units = sizes[rng.integers(len(sizes))]
+        cpu = 1000 * devices * int(rng.integers(1, 8))
+        times = (None, None, None)
+        pods.append(TracePod(f"pod-{len(pods)}", cpu, 4096, devices, units, (), *times))
+        wanted -= devices * units
+    return nodes, pods
+
+
 def simulated(nodes: list[TraceNode], pods: list[TracePod], policy: str) -> float:
     """% of the GPU that is allocated in the end."""
-    cluster = Simulated(nodes, ranking(load_policy(policy, prior({_UNITS})), len(nodes)))
+    devices = Counter(units for node in nodes for units in node.sizes)
+    cluster = Simulated(nodes, ranking(load_policy(policy, prior(devices)), len(nodes)))
     arrivals, fit_at = Arrivals(), next_fit(0)
     for pod in pods:
         request = request_of(pod)
@@ -68,7 +94,7 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policy: str) -> floa
         arrivals.observe(class_of(request))
         if arrivals.seen >= fit_at:
             fit_at = next_fit(arrivals.seen)
-            learned = load_policy(policy, arrivals.workload({_UNITS}))
+            learned = load_policy(policy, arrivals.workload(devices))
             cluster.judge = ranking(learned, len(nodes))
     return 100 * cluster.allocated / cluster.capacity
 
@@ -164,15 +190,16 @@ def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scheduling", [small, real])
+@pytest.mark.parametrize("slice_of", [openb, unequal])
 def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     cluster: Cluster,
     make_wired: MakeWired,
-    trace: tuple[list[TraceNode], list[TracePod]],
     tmp_path: Path,
     scheduling: Scheduling,
+    slice_of: Callable[[], Slice],
 ) -> None:
     policy = "shadow-price"
-    nodes, pods = trace
+    nodes, pods = slice_of()
     for node in nodes:
         send_node(cluster, node)
     wired = make_wired(policy=policy)
@@ -188,5 +215,5 @@ def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     capacity = sum(node["totalGPU"] for node in found)
     allocated = 100 * sum(node["usedGPU"] for node in found) / capacity
     assert wired.learning.state()["refits_total"] >= 3
-    assert capacity == _UNITS * sum(node.devices for node in nodes)
+    assert capacity == sum(sum(node.sizes) for node in nodes)
     assert allocated == pytest.approx(simulated(nodes, pods, policy), abs=0.5)
