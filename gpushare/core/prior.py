@@ -10,6 +10,11 @@ empty nodes of 8 devices, filled with pods of the traces default and multigpu50 
 0.4 to 1.3), in points of GPU allocated above device-bestfit when 100 % has arrived: with nothing
 expected +1.0 and -1.0, with the trace as it is +2.1 and -2.4, with this +2.0 and +0.6; had it known
 the pods, +2.3 and +0.7. No pod is expected to leave: with turnover 1 it was +1.4 and -0.7.
+
+Where devices are of several capacities nothing is expected, and policies judge as device-bestfit
+until 50 pods have been seen: the trace is of cards that all count the same, and says nothing of
+which pods need the large ones. On 13 nodes with cards of 24, 48 and 80 GiB that fill (six mixtures
+of pods) the trace, made to each capacity, ended 8 to 22 points lower in five of six.
 """
 
 from collections import Counter
@@ -55,12 +60,12 @@ Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each o
 
 
 def prior(capacities: Capacities) -> Workload:
-    """The workload to begin with, on such devices: for each device the same mixture."""
+    """The workload to begin with, on such devices; without any pods where devices differ."""
     there = Counter(capacities)
     counts: Counter[PodClass] = Counter()
-    for capacity, number in there.items():
+    for capacity in there if len(there) == 1 else ():
         for devices, milli, cores, gib, pods in _TRACE:
             units = -(-milli * capacity // _MILLI)
             cls = PodClass(cores * 1000, units, devices, (), gib * 2**30)
-            counts[cls] += number * pods * (_SEVERAL if devices > 1 else 1)
+            counts[cls] += pods * (_SEVERAL if devices > 1 else 1)
     return workload_of(counts, there)
