@@ -8,7 +8,7 @@ placed are biased against what is turned away, which is what room must be made f
 import heapq
 import math
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpushare.core.model import Request
@@ -74,16 +74,19 @@ class Workload:
         """Units that the pods of all classes ask for."""
         return sum(cls.total * count for cls, count in self.classes)
 
-    def typical(self, cover: float = 0.95) -> tuple[tuple[PodClass, int], ...]:
+    def typical(
+        self, cover: float = 0.95, weight: Callable[[PodClass], int] = lambda _: 1
+    ) -> tuple[tuple[PodClass, int], ...]:
         """The commonest classes, without regard to memory, that cover this share of the pods.
 
-        Of classes equally common the larger comes first. This is the "typical pods" of Weng et al.,
-        "Beware of Fragmentation", USENIX ATC 2023.
+        weight: how often each pod of a class counts. Of classes equally common the larger comes
+        first. This is the "typical pods" of Weng et al., "Beware of Fragmentation", USENIX ATC
+        2023, where each counts once.
         """
         counts: Counter[PodClass] = Counter()
         for cls, count in self.classes:
-            counts[PodClass(cls.cpu, cls.units, cls.devices, cls.models)] += count
-        wanted, chosen = cover * self.pods, []
+            counts[PodClass(cls.cpu, cls.units, cls.devices, cls.models)] += count * weight(cls)
+        wanted, chosen = cover * counts.total(), []
         larger_first = sorted(counts.items(), reverse=True)
         for cls, count in sorted(larger_first, key=lambda item: -item[1]):
             if wanted <= 0:

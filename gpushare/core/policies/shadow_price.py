@@ -7,7 +7,8 @@ What a placement takes is priced, and the cheapest wins:
     others     floor(((1 + 7 t) dF / 4 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
                - floor((1 + 3 t) 125 blocks) - a tie
 
-dF is the fall of fragmentation (see `fragmentation`), R the worth that residues of devices lose
+dF is the fall of fragmentation (see `fragmentation`; where cards differ, pods count by their size),
+R the worth that residues of devices lose
 (`residues`), dS the rise of GPU stranded for want of CPU (`stranding`), dS0 the same as if the node
 held pods without GPU alone, since the others leave sooner or later; drain grows with what is free
 on the node and with the share of GPU that pods of several devices ask for, so that nodes become
@@ -31,7 +32,7 @@ One set of parameters serves all clusters and workloads that it was tried on; ea
 halved without much change (of HOLD 40,000 and 80,000 are alike, 20,000 is too little).
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -55,7 +56,7 @@ from gpushare.core.policies.ground import (
 from gpushare.core.policies.residues import worth
 from gpushare.core.policy import Stakes
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
-from gpushare.core.workload import Workload
+from gpushare.core.workload import PodClass, Workload
 
 ALPHA, BETA, Q, MU, THETA = 0.25, 10, 20, 0.1, 30
 """Weights of the fall of fragmentation, of residues, the grain, and weights of dS0 and groups."""
@@ -74,6 +75,9 @@ HOLD, HARDLY_ANY = 60000, 0.04
 several idle devices for which nearly all nodes will do."""
 
 
+_FINE = 1000
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTables:
     """The tables of all capacities one after another, and where those of each row (N,) begin.
@@ -88,12 +92,26 @@ class PriceTables:
     left: Floats
 
 
+def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
+    """How often a pod of each class counts in the measure of fragmentation.
+
+    Each once, as published, where all cards are of one capacity. Where they differ, the many small
+    pods fit any card, and room on the large ones is what the few large pods lack: there a pod
+    counts by the units that it asks of a device, in thousandths of the largest.
+    """
+    largest = max(workload.devices, default=0)
+    if len(workload.capacities) <= 1:
+        return lambda _: 1
+    # A pod that asks for none loses as much wherever others are placed.
+    return lambda cls: -(-_FINE * cls.units // largest) if cls.devices else _FINE
+
+
 class ShadowPrice:
     """The prices of one workload. Without any it judges as DeviceBestFit does."""
 
     def __init__(self, workload: Workload) -> None:
         self.classes = tuple(item for item in workload.classes if item[0].devices)
-        self.measure = Fragmentation(workload.typical())
+        self.measure = Fragmentation(workload.typical(weight=_weight_of(workload)))
         several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
         asked = max(workload.gpu, 1)
         self.turnover = workload.turnover
