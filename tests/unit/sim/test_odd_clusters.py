@@ -1,0 +1,71 @@
+"""Clusters that nobody would build: no policy fails on them, and each figure is one."""
+
+import numpy as np
+import pytest
+
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.sim.engine import Cluster, fits, request_of, workload_of_trace
+from gpushare.sim.experiments import Options, churn, inflation
+from gpushare.sim.trace import TraceNode, TracePod
+
+LARGE = 141 * 1024
+
+
+def _node(name: str, *sizes: int) -> TraceNode:
+    mixed = sizes if len(set(sizes)) > 1 else ()
+    return TraceNode(name, 64_000, 10**6, len(sizes), max(sizes, default=1000), "X", mixed)
+
+
+def _pod(devices: int, units: int) -> TracePod:
+    return TracePod("p", 1000, 1024, devices, units, (), None, None, None)
+
+
+CLUSTERS = {
+    "one node": ([_node("a", 16)], [_pod(1, 1), _pod(1, 16)]),
+    "one card of each size, and pods larger than any": (
+        [_node("a", 16), _node("b", 24), _node("c", 80)],
+        [_pod(1, 5), _pod(1, 80), _pod(2, 5), _pod(1, 200)],
+    ),
+    "a unit of a GiB beside one of a MiB": (
+        [_node("a", 16, 16), _node("b", *[LARGE] * 8)],
+        [_pod(1, 1), _pod(1, 16), _pod(1, LARGE), _pod(4, 40_000)],
+    ),
+    "units without end": (
+        [_node("a", 10**9, 10**9), _node("b", 7, 7)],
+        [_pod(1, 3), _pod(1, 10**9), _pod(2, 10**8)],
+    ),
+    "cards that nothing fits": ([_node("a", 2), _node("b", 80)], [_pod(1, 40), _pod(0, 0)]),
+    "a node without GPU": ([_node("a", 16), _node("b")], [_pod(1, 3), _pod(0, 0)]),
+    "a node of several cards": (
+        [_node("a", 80, 80, 24), _node("b", 16)],
+        [_pod(1, 3), _pod(2, 80), _pod(3, 24)],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CLUSTERS)
+@pytest.mark.parametrize("policy", policy_names())
+def test_every_policy_lives_with_it(policy: str, name: str) -> None:
+    nodes, pods = CLUSTERS[name]
+    # Few pods, which are enough: of a pod of one unit on so many units millions would fit.
+    cluster = Cluster(
+        nodes, Ranking(load_policy(policy, workload_of_trace(nodes, pods, 0.5)), 9, fits)
+    )
+    for pod in pods * 12:
+        judged = cluster.judge.judged(cluster.view, request_of(pod)).values
+        assert not np.isnan(judged).any()
+        cluster.place(request_of(pod))
+    assert 0 < cluster.allocated <= cluster.capacity
+    assert (cluster.view.free >= 0).all()
+
+
+@pytest.mark.parametrize("name", ["one node", "a node without GPU", "a node of several cards"])
+def test_the_experiments_measure_it(name: str) -> None:
+    nodes, pods = CLUSTERS[name]
+    for known in ("known", "learned"):
+        options = Options(workload=known)
+        for experiment in (inflation, churn):
+            alloc = experiment(nodes, pods, "shadow-price", 42, options)["alloc"]
+            assert isinstance(alloc, float)
+            assert 0 < alloc <= 100
