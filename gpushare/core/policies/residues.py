@@ -26,6 +26,8 @@ DEARER = 2.0
 """What a device costs beyond those that there are, in the price of one that there is."""
 
 _MOST_STEPS = 256
+_MOST_SIZES = 64
+"""Whoever creates pods chooses their sizes, and the time that prices take grows with these."""
 _NO_GAIN = 1 + 1e-9
 
 
@@ -53,11 +55,24 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
     for cls, count in classes:
         if cls.devices > 0 and cls.units <= largest:
             demand[cls.units] = demand.get(cls.units, 0) + cls.devices * count
+    if len(demand) > _MOST_SIZES:
+        demand = _coarser(demand, devices)
     sizes = sorted(demand)
     unit = math.gcd(*devices, *sizes)
     cards = [_cards(capacity, devices[capacity], sizes, unit) for capacity in sorted(devices)]
     prices = _Programme(cards, [(size, demand[size]) for size in sizes]).prices() if sizes else []
     return {one.capacity: _worth(one, prices) for one in cards}
+
+
+def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
+    """The pieces wanted by size, rounded up to parts of the largest, but to no larger card."""
+    largest, found = max(demand), dict[int, int]()
+    for size, count in demand.items():
+        part = -(-size * _MOST_SIZES // largest)
+        card = min(capacity for capacity in capacities if capacity >= size)
+        rounded = min(-(-part * largest // _MOST_SIZES), card)
+        found[rounded] = found.get(rounded, 0) + count
+    return found
 
 
 def _cards(capacity: int, number: int, sizes: Sequence[int], unit: int) -> _Cards:

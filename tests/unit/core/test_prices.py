@@ -126,6 +126,14 @@ def test_as_many_pieces_fit_in_steps_as_do() -> None:
         assert thirds[pieces * 5242 * steps // 15728] == pytest.approx(pieces * 15728 / 3, rel=0.05)
 
 
+def test_of_very_many_sizes_those_near_each_other_are_one() -> None:
+    devices = {1000: 10, 2000: 10}
+    found = _worth(dict.fromkeys(range(1, 2001), 1), devices)
+    fewer = _worth(dict.fromkeys(range(32, 2001, 32), 32) | {1000: 1}, devices)
+    for capacity, values in found.items():
+        assert values[-1] == pytest.approx(fewer[capacity][-1], rel=0.05)
+
+
 def test_what_nobody_asks_for_is_worth_its_units_while_it_is_whole() -> None:
     assert _worth({}, {16: 2})[16].tolist() == [0.0, 16.0]
     assert _worth({20: 1}, {16: 1, 24: 1})[16][-1] == 16
