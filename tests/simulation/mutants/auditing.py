@@ -56,7 +56,9 @@ def frees_binds_under_way(original: Any) -> Any:
     return compare_pods
 
 
-@mutant("B22", "ours took a node that changed to and fro for wrong", Suspects, "_suspected")
+@mutant(
+    "B22", "ours took a node that changed to and fro for wrong", Suspects, "_suspected", first=400
+)
 def suspects_by_looks(original: Any) -> Any:
     del original
 
@@ -66,7 +68,9 @@ def suspects_by_looks(original: Any) -> Any:
     return suspected
 
 
-@mutant("B22", "ours took a node that went and came for the same", auditor, "compare_nodes")
+@mutant(
+    "B22", "ours took a node that went and came for the same", auditor, "compare_nodes", first=860
+)
 def suspects_by_name(original: Any) -> Any:
     def compare_nodes(*of: Any) -> Any:
         return [replace(finding, uid="") for finding in original(*of)]
