@@ -572,10 +572,8 @@ class Ledger:
         """Find the devices anew that the charges on the node count on."""
         for uid in self._on_node.get(node, ()):
             entry = self._entries.get(uid)
-            if entry is not None and (now := _resolved(entry, self._shapes)) is not entry:
-                self._pins.remove(entry)
-                self._entries[uid] = now
-                self._pins.add(now)
+            if entry is not None:
+                self._entries[uid] = _resolved(entry, self._shapes)
 
     def _charges(self, node: str) -> list[Charge]:
         uids = self._on_node.get(node, ())

@@ -248,9 +248,12 @@ class Entry:
 
     @property
     def pins(self) -> bool:
-        """Whether it holds back its equals, where pairing counts: see there."""
+        """Whether it holds back its equals, where pairing counts: see there.
+
+        So does one whose cards have moved: its device plug-in still goes by what is written.
+        """
         served = self.running or (self.assigned and self.started > 0)
-        return self.placement is not None and not served
+        return self.cover.written is not None and not served
 
     @property
     def charged(self) -> tuple[int, int]:

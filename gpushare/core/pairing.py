@@ -69,7 +69,7 @@ class Pins:
     def add(self, entry: Entry) -> None:
         """Take a charge into account."""
         if entry.pins:
-            devices = tuple(device for device, _ in entry.placement or ())
+            devices = tuple(device for device, _ in entry.cover.written or ())
             pin = (entry.request.sizes, devices)
             self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin
 

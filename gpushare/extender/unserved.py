@@ -34,4 +34,4 @@ class Unserved:
 
 def _unserved(entry: Entry, node: NodeSpec | None) -> bool:
     waits = entry.state is State.BOUND and not entry.assigned and not entry.terminating
-    return waits and entry.placement is not None and node is not None and node.marks_served
+    return waits and entry.cover.written is not None and node is not None and node.marks_served

@@ -291,9 +291,9 @@ class Life:
 def _pins(books: NodeBooks) -> list[Pinned]:
     """The pods that hold back their equals, as they stand in the books."""
     return [
-        (entry.request.sizes, tuple(device for device, _ in entry.placement))
+        (entry.request.sizes, tuple(device for device, _ in entry.cover.written))
         for entry in books.entries
-        if entry.placement is not None and not entry.running
+        if entry.cover.written is not None and not entry.running
         if not (entry.assigned and entry.started)
     ]
 
