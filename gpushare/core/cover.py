@@ -38,17 +38,19 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     uuids = spec.uuids or ("",) * len(spec.capacity)
     known: list[frozenset[str]] = []
     held: dict[int, int] = {}
-    everywhere = False
+    everywhere, found = False, True
     for number, (index, units) in enumerate(cover.written):
         here = _here(cover, number, index, uuids, spec.serves_by_identity)
         cards, devices = _share(_cards(cover, number), here, index, uuids)
         known.append(cards)
+        # A uuid that was never seen here may be made up: nothing goes by it before.
+        found &= _named(cover, number) in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
         # A card that was found here once may have gone; one that never was may be anywhere.
         lost = not devices and not (cards and cover.of)
         everywhere |= lost or len(cards) > MOST_CARDS
-    of = cover.of if everywhere else cover.of or len(uuids)
+    of = cover.of if everywhere or not found else cover.of or len(uuids)
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
         of = _UNKNOWN  # the cards have got names, and it is too late to tell which was meant
     if of != cover.of or tuple(known) != cover.cards:

@@ -401,7 +401,7 @@ class Oracle:
             if (pod.by or pod.uid in shown) and self._counts(pod, replica.identity):
                 self._check_entry(replica, pod, entries.get(pod.uid))
                 cards = known.nodes.get(pod.node)
-                if cards is not None:
+                if cards is not None and known.can_find(pod, cards):
                     _add(
                         least[pod.node], least_charged(pod, cards, known.loose.get(pod.uid, _NONE))
                     )

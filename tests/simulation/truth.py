@@ -234,7 +234,8 @@ class Known:
     them. changes: how often what the nodes' objects tell of their cards has changed. since: pods,
     and how often it had on their node when they were put there, or first shown. loose: for pods not
     known to be admitted, the cards told since at the indices where they were put: a plug-in that
-    reads indices may give them those.
+    reads indices may give them those. orders: the cards of each node in the order in which its
+    object named them last.
     """
 
     identity: str = ""
@@ -248,6 +249,7 @@ class Known:
     changes: Counter[str] = field(default_factory=Counter)
     since: dict[str, int] = field(default_factory=dict)
     loose: dict[str, frozenset[str]] = field(default_factory=dict)
+    orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     _told: dict[str, Cards | None] = field(default_factory=dict)
 
     def show_node(self, name: str, cards: Cards | None) -> None:
@@ -258,8 +260,19 @@ class Known:
         self._told[name] = cards
         if cards is None:
             self.nodes.pop(name, None)
+            self.orders.pop(name, None)
         else:
             self.nodes[name] = cards
+            if cards.named:
+                self.orders[name] = cards.ids
+
+    def can_find(self, pod: PodTruth, cards: Cards) -> bool:
+        """Whether it can know on which devices of its node the pod's cards are.
+
+        Where a node names its cards no more they are believed to be where they were last.
+        """
+        there = self.orders.get(pod.node, cards.ids)
+        return cards.named or not pod.named or there == cards.ids
 
     def show_pod(self, pod: PodTruth) -> None:
         """Take over that a pod is on its node."""

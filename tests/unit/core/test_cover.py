@@ -28,6 +28,7 @@ def after(cover: Cover, *specs: NodeSpec) -> Shares | None:
 
 
 ON_B = Cover(((1, 4),), ("b",))
+MADE_UP = Cover(((1, 4),), ("x",))
 BY_INDEX = Cover(((1, 4),))
 ABC = cards("a", "b", "c", identity=True)
 ABC_BY_INDEX = cards("a", "b", "c")
@@ -58,6 +59,9 @@ ABC_BY_INDEX = cards("a", "b", "c")
         (ON_B, [cards("a", identity=True)], None),
         (ON_B, [cards("a", identity=True), ABC], ((1, 4),)),
         (ON_B, [cards("", "", "")], ((0, 4), (1, 4), (2, 4))),
+        # A uuid that somebody made up frees no device, whoever comes to serve by identity.
+        (MADE_UP, [cards("", "", ""), ABC], ((1, 4),)),
+        (MADE_UP, [ABC_BY_INDEX, ABC, cards("b", "a", identity=True)], ((0, 4), (1, 4))),
         # Without uuids an index is of so many.
         (BY_INDEX, [cards("", "", "")], ((1, 4),)),
         (BY_INDEX, [cards("", "", ""), cards("", "")], None),
