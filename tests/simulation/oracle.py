@@ -67,6 +67,16 @@ class Decision:
         """Units by card."""
         return {self.cards.card(device): units for device, units in self.shares.items()}
 
+    def where(self, device: int, cards: Cards) -> int | None:
+        """The index that the device of these cards had here, if units of it were taken.
+
+        Where no uuids are told an index is all there is: cards change their places unseen.
+        """
+        if not (cards.named and self.cards.named):
+            return device if device in self.shares else None
+        card = cards.card(device)
+        return next((at for at in self.shares if self.cards.card(at) == card), None)
+
 
 @dataclass(repr=False)
 class Oracle:
@@ -147,9 +157,9 @@ class Oracle:
         if decision is None:
             raise Violation(f"S4 {pod.uid} is bound without a decision: {body}")
         node = body["target"]["name"]
-        for card, units in decision.put.items():
-            last = self._last_decided(node, card, decision)
-            device = last.cards.ids.index(card)
+        for written, units in decision.shares.items():
+            last, device = self._last_decided(node, written, decision)
+            card = decision.cards.card(written)
             held = self._held(node, device, pod.by, last)
             if held + units > last.rooms[device]:
                 raise Violation(
@@ -157,17 +167,20 @@ class Oracle:
                     f" {held} of {last.rooms[device]} were held"
                 )
 
-    def _last_decided(self, node: str, card: str, decision: Decision) -> Decision:
-        """Of this decision and those by which units are held there, the one made last.
+    def _last_decided(self, node: str, device: int, decision: Decision) -> tuple[Decision, int]:
+        """Of this decision and those by which units are held there, the one made last, and where
+        the device was for it.
 
         It had to reckon with all the others, and with the devices as they had become by then.
         """
-        made = [decision]
+        made = [(decision, device)]
         for pod in self.pods.values():
             by_it = self.decisions.get((pod.by, pod.uid))
-            if by_it and pod.node == node and not pod.ended and card in by_it.put:
-                made.append(by_it)
-        return max(made, key=lambda each: each.number)
+            if by_it and pod.node == node and not pod.ended:
+                there = by_it.where(device, decision.cards)
+                if there is not None:
+                    made.append((by_it, there))
+        return max(made, key=lambda each: each[0].number)
 
     def later(self, pod: PodTruth, other: PodTruth) -> Decision:
         """The later of the decisions where the two pods go; `pod` was bound by one of ours."""
