@@ -2,7 +2,7 @@
 
 --seeds FROM:TO   these stories alone, on all cores; a failing one is printed, made short;
                   Ctrl-C ends them early, and what was told until then counts
---ci              what every change has to pass: orders, mutants, 11,000 stories
+--ci              what every change has to pass: orders, mutants, 8,000 stories
 --replay SEED     one story in words
 --record          keep the outcome in runs.json, and write the figures into docs/reliability.md
 """
@@ -29,7 +29,7 @@ from tests.simulation.orders import THREE, count_orders
 from tests.simulation.story import of_seed, replay, shrink, tell
 
 STEPS = 200
-CI_SEEDS = 11_000
+CI_SEEDS = 8_000
 """What 5 minutes allow on two cores."""
 ALL_ORDERS = 756_756
 _CHUNK = 10

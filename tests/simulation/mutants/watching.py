@@ -164,7 +164,7 @@ def never_goes_stale(original: Any) -> Any:
     return float("inf")
 
 
-@mutant("B19", "client 37 yields None for a line cut off", ListWatch, "_bad_line")
+@mutant("B19", "client 37 yields None for a line cut off", ListWatch, "_bad_line", first=430)
 def skips_bad_lines(original: Any) -> Any:
     del original
 
