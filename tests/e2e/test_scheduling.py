@@ -159,10 +159,10 @@ def test_a_pod_under_the_name_of_another_is_not_bound_in_its_place(world: World)
     node = objects.node()
     world.extender.knows(node)
     # No node has the label, so kube-scheduler binds neither of them.
-    apart = {"nodeSelector": {"e2e/nowhere": "yes"}}
-    old = objects.pod(4, **apart)
+    nowhere = {"e2e/nowhere": "yes"}
+    old = objects.pod(4, nodeSelector=nowhere)
     objects.delete(old)
-    new = objects.pod(4, name=old["metadata"]["name"], **apart)
+    new = objects.pod(4, name=old["metadata"]["name"], nodeSelector=nowhere)
     assert world.extender.bind(old, node) != ""
     assert not objects.node_of(new)
     assert world.extender.bind(new, node) == ""
