@@ -51,7 +51,7 @@ class Certificates:
         except SettingsError as error:
             if last is None:
                 raise
-            log.warning(Line("certificates cannot be read: the last ones go on", error=error))
+            log.warning(Line("certificates cannot be read: the last ones go on", error=str(error)))
             return last
 
     def _read(self) -> ssl.SSLContext:
