@@ -131,7 +131,6 @@ def test_a_run_makes_the_same_placements_as_ledger_and_decide(policy: str) -> No
     extender.ledger.check()
 
 
-@pytest.mark.parametrize("nodes", [NODES, EQUAL], ids=["many groups", "equal nodes"])
 def _values_agree(fast: Cluster, arrays: Ranking) -> None:
     """Fail where the cluster's own judge values a row otherwise than the arrays do."""
     placed: list[Placement] = []
@@ -150,6 +149,7 @@ def _values_agree(fast: Cluster, arrays: Ranking) -> None:
     assert len(placed) > 10
 
 
+@pytest.mark.parametrize("nodes", [NODES, EQUAL], ids=["many groups", "equal nodes"])
 @pytest.mark.parametrize("policy", [Fgd, ShadowPrice])
 def test_row_by_row_every_value_is_that_of_the_arrays(
     policy: type[Fgd] | type[ShadowPrice], nodes: list[TraceNode]
