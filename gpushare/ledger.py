@@ -21,7 +21,6 @@ from dataclasses import dataclass, replace
 from itertools import count, islice
 
 from gpushare.core.cover import resolve
-from gpushare.core.drift import drift
 from gpushare.core.model import (
     Allocation,
     Cover,
@@ -33,10 +32,11 @@ from gpushare.core.model import (
     Request,
     State,
 )
+from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_history import Past
 from gpushare.core.pairing import Pairing, Pins
-from gpushare.core.past import Past
+from gpushare.core.recount import drift
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.tally import Charge, Tally
 from gpushare.errors import (
     InsufficientMemory,
     InvariantError,

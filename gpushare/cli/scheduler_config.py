@@ -1,6 +1,6 @@
 """`gpushare scheduler-config`: print the file that makes kube-scheduler call this extender.
 
-Knows the command line; what stands in the file, and why, is `gpushare.wire.scheduler_files`.
+Knows the command line; what stands in the file, and why, is `gpushare.wire.scheduler.files`.
 """
 
 import argparse
@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler_files import (
+from gpushare.wire.scheduler.files import (
     DEFAULT_URL,
     FORMS,
     ORDERS,

@@ -29,10 +29,10 @@ from gpushare.doctor.facts import (
 )
 from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.kube.dated import DatedClient
+from gpushare.kube.server_clock import DatedClient
 from gpushare.wire.annotations import Names
-from gpushare.wire.scheduler_config import ExtenderConfig
-from gpushare.wire.scheduler_entry import endpoint
+from gpushare.wire.scheduler.config import ExtenderConfig
+from gpushare.wire.scheduler.entry import endpoint
 
 _T = TypeVar("_T")
 _TIMEOUT = 10.0

@@ -11,7 +11,7 @@ from gpushare.core.model import NodeSpec, Shares
 from gpushare.doctor.finding import Finding, Level
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Inventory
-from gpushare.wire.scheduler_config import SchedulerConfig
+from gpushare.wire.scheduler.config import SchedulerConfig
 
 LEASE = "gpushare-extender"
 """The Lease by which the extender leads."""

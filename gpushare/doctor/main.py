@@ -20,12 +20,12 @@ from gpushare.doctor.collect import Collector, read_extender, read_route
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, judge
 from gpushare.errors import ApiError, MessageError, SettingsError
-from gpushare.kube.dated import DatedClient
+from gpushare.kube.server_clock import DatedClient
 from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
-from gpushare.wire.scheduler_config import decode_scheduler_config
-from gpushare.wire.scheduler_policy import POLICY_KEY, PolicyFile, policy_source
+from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyFile, policy_source
 
 _EPILOG = """\
 exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.

@@ -9,7 +9,7 @@ from functools import cache
 
 from gpushare.core.model import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
-from gpushare.extender.books import Books, Library
+from gpushare.extender.managed_resources import Books, Library
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 

@@ -23,51 +23,51 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.errors import ApiError, SettingsError
-from gpushare.extender.app import build_app
-from gpushare.extender.auditor import Auditor
-from gpushare.extender.binder import BUDGET
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library, Served
-from gpushare.extender.budgets import Budgets
-from gpushare.extender.callers import Callers
-from gpushare.extender.certificates import Certificates
-from gpushare.extender.events import NoRecords, Recorder
-from gpushare.extender.garbage import Garbage
-from gpushare.extender.gate import Gate, Source
-from gpushare.extender.health import Checks, HealthServer
-from gpushare.extender.learning import Learning
-from gpushare.extender.logs import Line, begin, configure
-from gpushare.extender.logwriter import LogWriter
+from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.binding.refusal_hold import Patience
+from gpushare.extender.disruption_budgets import Budgets
+from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.events.messages import Notices
+from gpushare.extender.events.pending_without_call import pending_without_call
+from gpushare.extender.events.recorder import NoRecords, Recorder
+from gpushare.extender.events.unserved_pods import Unserved
+from gpushare.extender.garbage_collection import Garbage
+from gpushare.extender.http.app import build_app
+from gpushare.extender.http.callers import Callers
+from gpushare.extender.http.certificates import Certificates
+from gpushare.extender.http.health import Checks, HealthServer
+from gpushare.extender.http.server import Server
+from gpushare.extender.http.unanswered import Asked, Unanswered
+from gpushare.extender.learning.policy_builder import make_policies
+from gpushare.extender.learning.policy_refresher import Learning
+from gpushare.extender.logs.formatters import Line, begin, configure
+from gpushare.extender.logs.writer import LogWriter
+from gpushare.extender.managed_resources import Books, Library, Served
 from gpushare.extender.metrics import Metrics
-from gpushare.extender.notices import Notices
-from gpushare.extender.patience import Patience
-from gpushare.extender.refit import make_policies
+from gpushare.extender.readiness import Gate, Source
 from gpushare.extender.scheduler_file import (
     Reader,
     SchedulerFile,
     read_scheduler_file,
     routes_of,
 )
-from gpushare.extender.server import Server
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
-from gpushare.extender.unanswered import Asked, Unanswered
-from gpushare.extender.unheard import pending_without_call
-from gpushare.extender.unserved import Unserved
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
-from gpushare.kube.follow import FollowScheduler
-from gpushare.kube.leading import Leading
+from gpushare.kube.lease_runner import Leading
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
+from gpushare.kube.scheduler_lease import FollowScheduler
 from gpushare.ledger import Ledger
 from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
-from gpushare.wire.scheduler_config import ExtenderConfig
-from gpushare.wire.scheduler_entry import endpoint
+from gpushare.wire.scheduler.config import ExtenderConfig
+from gpushare.wire.scheduler.entry import endpoint
 
 log = logging.getLogger("gpushare.serve")
 

@@ -18,8 +18,8 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from gpushare import __version__
-from gpushare.extender.books import Library
 from gpushare.extender.device_metrics import device_metrics
+from gpushare.extender.managed_resources import Library
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")

@@ -10,18 +10,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpushare.errors import ApiError, SettingsError
-from gpushare.extender.app import Routes
+from gpushare.extender.http.app import Routes
 from gpushare.kube.client import KubeClient
-from gpushare.wire.scheduler_component import DEFAULT_LEASE
-from gpushare.wire.scheduler_config import ExtenderConfig, decode_scheduler_config
-from gpushare.wire.scheduler_entry import (
+from gpushare.wire.scheduler.component import DEFAULT_LEASE
+from gpushare.wire.scheduler.config import ExtenderConfig, decode_scheduler_config
+from gpushare.wire.scheduler.entry import (
     DEFAULT_LISTEN,
     PREFIX,
     endpoint,
     listening_warning,
     our_entry,
 )
-from gpushare.wire.scheduler_policy import POLICY_KEY, PolicyConfigMap, PolicyFile, policy_source
+from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyConfigMap, PolicyFile, policy_source
 
 _DEFAULT_LISTEN = f"{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}"
 _TIMEOUT = 10.0

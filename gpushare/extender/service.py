@@ -14,19 +14,19 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.core.decide import BEST, Verdict, best_node, filter_nodes, keep_to, score_nodes
 from gpushare.core.model import Request, Shares
+from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.victims import Preemptor, Victims
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
-from gpushare.extender.binder import NOT_OURS, Asked
-from gpushare.extender.binder import Answer as BindAnswer
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library
-from gpushare.extender.kept import Kept
-from gpushare.extender.logs import Line
-from gpushare.extender.notices import Notices
-from gpushare.extender.patience import Patience
-from gpushare.extender.preempting import Covering, no_budgets, trim_candidates
-from gpushare.extender.remembered import Remembered
+from gpushare.extender.binding.bind_transaction import NOT_OURS, Asked
+from gpushare.extender.binding.bind_transaction import Answer as BindAnswer
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.binding.refusal_hold import Patience
+from gpushare.extender.binding.request_cache import Remembered
+from gpushare.extender.events.messages import Notices
+from gpushare.extender.http.document_cache import Kept
+from gpushare.extender.logs.formatters import Line
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.preemption import Covering, no_budgets, trim_candidates
 from gpushare.wire.extender import (
     BindArgs,
     FilterArgs,

@@ -23,9 +23,9 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiUnreachable, SettingsError
-from gpushare.kube.answers import LineStream, give_back, read_all, read_some, socket_of
+from gpushare.kube.api_errors import one_line, refusal, unanswered
 from gpushare.kube.connection import TooLateError, departure
-from gpushare.kube.refusal import one_line, refusal, unanswered
+from gpushare.kube.responses import LineStream, give_back, read_all, read_some, socket_of
 from gpushare.kube.session import Session, load
 
 log = logging.getLogger(__name__)

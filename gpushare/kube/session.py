@@ -22,8 +22,8 @@ from kubernetes.client.rest import RESTClientObject, should_bypass_proxies
 from urllib3.util.ssl_ import create_urllib3_context
 
 from gpushare.errors import SettingsError
+from gpushare.kube.api_errors import one_line
 from gpushare.kube.connection import PlainConnection, TlsConnection
-from gpushare.kube.refusal import one_line
 from gpushare.kube.trust import trust_as_kubernetes
 
 log = logging.getLogger(__name__)

@@ -33,7 +33,7 @@ from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler.config import decode_scheduler_config
 
 SHIPPED = Path(__file__).parent / "scenarios"
 _SEED = 7

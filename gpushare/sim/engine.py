@@ -17,7 +17,7 @@ from gpushare.core.model import Request
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
-from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Judge, Ranking, fits_devices
 from gpushare.core.snapshot import KINDS, Bools, Rows, Snapshot, pod_kind

@@ -9,7 +9,7 @@ import numpy as np
 from gpushare.core.model import Kind, Request
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.fragmentation import Fragmentation, Tables
-from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy, Pressing
 from gpushare.core.ranking import Fits, Judgement, Known, Ranking
 from gpushare.core.snapshot import Ints, Snapshot

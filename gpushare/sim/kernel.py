@@ -11,9 +11,9 @@ import math
 import numpy as np
 
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.ground import HALF
-from gpushare.core.policies.shadow_price import BETA, Q
-from gpushare.core.policies.stranding import MOST_CORES, MOST_DEVICES, STEPS
+from gpushare.core.policies.node_shape import HALF
+from gpushare.core.policies.shadow_price.cpu_stranding import MOST_CORES, MOST_DEVICES, STEPS
+from gpushare.core.policies.shadow_price.policy import BETA, Q
 from gpushare.core.snapshot import Bools, Ints, Rows
 from gpushare.sim.compiled import Asked, Blocks, Judged, Prices, State, Typical, World, compiled
 

@@ -1,18 +1,18 @@
 """A judge that knows only the pods that have come so far, as the extender does.
 
-It learns by the same rule (core/learned.py). Only that a making takes no time here, and that two
-are not held a minute apart: simulated pods come in no minutes.
+It learns by the same rule (core/workload_estimator.py). Only that a making takes no time here, and
+that two are not held a minute apart: simulated pods come in no minutes.
 """
 
 from collections import Counter
 from collections.abc import Iterable
 
-from gpushare.core.learned import Learned
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Judgement, Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Arrivals, Capacities, PodClass, class_of
+from gpushare.core.workload_estimator import Learned
 from gpushare.sim.engine import ranking
 
 KNOWN, LEARNED = "known", "learned"

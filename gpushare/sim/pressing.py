@@ -7,9 +7,9 @@ import math
 
 import numpy as np
 
-from gpushare.core.policies.ground import HAIR
-from gpushare.core.policies.scarcity import DEAREST, FINE
-from gpushare.core.policies.shadow_price import THETA
+from gpushare.core.policies.node_shape import HAIR
+from gpushare.core.policies.shadow_price.policy import THETA
+from gpushare.core.policies.shadow_price.scarcity import DEAREST, FINE
 from gpushare.core.snapshot import Floats, Rows
 from gpushare.sim.compiled import Market, Wanted, World, compiled
 from gpushare.sim.kernel import blocks_left, idle_devices, judge

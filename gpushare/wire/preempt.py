@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw, Struct
 from msgspec.json import Decoder
 
-from gpushare.core.victims import Victims
+from gpushare.core.preemption.preemptor import Victims
 from gpushare.errors import MessageError
 from gpushare.wire.extender import checked_length, checked_pod, checked_uid, decode_body
 from gpushare.wire.objects import Metadata, Pod, decode_with

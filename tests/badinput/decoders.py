@@ -14,9 +14,9 @@ import yaml
 from gpushare.cli import facts
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, SettingsError, WireError
+from gpushare.kube.api_errors import refusal
 from gpushare.kube.lease import read_lease, seconds_of
-from gpushare.kube.lines import LineSplitter
-from gpushare.kube.refusal import refusal
+from gpushare.kube.line_splitter import LineSplitter
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget
 from gpushare.wire.extender import decode_bind, decode_filter
@@ -27,9 +27,9 @@ from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, Codec, chec
 from gpushare.wire.pods import observe_pod, pod_ref, priority_of, units_of
 from gpushare.wire.preempt import decode_preempt
 from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units
-from gpushare.wire.scheduler_config import decode_scheduler_config
-from gpushare.wire.scheduler_entry import our_entry
-from gpushare.wire.scheduler_policy import policy_source
+from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare.wire.scheduler.entry import our_entry
+from gpushare.wire.scheduler.policy import policy_source
 from tests.badinput import odd
 
 REFUSALS = (WireError, SettingsError)

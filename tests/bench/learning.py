@@ -33,7 +33,7 @@ _SECONDS = 120.0
 _SERVE = """
 import sys, time
 from gpushare.core.workload import Arrivals, PodClass
-from gpushare.extender import learning
+from gpushare.extender.learning.policy_refresher import policy_refresher
 
 # A workload of some 70 classes, as the openb trace has; the weights hardly matter here.
 shares = [PodClass(4000 + 500 * (u % 7), u, 1, (), 2**34) for u in range(1, 16) for _ in range(40)]
@@ -43,7 +43,7 @@ plain = [PodClass(cpu=c, memory=2**32) for c in range(1000, 32000, 1000) for _ i
 window = (shares + whole + plain) * 2
 told, rest = open(sys.argv[1], "a", buffering=1), float(sys.argv[2])
 
-class Restless(learning.Learning):
+class Restless(policy_refresher.Learning):
     def __init__(self, *args):
         super().__init__(*args)
         for course in self._courses.values():
@@ -55,9 +55,9 @@ class Restless(learning.Learning):
         end = course.tried = time.monotonic()
         print(begin, end, file=told)
 
-learning._LOOK_EVERY = 0.05
-learning._Course.is_due = lambda course, now: now > course.tried + rest
-learning.Learning = Restless
+policy_refresher._LOOK_EVERY = 0.05
+policy_refresher._Course.is_due = lambda course, now: now > course.tried + rest
+policy_refresher.Learning = Restless
 from gpushare.cli.main import main
 sys.exit(main(sys.argv[3:]))
 """

@@ -13,7 +13,7 @@ import kubernetes_validate  # type: ignore[import-untyped]  # it has no annotati
 import yaml
 
 from gpushare.settings import Settings, read_settings
-from gpushare.wire.scheduler_config import SchedulerConfig, decode_scheduler_config
+from gpushare.wire.scheduler.config import SchedulerConfig, decode_scheduler_config
 
 Json = dict[str, Any]
 

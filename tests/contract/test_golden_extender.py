@@ -16,12 +16,12 @@ from werkzeug.test import Client
 
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.extender.app import Routes, build_app
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library
-from gpushare.extender.callers import Callers
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.event_handlers import NodeSink, PodSink
+from gpushare.extender.http.app import Routes, build_app
+from gpushare.extender.http.callers import Callers
+from gpushare.extender.managed_resources import Books, Library
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import NodeSink, PodSink
 from gpushare.kube.api import Lines
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN

@@ -17,7 +17,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
 from gpushare.wire.quantity import to_bytes
-from gpushare.wire.scheduler_entry import our_entry
+from gpushare.wire.scheduler.entry import our_entry
 from tests.contract.manifests import (
     FOLDERS,
     ROOT,

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from gpushare.settings import address, is_loopback
-from gpushare.wire.scheduler_entry import endpoint, our_entry
+from gpushare.wire.scheduler.entry import endpoint, our_entry
 from tests.contract.manifests import (
     EXTENDER,
     ROOT,

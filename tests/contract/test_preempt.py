@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from gpushare.extender.app import Routes, build_app
-from gpushare.extender.callers import Callers
-from gpushare.extender.sinks import PodSink
+from gpushare.extender.event_handlers import PodSink
+from gpushare.extender.http.app import Routes, build_app
+from gpushare.extender.http.callers import Callers
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from tests.unit.extender.desk import Desk

@@ -12,10 +12,10 @@ from unittest import mock
 
 from gpushare.cli.main import main
 from gpushare.extender import main as serve
-from gpushare.extender.auditor import Auditor
-from gpushare.extender.binds import Binder
+from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.http.unanswered import Unanswered
 from gpushare.extender.service import Service
-from gpushare.extender.unanswered import Unanswered
 
 STUCK = 2.0
 

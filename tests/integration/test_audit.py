@@ -9,8 +9,8 @@ import pytest
 from gpushare.core.model import ObservedPod, PodRef, Request, State
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.extender.auditor import Auditor
-from gpushare.extender.books import Books, Library
+from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.managed_resources import Books, Library
 from gpushare.kube.client import connect
 from gpushare.wire.annotations import ALIYUN
 from tests.integration.cluster import Cluster, Json

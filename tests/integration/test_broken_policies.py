@@ -10,12 +10,12 @@ import pytest
 from gpushare.cli.main import main
 from gpushare.core.policy import Policy
 from gpushare.core.workload import Workload
-from gpushare.extender.refit import RefitFailed, make_policies
+from gpushare.extender.learning.policy_builder import RefitFailed, make_policies
 from tests.integration.broken_policies import install
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.verbs import poll
-from tests.unit.extender.test_refit import WORKLOAD
+from tests.unit.extender.learning.test_policy_builder import WORKLOAD
 
 Install = Callable[..., None]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 import gpushare
-from gpushare.extender.refit import make_policies
+from gpushare.extender.learning.policy_builder import make_policies
 from gpushare.sim.runner import run_all
 from tests.integration.cluster import Cluster
 from tests.integration.process import Extender
 from tests.integration.verbs import poll
-from tests.unit.extender.test_refit import WORKLOAD
+from tests.unit.extender.learning.test_policy_builder import WORKLOAD
 
 _HOSTILE = ("json", "multiprocessing", "numpy", "pickle", "socket", "gpushare")
 

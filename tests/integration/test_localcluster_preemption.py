@@ -12,7 +12,7 @@ from gpushare.localcluster.scheduler.framework import Code, Framework, Status
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
-from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
+from gpushare.wire.scheduler.config import ExtenderConfig, ManagedResource
 from tests.integration.small_extender import SmallExtender, small_extender
 
 GPU = "example.com/gpu-mem"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
+from gpushare.wire.scheduler.config import ExtenderConfig, ManagedResource
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
 from tests.integration.oracle import expected_inspect, over_capacity
 

@@ -13,12 +13,12 @@ from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library
-from gpushare.extender.gate import Gate, Source
-from gpushare.extender.learning import Learning
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.learning.policy_refresher import Learning
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.readiness import Gate, Source
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector

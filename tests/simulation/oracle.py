@@ -13,8 +13,8 @@ from functools import partial
 
 from gpushare.core.model import Entry, NodeBooks, State
 from gpushare.errors import ApiError
-from gpushare.extender.audit import Finding
-from gpushare.extender.binder import BUDGET
+from gpushare.extender.audit.comparer import Finding
+from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.localcluster.api.records import Change
 from tests.simulation.network import Client, Request
 from tests.simulation.replica import AUDIT, PATHS, Replica

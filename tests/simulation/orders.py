@@ -1,7 +1,7 @@
 """Every order there is of a few binds: three of five steps each, and two with relist and crash.
 
-Built on the small world of tests/unit/extender/bind_world.py. Orders that lead to the same state
-have the same future, so they are gone on from together; how many there were is counted.
+Built on the small world of tests/unit/extender/binding/bind_world.py. Orders that lead to the same
+state have the same future, so they are gone on from together; how many there were is counted.
 """
 
 from collections.abc import Iterator
@@ -11,10 +11,10 @@ from itertools import product
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
-from gpushare.extender.binder import WriteBinding
+from gpushare.extender.binding.bind_transaction import WriteBinding
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.bind_world import Move, World
+from tests.unit.extender.binding.bind_world import Move, World
 
 STEPS = 5
 """Of a bind: filter, decide and charge, the API server's write, its answer, the watch's event."""

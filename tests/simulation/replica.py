@@ -16,19 +16,19 @@ from typing import Any, cast
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.extender.auditor import EVERY, Auditor, Tell
-from gpushare.extender.binder import BUDGET
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library
-from gpushare.extender.gate import Gate, Source
-from gpushare.extender.patience import Patience
+from gpushare.extender.audit.auditor import EVERY, Auditor, Tell
+from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.binding.refusal_hold import Patience
+from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.readiness import Gate, Source
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import NodeSink, PodSink, UnhealthySink
 from gpushare.kube.election import Elector
-from gpushare.kube.follow import FollowScheduler
-from gpushare.kube.leading import Leading
+from gpushare.kube.lease_runner import Leading
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
+from gpushare.kube.scheduler_lease import FollowScheduler
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS

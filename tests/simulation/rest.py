@@ -12,7 +12,7 @@ from typing import TypeVar
 from gpushare.core.model import NodeBooks, Reason
 from gpushare.core.snapshot import REASONS
 from gpushare.errors import ApiUnavailable
-from gpushare.extender.auditor import EVERY
+from gpushare.extender.audit.auditor import EVERY
 from gpushare.localcluster.api.resources import PODS
 from tests.simulation.kubelets import NAMESPACE
 from tests.simulation.machines import CPU, MEMORY

@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from gpushare.errors import ApiGone
-from gpushare.kube.refusal import refusal
+from gpushare.kube.api_errors import refusal
 from gpushare.localcluster.api.calls import Call, target_of
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.reading import selection

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gpushare.core.pairing import Pairing
-from gpushare.extender.auditor import EVERY
+from gpushare.extender.audit.auditor import EVERY
 from tests.simulation.chance import Weighted
 from tests.simulation.replica import Shape
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.tally import Tally
+from gpushare.core.node_arrays import Tally
 from gpushare.ledger import Ledger
 from tests.simulation.threads import Crowd, switching_often
 

@@ -21,11 +21,11 @@ from typing import Any
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import NotReady
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Books, Library
-from gpushare.extender.gate import Gate, Source
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.event_handlers import NodeSink, PodSink
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.readiness import Gate, Source
 from gpushare.extender.service import Service
-from gpushare.extender.sinks import NodeSink, PodSink
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger

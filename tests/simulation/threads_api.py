@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from random import Random
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.kube.refusal import refusal
+from gpushare.kube.api_errors import refusal
 from gpushare.localcluster.api.calls import Call
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry

@@ -10,7 +10,7 @@ from gpushare.settings import read_settings
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import request_of
-from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler.config import decode_scheduler_config
 
 ROOT = Path(__file__).parents[2]
 CONFIGS = sorted((ROOT / "config" / "scheduler").iterdir())

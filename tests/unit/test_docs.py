@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Reason
-from gpushare.extender.auditor import Auditor
-from gpushare.extender.books import Books, Library
+from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.managed_resources import Books, Library
 from gpushare.extender.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings

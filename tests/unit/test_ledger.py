@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.node_arrays import Charge
 from gpushare.core.pairing import Pairing
-from gpushare.core.tally import Charge
 from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
 from gpushare.ledger import HOLD, Ledger
 from tests.unit.core.clusters import node

@@ -6,7 +6,7 @@ The "best-fit" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its r
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import PerLayout, ground, on_tightest, with_blind
+from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest, with_blind
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_GPU
-from gpushare.core.policies.ground import PerLayout, ground, on_tightest
+from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest
 from gpushare.core.snapshot import Floats, Rows, Snapshot, pod_kind
 from gpushare.core.workload import Workload
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.ground import PerLayout, ground, on_tightest, with_blind
+from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest, with_blind
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 

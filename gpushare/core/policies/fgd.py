@@ -11,7 +11,7 @@ import numpy as np
 from gpushare.core.model import Request
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.ground import PerLayout, ground, tightest, with_blind
+from gpushare.core.policies.node_shape import PerLayout, ground, tightest, with_blind
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 

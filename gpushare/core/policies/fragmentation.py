@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import BEFORE_AFTER, tightest
+from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
 from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
 

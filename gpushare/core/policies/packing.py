@@ -7,7 +7,7 @@ A pod without GPU goes to the first node.
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.ground import PerLayout, ground, on_tightest, tightest
+from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest, tightest
 from gpushare.core.snapshot import Floats, Rows, Snapshot, idle_devices
 from gpushare.core.workload import Workload
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
-from gpushare.wire.scheduler_config import ExtenderConfig
-from gpushare.wire.scheduler_entry import endpoint
+from gpushare.wire.scheduler.config import ExtenderConfig
+from gpushare.wire.scheduler.entry import endpoint
 
 _SOON = 30 * 86400.0
 """Seconds before its end from which a certificate should be renewed."""

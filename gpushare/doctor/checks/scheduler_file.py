@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from gpushare.doctor.facts import Facts, NodeSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler_config import ExtenderConfig, SchedulerConfig
-from gpushare.wire.scheduler_entry import our_entry
+from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.entry import our_entry
 
 BIND_BUDGET = 4.0
 """Seconds that one bind may take the extender."""

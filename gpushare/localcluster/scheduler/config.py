@@ -1,13 +1,13 @@
 """What the scheduler takes from its configuration file, in the terms it works with.
 
-Knows the decoded file (`gpushare.wire.scheduler_config`) and which parts of it this small scheduler
+Knows the decoded file (`gpushare.wire.scheduler.config`) and which parts of it this small scheduler
 supports; a part that it would silently get wrong is refused.
 """
 
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.scheduler_config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
 
 
 @dataclass(frozen=True)

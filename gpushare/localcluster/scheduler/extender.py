@@ -16,7 +16,7 @@ from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.objects import Json, PodView
-from gpushare.wire.scheduler_config import ExtenderConfig
+from gpushare.wire.scheduler.config import ExtenderConfig
 
 log = logging.getLogger(__name__)
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.kube.api_errors import refusal
 from gpushare.kube.lease import read_lease
-from gpushare.kube.refusal import refusal
 from gpushare.wire.objects import (
     BUDGETS,
     CONFIG_MAPS,

@@ -23,7 +23,7 @@ from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler.config import decode_scheduler_config
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.extender import Extender
 from tests.e2e.pair import Access, Pair, port_of, printed

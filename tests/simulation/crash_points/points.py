@@ -32,13 +32,13 @@ SERVED = (Point.K6, Point.K7)
 
 _SEAMS = {
     Point.K0: ("gpushare.extender.service", "decode_bind", "after"),
-    Point.K1: ("gpushare.extender.binder", "place", "before"),
-    Point.K2: ("gpushare.extender.binder", "place", "after"),
+    Point.K1: ("gpushare.extender.binding.bind_transaction", "place", "before"),
+    Point.K2: ("gpushare.extender.binding.bind_transaction", "place", "after"),
     # Made when the entry has been put into the books, before the lock is given back.
     Point.K3: ("gpushare.ledger", "_Assumption", "before"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
-    Point.K5: ("gpushare.extender.binds", "binding", "after"),
-    Point.K8: ("gpushare.extender.binder.Bind", "written", "before"),
+    Point.K5: ("gpushare.extender.binding.binder", "binding", "after"),
+    Point.K8: ("gpushare.extender.binding.bind_transaction.Bind", "written", "before"),
     Point.K9: ("gpushare.extender.service.Service", "bind", "after"),
 }
 

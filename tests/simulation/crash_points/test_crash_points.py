@@ -12,7 +12,7 @@ import pytest
 import gpushare.ledger
 import tests.simulation.replica
 from gpushare.core.model import ObservedPod
-from gpushare.extender.binds import Binder
+from gpushare.extender.binding.binder import Binder
 from gpushare.ledger import Ledger
 from tests.simulation.crash_points.story import CASES, Case, Story, turns
 

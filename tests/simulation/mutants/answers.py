@@ -3,13 +3,14 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.extender import binds, service
-from gpushare.kube import refusal
+from gpushare.extender import service
+from gpushare.extender.binding import binder
+from gpushare.kube import api_errors
 from gpushare.wire.objects import Codec
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("A17", "ours, once: any 2xx is taken for a Binding that was done", binds, "check_bound")
+@mutant("A17", "ours, once: any 2xx is taken for a Binding that was done", binder, "check_bound")
 def takes_any_2xx_for_done(original: Any) -> Any:
     del original
 
@@ -41,7 +42,7 @@ def lists_nothing_for_any_object(original: Any) -> Any:
     return items
 
 
-@mutant("A17", "ours, once: a proxy's 404 is taken for a pod that is gone", refusal, "_message")
+@mutant("A17", "ours, once: a proxy's 404 is taken for a pod that is gone", api_errors, "_message")
 def believes_a_proxys_404(original: Any) -> Any:
     def message(body: bytes) -> str:
         return original(body) or "a page"

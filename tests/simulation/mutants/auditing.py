@@ -4,9 +4,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import State
-from gpushare.extender import audit, auditor
-from gpushare.extender.audit import LEAKED, Suspects
-from gpushare.extender.auditor import Auditor
+from gpushare.extender.audit import auditor, comparer
+from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.audit.comparer import LEAKED, Suspects
 from tests.simulation.mutants.museum import mutant
 
 
@@ -20,7 +20,7 @@ def counts_at_the_first_look(original: Any) -> Any:
 
 
 @mutant(
-    "B22", "a difference counts when it is seen again, however far the watch is", audit, "_is_at"
+    "B22", "a difference counts when it is seen again, however far the watch is", comparer, "_is_at"
 )
 def counts_without_the_watch(original: Any) -> Any:
     del original

@@ -10,9 +10,10 @@ from gpushare import ledger as ledger_module
 from gpushare.core import decide
 from gpushare.core.model import State
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender import binds, service
-from gpushare.extender.binder import Bind
-from gpushare.extender.binds import Binder
+from gpushare.extender import service
+from gpushare.extender.binding import binder
+from gpushare.extender.binding.bind_transaction import Bind
+from gpushare.extender.binding.binder import Binder
 from gpushare.ledger import Ledger
 from tests.simulation.mutants.museum import mutant
 
@@ -121,7 +122,7 @@ def keeps_what_was_refused(original: Any) -> Any:
     return forget
 
 
-@mutant("A7", "the original patches and binds by name", binds, "binding")
+@mutant("A7", "the original patches and binds by name", binder, "binding")
 def binds_by_name(original: Any) -> Any:
     def nameless(ref: Any, node: str, annotations: Any) -> bytes:
         return bytes(original(ref, node, annotations)).replace(b'"uid":', b'"nobody":')

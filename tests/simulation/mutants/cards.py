@@ -4,7 +4,7 @@ from typing import Any
 
 from gpushare import ledger
 from gpushare.core import cover
-from gpushare.extender import binder
+from gpushare.extender.binding import bind_transaction
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS
@@ -33,7 +33,7 @@ def believes_the_uuid_alone(original: Any) -> Any:
 @mutant(
     "C16",
     "ours, once: who starts anew finds indices alone in the annotations",
-    binder,
+    bind_transaction,
     "encode",
 )
 def writes_no_uuids(original: Any) -> Any:
@@ -43,7 +43,9 @@ def writes_no_uuids(original: Any) -> Any:
     return encode
 
 
-@mutant("C16", "what a pod's owner wrote for uuids outlives the Binding", binder, "encode")
+@mutant(
+    "C16", "what a pod's owner wrote for uuids outlives the Binding", bind_transaction, "encode"
+)
 def leaves_the_owners_uuids(original: Any) -> Any:
     def encode(*of: Any) -> dict[str, str]:
         return {key: text for key, text in original(*of).items() if key != UUIDS}

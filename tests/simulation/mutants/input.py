@@ -4,7 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import Cover
-from gpushare.extender import binder, sinks
+from gpushare.extender import event_handlers
+from gpushare.extender.binding import bind_transaction
 from gpushare.ledger import Ledger
 from gpushare.wire import annotations, pods
 from tests.simulation.mutants.museum import mutant
@@ -25,7 +26,9 @@ def reads_numbers_loosely(original: Any) -> Any:
     return number
 
 
-@mutant("E6", "the original believes the size that a pod says it has", sinks, "observe_pod")
+@mutant(
+    "E6", "the original believes the size that a pod says it has", event_handlers, "observe_pod"
+)
 def believes_the_annotated_size(original: Any) -> Any:
     def observe(pod: Any, names: Any) -> Any:
         seen = original(pod, names)
@@ -68,7 +71,12 @@ def places_by_index_alone(original: Any) -> Any:
     return placed
 
 
-@mutant("E6", "a first draft wrote no map where it was empty: the owner's stays", binder, "encode")
+@mutant(
+    "E6",
+    "a first draft wrote no map where it was empty: the owner's stays",
+    bind_transaction,
+    "encode",
+)
 def leaves_the_owners_map(original: Any) -> Any:
     def encode(*of: Any) -> dict[str, str]:
         return {key: text for key, text in original(*of).items() if text != "{}"}

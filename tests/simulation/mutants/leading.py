@@ -3,10 +3,10 @@
 import math
 from typing import Any
 
-from gpushare.extender.gate import Gate
+from gpushare.extender.readiness import Gate
 from gpushare.kube.election import Elector
-from gpushare.kube.follow import FollowScheduler
 from gpushare.kube.lease import Lease, Term
+from gpushare.kube.scheduler_lease import FollowScheduler
 from tests.simulation.mutants.museum import mutant
 
 

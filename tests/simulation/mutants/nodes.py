@@ -8,8 +8,8 @@ from gpushare.core.model import Entry, Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import AnnotationError
-from gpushare.extender import sinks
-from gpushare.extender.sinks import UnhealthySink
+from gpushare.extender import event_handlers
+from gpushare.extender.event_handlers import UnhealthySink
 from gpushare.ledger import Ledger
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
@@ -60,7 +60,12 @@ def resets_at_zero(original: Any) -> Any:
     return set_spec
 
 
-@mutant("C5", "the original takes a device it cannot read for device 0", sinks, "decode_unhealthy")
+@mutant(
+    "C5",
+    "the original takes a device it cannot read for device 0",
+    event_handlers,
+    "decode_unhealthy",
+)
 def reads_odd_devices_as_0(original: Any) -> Any:
     def decode(data: Any) -> Any:
         try:

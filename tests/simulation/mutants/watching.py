@@ -3,12 +3,12 @@
 from dataclasses import replace
 from typing import Any
 
+from gpushare.core.node_arrays import Tally
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.tally import Tally
 from gpushare.errors import UnknownNode
-from gpushare.extender import gate, sinks
-from gpushare.extender.gate import Gate
-from gpushare.extender.sinks import PodSink
+from gpushare.extender import event_handlers, readiness
+from gpushare.extender.event_handlers import PodSink
+from gpushare.extender.readiness import Gate
 from gpushare.kube.listwatch import ListWatch
 from gpushare.ledger import Ledger
 from gpushare.wire.pods import observe_pod
@@ -158,7 +158,7 @@ def answers_while_it_takes_over(original: Any) -> Any:
     return complete
 
 
-@mutant("B17", "the Python client's watch has no read timeout", gate, "STALE")
+@mutant("B17", "the Python client's watch has no read timeout", readiness, "STALE")
 def never_goes_stale(original: Any) -> Any:
     del original
     return float("inf")
@@ -184,7 +184,7 @@ def swallows_sink_errors(original: Any) -> Any:
     return on_sink_error
 
 
-@mutant("B21", "client #696: one odd object blocks the list", sinks, "_observed")
+@mutant("B21", "client #696: one odd object blocks the list", event_handlers, "_observed")
 def gives_up_over_an_odd_object(original: Any) -> Any:
     del original
 

@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from gpushare.cli.scheduler_config import main
-from gpushare.wire.scheduler_files import READY_MADE
+from gpushare.wire.scheduler.files import READY_MADE
 
 SHIPPED = Path(__file__).parents[3] / "config" / "scheduler"
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, NodeSpec, Reason, Request
+from gpushare.core.node_arrays import Charge, Tally
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.snapshot import Pinned, Snapshot
-from gpushare.core.tally import Charge, Tally
 from gpushare.core.workload import PodClass, workload_of
 
 WORKLOAD = workload_of(

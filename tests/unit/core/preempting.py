@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Entry, NodeBooks, NodeSpec, ObservedPod, PodRef, Request, State
 from gpushare.core.pairing import Pairing
-from gpushare.core.removal import Budget
-from gpushare.core.victims import Preemptor
+from gpushare.core.preemption.preemptor import Preemptor
+from gpushare.core.preemption.selection import Budget
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 

@@ -8,10 +8,10 @@ from hypothesis import given
 
 from gpushare.core.decide import best_node, place, score_nodes
 from gpushare.core.model import Request
-from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.core.tally import Charge, Tally
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import InsufficientMemory, SettingsError
 from tests.unit.core.clusters import POLICIES, Cluster, clusters, node, requests

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.residues import worth
-from gpushare.core.policies.stranding import ETA, STEPS, index, stranded
+from gpushare.core.policies.shadow_price.cpu_stranding import ETA, STEPS, index, stranded
+from gpushare.core.policies.shadow_price.residual_value import worth
 from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests

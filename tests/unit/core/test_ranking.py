@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 from gpushare.core import ranking as module
 from gpushare.core.decide import best_node, score_nodes
 from gpushare.core.model import Request
-from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Judgement, Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.tally import Charge, Tally
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import POLICIES, node, requests
 

@@ -8,8 +8,8 @@ import numpy.typing as npt
 import pytest
 
 from gpushare.core.model import Reason, Request
+from gpushare.core.node_arrays import Charge
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.tally import Charge
 from tests.unit.core.clusters import Cluster, node
 
 CLUSTER = Cluster(

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import Request
-from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.workload import (
     MOST_CLASSES,
     MOST_SIZES,

@@ -20,7 +20,7 @@ from gpushare.doctor.finding import Finding
 from gpushare.doctor.objects import Fields, read_closed, read_node
 from gpushare.doctor.report import judge
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler.config import decode_scheduler_config
 
 NOW = 1_800_000_000.0
 MEM, COUNT = ALIYUN.resource, ALIYUN.count

@@ -9,7 +9,7 @@ from gpushare.doctor.checks.rights import to_lead, to_spare, useful
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
 from gpushare.doctor.facts import ApiServer, Certificate, NodeSeen, PodsSeen, Right, Unread
 from gpushare.doctor.report import failed, judge
-from gpushare.extender.binder import BUDGET
+from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.wire.annotations import Names
 from tests.unit.doctor.facts import (
     NOW,

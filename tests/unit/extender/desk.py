@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.extender.binds import Binder
-from gpushare.extender.books import Served
-from gpushare.extender.notices import Notices
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.events.messages import Notices
+from gpushare.extender.managed_resources import Served
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import About

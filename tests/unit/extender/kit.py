@@ -10,7 +10,7 @@ from typing import Any
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.extender.books import Books, Library
+from gpushare.extender.managed_resources import Books, Library
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import NODES, PODS, Node, Pod

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare import __version__
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
-from gpushare.extender.books import Library
+from gpushare.extender.managed_resources import Library
 from gpushare.extender.metrics import Metrics
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node

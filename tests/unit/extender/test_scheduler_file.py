@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.extender.app import Routes
+from gpushare.extender.http.app import Routes
 from gpushare.extender.scheduler_file import Reader, SchedulerFile, read_scheduler_file, routes_of
 from gpushare.kube.client import KubeClient
-from gpushare.wire.scheduler_config import ExtenderConfig
+from gpushare.wire.scheduler.config import ExtenderConfig
 
 FILE = "/etc/kubernetes/scheduler.yaml"
 ENTRY = {

@@ -22,7 +22,7 @@ from gpushare.localcluster.scheduler.extender import ExtenderError, HttpExtender
 from gpushare.localcluster.scheduler.framework import Code, Framework
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.node import NodeUnschedulable
-from gpushare.wire.scheduler_config import ExtenderConfig, ManagedResource
+from gpushare.wire.scheduler.config import ExtenderConfig, ManagedResource
 
 GPU = "example.com/gpu-mem"
 

@@ -12,7 +12,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
-from gpushare.core.policies.shadow_price import ShadowPrice
+from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.policies.shadow_price import MORE_BLOCKS, ShadowPrice
+from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.victims import Victims
+from gpushare.core.preemption.preemptor import Victims
 from gpushare.errors import MessageError
 from gpushare.wire.preempt import decode_preempt, encode_preempt
 

@@ -1,0 +1,268 @@
+"""shadow-price: the placement that costs the pods to come least.
+
+What a placement takes is priced, and the cheapest wins:
+
+    GPU pods   floor(((1 + 7 t) dF / 4 - B R - dS - t drain - t hold / (pods + 1)) / Q + 1/2)
+               - floor(THETA P g) - floor((1 + 3 t) 2.5 blocks)
+    others     floor(((1 + 7 t) dF / 4 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
+               - floor((1 + 3 t) 125 blocks) - a tie
+
+dF is the fall of fragmentation (see `fragmentation`; where cards differ, pods count by their size),
+R the worth that residues of devices lose (`residual_value`), dS the rise of GPU stranded for want
+of CPU (`cpu_stranding`), dS0 the same as if the node held pods without GPU alone, since the others
+leave sooner or later; drain grows with what is free
+on the node and with the share of GPU that pods of several devices ask for, so that nodes become
+whole again; hold grows with the part of that share whose pods fit nearly all nodes: no price of a
+group makes nodes drain for these, so a placement pays for how much longer it keeps its node from
+being empty. The n pods of a node, each leaving by chance, are gone after 1 + 1/2 + ... + 1/n
+lifetimes, and one more adds 1 / (n + 1). P is the price of the node's group and `blocks` that of
+the blocks broken (`scarcity`), g the GPU asked in devices. Pods without GPU go where no GPU is left
+first, then where little CPU is.
+
+t, the workload's turnover, is how many pods leave for each that comes. While a cluster fills (t
+= 0) what is placed stays, and what CPU and residues are worth is all that counts. Where pods come
+and go (t = 1) what breaks a whole device or a block today would soon have found room elsewhere, so
+both are dearer, and what a node will be when its pods have left counts too.
+
+All of it is counted by units, in milli of the largest device: a unit is worth the same on whichever
+card it lies. That some cards must be kept for those who need them is told by the prices of
+residues, groups and blocks, and by nothing else.
+
+One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
+halved without much change (of HOLD 40,000 and 80,000 are alike, 20,000 is too little).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
+from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.policies.fragmentation import Fragmentation
+from gpushare.core.policies.node_shape import (
+    BEFORE_AFTER,
+    HAIR,
+    HALF,
+    MILLI,
+    PerLayout,
+    ground,
+    tightest,
+    with_blind,
+)
+from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
+from gpushare.core.policies.shadow_price.residual_value import worth
+from gpushare.core.policy import Stakes
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.workload import PodClass, Workload
+
+ALPHA, BETA, Q, MU, THETA = 0.25, 10, 20, 0.1, 30
+"""Weights of the fall of fragmentation, of residues, the grain, and weights of dS0 and groups."""
+
+BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
+"""Weights of a block for pods with and without GPU."""
+
+MORE_FRAGMENTATION, MORE_BLOCKS = 7, 3
+"""How much more they weigh, in times of their weight, where as many pods leave as come."""
+
+DRAIN, FEW = 2000, 0.1
+"""Weight of draining, by the share of GPU beyond FEW that pods of several devices ask for."""
+
+HOLD, HARDLY_ANY = 60000, 0.04
+"""Weight of holding a node, by the share of GPU beyond HARDLY_ANY that is asked for by pods of
+several idle devices for which nearly all nodes will do."""
+
+
+_FINE = 1000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PriceTables:
+    """The tables of all capacities one after another, and where those of each row (N,) begin.
+
+    steps: into which a device is divided in `worth`.
+    """
+
+    steps: Ints
+    worth_at: Ints
+    worth: Floats
+    left_at: Ints
+    left: Floats
+
+
+def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
+    """How often a pod of each class counts in the measure of fragmentation.
+
+    Each once, as published, where all cards are of one capacity. Where they differ, the many small
+    pods fit any card, and room on the large ones is what the few large pods lack: there a pod
+    counts by the units that it asks of a device, in thousandths of the largest.
+    """
+    largest = max(workload.devices, default=0)
+    if len(workload.capacities) <= 1:
+        return lambda _: 1
+    # A pod that asks for none loses as much wherever others are placed.
+    return lambda cls: -(-_FINE * cls.units // largest) if cls.devices else _FINE
+
+
+class ShadowPrice:
+    """The prices of one workload. Without any it judges as DeviceBestFit does."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.classes = tuple(item for item in workload.classes if item[0].devices)
+        self.measure = Fragmentation(workload.typical(weight=_weight_of(workload)))
+        several = sum(cls.total * count for cls, count in self.classes if cls.devices > 1)
+        asked = max(workload.gpu, 1)
+        self.turnover = workload.turnover
+        self.guard = 1 + MORE_BLOCKS * self.turnover
+        self.alpha = ALPHA * (1 + MORE_FRAGMENTATION * self.turnover)
+        self.mu = MU * self.turnover
+        self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
+        shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
+        self._worth: dict[frozenset[int], dict[int, Floats]] = {}
+        self._left: dict[int, Floats] = {}
+        self.devices = workload.devices
+        self._tables_of(self.devices)
+        self.ground = PerLayout(ground)
+        self.tables = PerLayout(self.measure.tables)
+        self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
+        self.priced = PerLayout(self._price_tables)
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        """What a placement costs on its own node: fragmentation, residues, stranding, draining."""
+        if not self.classes:
+            return DeviceBestFit().score(snapshot, rows, request)
+        facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
+        cpu = snapshot.cpu_free.take(rows)
+        fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
+        value = fall * np.float64(facts.even * (self.alpha / self.measure.pods))
+        if request.devices:
+            value = self._with_gpu(value, snapshot, rows, request, free)
+        else:
+            value = self._without_gpu(value, snapshot, rows, request, free)
+        return with_blind(value, facts, snapshot, rows, request)
+
+    def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
+        """Free GPU and blocks of each row."""
+        return self.scarce(snapshot).offers(snapshot, rows)
+
+    def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
+        """The blocks that a placement breaks; none on nodes whose CPU is unknown."""
+        stakes = self.scarce(snapshot).stakes(snapshot, rows, request)
+        facts = self.ground(snapshot)
+        if facts.any_blind:
+            stakes[facts.blind[rows]] = 0
+        return stakes
+
+    def by_group(self, snapshot: Snapshot, request: Request, goods: Ints) -> Floats:
+        """What a placement costs those who need nodes of a group."""
+        scarce = self.scarce(snapshot)
+        # Without a workload nothing is needed, and a pod without GPU takes none.
+        asked = request.total * scarce.per_unit
+        cost: Floats = np.floor(THETA * scarce.by_group(goods) * asked + HAIR)
+        return cost
+
+    def by_stakes(
+        self, snapshot: Snapshot, request: Request, stakes: Stakes, goods: Ints
+    ) -> Floats:
+        """What a placement costs those who need blocks."""
+        cost: Floats = self.scarce(snapshot).by_stakes(stakes, goods)
+        return np.floor(self.block_weight(request) * cost + HAIR)
+
+    def block_weight(self, request: Request) -> float:
+        """What a block weighs that a placement breaks."""
+        return (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
+
+    def hold(self, snapshot: Snapshot) -> float:
+        """What it costs, in milli, to hold an empty node for the lifetime of a pod."""
+        return HOLD * max(self.scarce(snapshot).roaming - HARDLY_ANY, 0) * self.turnover
+
+    def _with_gpu(
+        self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
+    ) -> Floats:
+        """float64 (K, D): the score, of which the fall of fragmentation (K, D) or (K, 1) is."""
+        gpu = np.add.reduce(free, axis=1)
+        both = gpu - BEFORE_AFTER * request.total
+        cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
+        left = self._stranded(snapshot, rows, both, cpu)
+        node = (
+            left[0] - left[1] - both[1] * (self.ground(snapshot).even * (self.drain / LARGEST_GPU))
+        )
+        hold = self.hold(snapshot)
+        if hold:
+            node -= hold / (np.add.reduce(snapshot.kinds.take(rows, axis=0), axis=1) + 1)
+        value: Floats = fall + node[:, None]
+        value = value - BETA * self._residues(snapshot, rows, request, free)
+        value = np.floor(value / Q + HALF)
+        if request.devices > 1:
+            value = np.where(tightest(free, request), value, value - 1)
+        return value if value.shape == free.shape else np.broadcast_to(value, free.shape)
+
+    def _without_gpu(
+        self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
+    ) -> Floats:
+        gpu, cpu = np.add.reduce(free, axis=1), snapshot.cpu_free.take(rows)
+        # Once as the node is, and once as it will be when the pods with GPU have left.
+        alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
+        whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1)
+        left = self._stranded(
+            snapshot,
+            rows,
+            np.stack([gpu, gpu, whole, whole]),
+            np.stack([cpu, cpu - request.cpu, alone, alone - request.cpu]),
+        )
+        value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + HALF)
+        value += np.floor(self.mu * (left[2] - left[3]) / Q + HALF)
+        free_gpu = gpu * self.ground(snapshot).even
+        value -= 0.5 * free_gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
+        return np.broadcast_to(value[:, None], free.shape)
+
+    def _residues(self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Floats:
+        """float64 (K, D) or (K, 1): the worth that the devices taken lose."""
+        tables, facts = self.priced(snapshot), self.ground(snapshot)
+        steps, capacity = tables.steps.take(rows)[:, None], facts.capacity.take(rows)[:, None]
+        begin = tables.worth_at.take(rows)[:, None]
+        lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
+        left = (free - request.units) * steps // capacity
+        lost -= tables.worth.take(begin + left, mode="clip")
+        if request.devices == 1:
+            return lost
+        total: Floats = (lost * tightest(free, request)).sum(axis=1, keepdims=True)
+        return total
+
+    def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
+        """float64 (..., K): GPU expected to be stranded with so much free, in milli."""
+        tables = self.priced(snapshot)
+        capacity = self.ground(snapshot).capacity.take(rows)
+        at = cpu_stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
+        return tables.left.take(at, mode="clip")
+
+    def _price_tables(self, snapshot: Snapshot) -> PriceTables:
+        """The tables for the capacities of the snapshot's nodes."""
+        there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
+        # One that was not told of counts as a single device until policies are made anew.
+        devices = {**dict.fromkeys(there or [1], 1), **self.devices}
+        tables, even = self._tables_of(devices), self.ground(snapshot).even
+        capacities = np.array(sorted(devices), dtype=np.int64)
+        index = capacities.searchsorted(self.ground(snapshot).capacity)
+        lengths = np.array([len(worth_) for worth_, _ in tables])
+        begins = np.cumsum(lengths) - lengths
+        lefts = [left.ravel() for _, left in tables]
+        parts = (capacities * (even / MILLI)).tolist()
+        return PriceTables(
+            steps=(lengths - 1)[index],
+            worth_at=begins[index],
+            worth=np.concatenate([worth_ for worth_, _ in tables]) * even,
+            left_at=index * cpu_stranding.SIZE,
+            left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
+        )
+
+    def _tables_of(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
+        """What residues are worth, and what is stranded, on devices of these capacities, rising."""
+        kinds = frozenset(devices)
+        if kinds not in self._worth:
+            self._worth[kinds] = worth(self.classes, devices)
+        for capacity in kinds - self._left.keys():
+            self._left[capacity] = cpu_stranding.stranded(self.classes, capacity)
+        return [(self._worth[kinds][at], self._left[at]) for at in sorted(kinds)]

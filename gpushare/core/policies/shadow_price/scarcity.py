@@ -1,0 +1,203 @@
+"""What is scarce in the whole cluster: blocks, and groups of nodes that some pods must have.
+
+Two prices of the moment, both the share of GPU asked by those who need a good times all free GPU
+over what is free of the good:
+
+- A *group* is nodes alike when empty. Pods that fit the same groups (by model, devices, CPU and
+  memory of the empty node) need those; each group bears the prices of all that need it. So pods
+  that fit anywhere stay away from groups that others depend on, and those drain.
+- A *block* is room on one node for a pod of several whole devices, with the CPU and memory that it
+  asks. A placement pays for the blocks that it breaks, be it with devices, CPU or memory.
+
+Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that
+sums are the same in whatever order they are made.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
+from gpushare.core.policy import Stakes
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
+from gpushare.core.workload import PodClass
+
+DEAREST = 50.0
+FINE = 2**20
+
+NEARLY_ALL = 0.95
+"""Of the devices of a cluster: pods that fit nodes with so many have no group to be drained for."""
+
+_RARE, _MOST_BLOCKS = 2e-4, 64
+_NEVER = 1 << 30
+
+Shares = Sequence[tuple[PodClass, float]]
+"""Classes with the share of all GPU asked that they ask for."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scarcity:
+    """What is scarce among the nodes of one layout.
+
+    needs: float64 (T,) the share of GPU asked by the pods that need a set of groups, needed: bool
+    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units; accepted: int64 (N, Y),
+    1 where the node's model will do. largest: units of the largest device. per_unit: float64
+    (groups,) what part of it one unit is; 0 where CPU is unknown, since such nodes bear no price.
+    fewest: devices of the smallest block. roaming: share of GPU asked by pods of several idle
+    devices for which nearly all nodes will do, so that no price of a group makes nodes drain for
+    them.
+    """
+
+    needs: Floats
+    needed: Bools
+    share: Floats
+    devices: Ints
+    cpu: Ints
+    memory: Ints
+    accepted: Ints
+    units: Ints
+    largest: int
+    per_unit: Floats
+    fewest: int
+    roaming: float
+
+    def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
+        """int64 (K, 1 + Y): the free units of a row, and its blocks."""
+        offers = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
+        np.add.reduce(snapshot.free.take(rows, axis=0), axis=1, out=offers[:, 0])
+        whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
+        if whole.max(initial=0) >= self.fewest:
+            cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
+            offers[:, 1:] = self._blocks(rows, whole, cpu, memory)
+        return offers
+
+    def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
+        """int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one device
+        first on a device in use, then on an idle one.
+        """
+        untouched = idle_devices(snapshot, rows)
+        whole = np.add.reduce(untouched, axis=1)
+        variants = 2 if request.devices == 1 else 1
+        if whole.max(initial=0) < self.fewest:
+            # Most rows of a busy cluster: there is no block to break.
+            return np.zeros((len(rows), variants * len(self.devices)), dtype=np.int8)
+        left = whole[None]
+        if request.devices == 1:
+            left = whole - BEFORE_AFTER
+        elif request.devices:
+            chosen = tightest(snapshot.free.take(rows, axis=0), request)
+            left = left - np.add.reduce(chosen & untouched, axis=1)
+        cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
+        before = self._blocks(rows, whole, cpu, memory)
+        after = self._blocks(rows, left, cpu - request.cpu, memory - request.memory)
+        broken = (before - after).transpose(1, 0, 2).reshape(len(rows), -1)
+        return broken.astype(np.int8)
+
+    def by_group(self, goods: Ints) -> Floats:
+        """float64 (groups,): the price of a device on the nodes of each group."""
+        free = goods[:, 0]
+        every = float(free.sum())
+        of_needed = np.maximum((self.needed * free).sum(axis=1), self.largest)
+        price = (self.needed * (self.needs * every / of_needed)[:, None]).sum(axis=0)
+        dear: Floats = np.minimum(price, DEAREST)
+        return dear
+
+    def by_stakes(self, stakes: Stakes, goods: Ints) -> Floats:
+        """float64 (V, K): the price of the blocks that a placement breaks."""
+        sums = goods.sum(axis=0)
+        blocks = np.maximum(self.units * sums[1:], self.largest)
+        price = np.minimum(self.share * float(sums[0]) / blocks, DEAREST)
+        # Whole numbers below 2**53: the product is exact, however it is summed.
+        exact = np.rint(price * FINE * (self.units / self.largest))
+        if not len(exact):
+            return np.zeros((1, len(stakes)))
+        cost: Floats = stakes.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
+        return cost.reshape(len(stakes), -1).T
+
+    def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
+        """int64 (..., K, Y): the blocks of rows with so many idle devices, CPU and memory."""
+        room = cpu[:, None] // self.cpu
+        np.minimum(room, memory[:, None] // self.memory, out=room)
+        least: Ints = np.minimum(whole[..., None] // self.devices, room)
+        return np.maximum(least, 0) * self.accepted.take(rows, axis=0)
+
+
+def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
+    """What is scarce for pods with these shares of the GPU, among the nodes of the snapshot."""
+    # An empty row, which a removed node leaves, is of a group that others are in.
+    there = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
+    # Nodes of a group are alike, so one speaks for all.
+    filled, first = np.unique(snapshot.group[there], return_index=True)
+    groups, rows = int(snapshot.group.max(initial=0)) + 1, there[first]
+    fits = np.zeros((len(shares), groups), dtype=bool)
+    for line, (cls, _) in zip(fits, shares, strict=True):
+        line[filled] = _fits_empty(snapshot, rows, cls)
+    needs: dict[bytes, float] = {}
+    for line, (_, share) in zip(fits, shares, strict=True):
+        if 0 < line.sum() < len(filled):
+            needs[line.tobytes()] = needs.get(line.tobytes(), 0.0) + share
+    per_unit = np.zeros(groups)
+    largest = int(snapshot.capacity.max(initial=1))
+    per_unit[filled] = 1 / largest
+    per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
+    blocks = _block_classes(shares)
+    every = np.arange(len(snapshot.names))
+    accepted = np.array([_accepts(snapshot, every, cls) for cls, _ in blocks], dtype=np.int64)
+    return Scarcity(
+        needs=np.array(list(needs.values())),
+        needed=np.array([np.frombuffer(key, bool) for key in needs]).reshape(len(needs), groups),
+        share=np.array([share for _, share in blocks]),
+        devices=np.array([cls.devices for cls, _ in blocks], dtype=np.int64),
+        cpu=np.array([max(cls.cpu, 1) for cls, _ in blocks], dtype=np.int64),
+        memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
+        accepted=accepted.reshape(len(blocks), len(every)).T.copy(),
+        units=np.array([cls.total for cls, _ in blocks], dtype=np.int64),
+        largest=largest,
+        per_unit=per_unit,
+        fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
+        roaming=_roaming(snapshot, shares, fits),
+    )
+
+
+def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
+    """See Scarcity; fits: bool (classes, groups)."""
+    units = np.bincount(snapshot.group, snapshot.capacity.sum(axis=1), fits.shape[1])
+    largest = np.zeros(fits.shape[1], dtype=np.int64)
+    np.maximum.at(largest, snapshot.group, snapshot.capacity.max(axis=1, initial=0))
+    enough = max(NEARLY_ALL * units.sum(), 1)
+    # A pod that shares its devices needs no idle ones.
+    return sum(
+        share
+        for (cls, share), line in zip(shares, fits, strict=True)
+        if cls.devices > 1 and units[line & (2 * cls.units > largest)].sum() >= enough
+    )
+
+
+def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
+    several = [(cls, share) for cls, share in shares if cls.devices > 1 and share > _RARE]
+    return sorted(several, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
+
+
+def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
+    """bool (K,): nodes of a model that the class accepts, with devices large enough."""
+    large: Bools = snapshot.capacity[rows].max(axis=1, initial=0) >= cls.units
+    if not cls.models:
+        return large
+    known = [model in cls.models for model in snapshot.models]
+    model = snapshot.model[rows].max(axis=1, initial=-1)
+    accepted: Bools = large & np.array([*known, False])[model]
+    return accepted
+
+
+def _fits_empty(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
+    """bool (K,): nodes on which a pod of the class fits while nothing else runs there."""
+    enough = (snapshot.capacity[rows] >= max(cls.units, 1)).sum(axis=1) >= cls.devices
+    for capacity, asked in (
+        (snapshot.cpu_capacity[rows], cls.cpu),
+        (snapshot.memory_capacity[rows], cls.memory),
+    ):
+        enough &= (capacity < 0) | (capacity >= asked)
+    fits: Bools = enough & _accepts(snapshot, rows, cls)
+    return fits

@@ -1,0 +1,147 @@
+"""Preemption: the victims after whose end a pod really fits the devices of a node.
+
+Pure, one node at a time. kube-scheduler proposes victims by what it counts itself; it cannot tell
+one device of a node from another. What it may be answered (extender/v1, verb preempt):
+
+- Up to 1.37 it sends the nodes with the victims its own filters need, never with none. Since 1.38
+  it also sends nodes that pass its filters with nobody gone, with an empty list to be filled; a
+  list that came empty may stay empty, since another extender may fill it.
+- Victims that run on the node may be added. A node may be left out.
+- A victim may be left out if the node passes kube-scheduler's filters without it. Its own list has
+  none too many, so each one stands for something it counts; in doubt it stays (see `_spare`).
+- It takes the priority of the first victim for the highest: the most important comes first.
+
+A pod that ends anyway (marked deleted) frees what it holds by itself: it is no victim to add, and
+where such pods free enough nobody else has to go.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from math import inf
+
+from gpushare.core.model import Entry, NodeBooks, Request, State
+from gpushare.core.preemption.selection import Budget, Removal, importance
+from gpushare.core.preemption.victim_search import Pods, Steps
+
+
+@dataclass(frozen=True, slots=True)
+class Victims:
+    """The pods to be evicted on a node, by uid, and how many of them go against a budget."""
+
+    uids: tuple[str, ...] = ()
+    violations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Preemptor:
+    """The pod that room is made for. counted: kube-scheduler counts device memory too, as a sum."""
+
+    request: Request
+    priority: int = 0
+    counted: bool = True
+
+
+def trim_victims(
+    books: NodeBooks,
+    preemptor: Preemptor,
+    given: Victims,
+    steps: Steps,
+    budgets: Sequence[Budget] = (),
+) -> Victims | None:
+    """The victims after whose end the pod fits the node's devices; None: not on this node.
+
+    given: kube-scheduler's own, unchanged in the answer where they free enough. Else those of lower
+    priority that are missed least are added (see Removal.least), and those left out that are not
+    needed any more. steps: how long to look for the least missed; with none left, any that will do.
+    budgets: those that cover pods of the node, where they are known.
+    """
+    uids = tuple(dict.fromkeys(given.uids))
+    held = {entry.ref.uid: entry for entry in books.entries}
+    named = tuple(held[uid] for uid in uids if uid in held)
+    low = tuple(
+        entry
+        for entry in books.entries
+        if entry.state is State.BOUND and entry.priority < preemptor.priority
+    )
+    if any(entry.state is State.BOUND and entry.priority >= preemptor.priority for entry in named):
+        return None
+    removal = Removal(books, preemptor.request, budgets)
+    if removal.fits(named):
+        return Victims(uids, given.violations)
+    ending = _without([entry for entry in books.entries if entry.terminating], named)
+    others = _without(low, named + ending)
+    spare = _spare(books, preemptor, named)
+    must = _without(named, spare)
+    chosen = removal.least(ending + must, others + spare, steps)
+    if chosen is None:
+        return None
+    if _without(spare, chosen) and not _host_fits(books, preemptor.request, must + chosen):
+        must, chosen = named, removal.least(ending + named, others, steps) or ()
+    return _answer(given, uids, named, must + chosen, removal)
+
+
+def _spare(books: NodeBooks, preemptor: Preemptor, named: Pods) -> Pods:
+    """Those of kube-scheduler's victims that are there for their device memory, as far as it shows.
+
+    Its filters pass with all of them gone, and it has given back each one it could: without any one
+    of them a filter fails. If the node's sum of device memory is too small without this one, that
+    is why it was chosen; and where a set is found that frees whole devices, the sum suffices. CPU
+    and memory are looked at when the set is known (`_host_fits`). Should some other filter need the
+    pod as well, the next round names it again, and nobody has died for nothing.
+    """
+    if not preemptor.counted:
+        return ()
+    # Of all devices, healthy or not: the largest sum that kube-scheduler can have counted with.
+    left = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
+    left += sum(entry.request.total for entry in named)
+    wanted = preemptor.request.total
+    return tuple(
+        entry for entry in named if left - entry.request.total < wanted and not entry.terminating
+    )
+
+
+def _host_fits(books: NodeBooks, request: Request, gone: Pods) -> bool:
+    """Whether CPU and memory surely suffice once these are gone."""
+    if books.cpu_free is None or books.memory_free is None:
+        return False
+    cpu = books.cpu_free + sum(entry.request.cpu for entry in gone)
+    memory = books.memory_free + sum(entry.request.memory for entry in gone)
+    return cpu >= request.cpu and memory >= request.memory
+
+
+def _without(entries: Iterable[Entry], left_out: Pods) -> Pods:
+    """By uid: comparing all that is known of two pods takes ten times as long."""
+    uids = {entry.ref.uid for entry in left_out}
+    return tuple(entry for entry in entries if entry.ref.uid not in uids)
+
+
+def _answer(
+    given: Victims, uids: tuple[str, ...], named: Pods, final: Pods, removal: Removal
+) -> Victims | None:
+    """The victims, the most important first, and what they do to budgets."""
+    left_out = {entry.ref.uid for entry in _without(named, final)}
+    kept = [uid for uid in uids if uid not in left_out]
+    added = _without(final, named)
+    if uids and not kept and not added:
+        # Pods that end anyway free the devices, those named do not. A list made empty would be an
+        # error to kube-scheduler; without the node the pod waits for those that end.
+        return None
+    # Which of those named go against a budget was not told: no fewer than there can be.
+    violations = min(given.violations, len(kept))
+    if added:
+        stayed = _without(final, added)
+        violations += removal.violations(stayed + added) - removal.violations(stayed)
+    return Victims(_in_order(kept, named, added), violations)
+
+
+def _in_order(kept: list[str], named: Pods, added: Pods) -> tuple[str, ...]:
+    """The uids by falling priority: those kept in their order, the others put between them.
+
+    Of pods that ask for no device memory the books know no priority; they came in their order.
+    """
+    priorities = {entry.ref.uid: entry.priority for entry in named + added}
+    order = kept.copy()
+    for entry in sorted(added, key=importance):
+        lower = (at for at, uid in enumerate(order) if priorities.get(uid, inf) < entry.priority)
+        order.insert(next(lower, len(order)), entry.ref.uid)
+    return tuple(order)

@@ -1,0 +1,71 @@
+"""Are the arrays what the charges sum to? Counted once more, in another way than they were.
+
+Knows what a Tally counts, and numpy; changes nothing.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.model import HOST_BOUND, NodeSpec, Request, Shares
+from gpushare.core.node_arrays import Charge, Sums
+from gpushare.core.snapshot import REASONS
+
+
+def drift(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
+    """The names of the nodes whose sums are not those of the nodes and charges given, or that only
+    one of the two has.
+
+    Counted in another way than the sums were, so that one mistake does not hide in both.
+    """
+    nodes = {spec.name: spec for spec in specs}
+    used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
+    host = {
+        name: [_bounded(spec.cpu), 0, _bounded(spec.memory), 0, 0] for name, spec in nodes.items()
+    }
+    for node, request, placement in charges:
+        if node in nodes:
+            _sum_up(request, placement, used[node], host[node])
+    wrong = set(nodes) ^ set(sums.row)
+    known = [name for name in nodes if name in sums.row]
+    rows = [sums.row[name] for name in known]
+    width = max((len(nodes[name].capacity) for name in known), default=0)
+    expected = (
+        (sums.capacity, [nodes[name].capacity for name in known]),
+        (sums.used, [used[name] for name in known]),
+        (sums.healthy, [nodes[name].healthy for name in known]),
+        (sums.host, [host[name] for name in known]),
+        (sums.closed[:, None], [(REASONS.index(nodes[name].closed),) for name in known]),
+    )
+    for array, values in expected:
+        wrong.update(known[index] for index in _differing(array[rows], values, width))
+    return sorted(wrong)
+
+
+def _sum_up(request: Request, placement: Shares | None, used: list[int], host: list[int]) -> None:
+    if placement and max(placement)[0] < len(used):
+        for device, units in placement:
+            used[device] += units
+    elif placement != () and request.devices:
+        used[:] = [units + request.total for units in used]
+    cpu = min(request.cpu, HOST_BOUND)
+    host[1] += cpu
+    host[3] += min(request.memory, HOST_BOUND)
+    if not request.devices:
+        host[4] += cpu
+
+
+def _bounded(capacity: int | None) -> int:
+    return -1 if capacity is None else min(capacity, HOST_BOUND)
+
+
+def _differing(shown: npt.NDArray[Any], values: Sequence[Sequence[int]], width: int) -> list[int]:
+    """The rows that differ. Devices that have nothing and can hold nothing do not count."""
+    width = max(width, shown.shape[1])
+    filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
+    wide = np.zeros((len(values), width), dtype=np.int64)
+    wide[:, : shown.shape[1]] = shown
+    rows: list[int] = np.flatnonzero((wide != filled.reshape(wide.shape)).any(axis=1)).tolist()
+    return rows

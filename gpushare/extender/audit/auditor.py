@@ -1,0 +1,281 @@
+"""The thread that audits the books once a minute, and what it does about what it finds.
+
+A list and the watch show different moments, so a difference between books and list counts only when
+the next audit finds it again and the watch had meanwhile come to where the first list stood. Before
+each list the books are copied, and before that it is read how far the watch has come: so what was
+bound or gone in the first list must be in the copy.
+Differences within the books count at once.
+
+What is wrong is healed towards less free memory only: a pod that is not charged gets charged, a
+node is narrowed, sums grow. What is charged for nothing stays charged, and told, until somebody
+ends this process: an audit that frees would need as much trust as the books.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from gpushare.core.model import PodRef
+from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
+from gpushare.extender.audit.comparer import (
+    ARRAYS,
+    HALF,
+    MISPLACED,
+    MISSING,
+    Finding,
+    Holder,
+    Listed,
+    Seen,
+    Suspects,
+    add_nodes,
+    add_pods,
+    compare_nodes,
+    compare_pods,
+    narrowed,
+)
+from gpushare.extender.logs.formatters import Line
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.kube.api import Api
+from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Pod
+from gpushare.wire.pods import has_ended, observe_pod
+
+log = logging.getLogger("gpushare.audit")
+
+_T = TypeVar("_T")
+
+EVERY = 60.0
+PAUSE = 0.5
+"""Seconds between the pages of a list: an audit is in no hurry, and the API server has others."""
+PAGE = 500
+"""Objects on a page of a list."""
+
+_TIMEOUT = 10.0
+_BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+_STUCK = 120.0
+
+Tell = Callable[[Finding, bool], None]
+"""Told of each new finding, and whether it has been healed."""
+
+
+class Auditor:
+    """Audits all books; `audit` once, or `start` to have it done every minute.
+
+    unit: the memory unit of the cluster. not_ready: why not to look now (the books are being filled
+    or are old, another process leads), or "". shown: up to which resourceVersion the books hold a
+    collection ("nodes", "pods").
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        library: Library,
+        unit: str,
+        *,
+        not_ready: Callable[[], str],
+        shown: Callable[[str], str],
+        tell: Tell,
+        clock: Callable[[], float] = time.monotonic,
+        every: float = EVERY,
+        pause: float = PAUSE,
+        page: int = PAGE,
+        wake: Callable[[], threading.Event] = threading.Event,
+    ) -> None:
+        self._api = api
+        self._library = library
+        self._unit = unit
+        self._not_ready = not_ready
+        self._shown = shown
+        self._tell = tell
+        self._clock = clock
+        self._every = every
+        self._pause = pause
+        self._page = page
+        self._nodes = Suspects()
+        self._pods = Suspects()
+        self._open: dict[str, frozenset[Finding]] = {}
+        self._audits = self._found = self._healed = 0
+        self._beat = self._last = clock()
+        self._stopping = wake()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Audit every minute, in a thread."""
+        # Not only when it was made: that was in gunicorn's master, for a new worker long ago.
+        self._beat = self._last = self._clock()
+        self._thread = threading.Thread(target=self.run, name="audit", daemon=True)
+        self._thread.start()
+
+    def run(self) -> None:
+        """Audit every minute until `stop`."""
+        while not self._stopping.wait(self._every):
+            self._beat = self._clock()
+            try:
+                self.audit()
+            except (ApiError, WireError) as error:
+                log.warning(Line("audit not done", error=str(error)))
+            except Exception:
+                # The thread must go on: an audit that never runs again finds nothing.
+                log.exception("audit failed")
+
+    def stop(self) -> None:
+        """End the thread; an audit under way is not waited for long."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def stuck(self) -> bool:
+        """Whether the thread has not turned for long."""
+        return self._clock() - self._beat > self._every + _STUCK
+
+    def state(self) -> dict[str, float]:
+        """Values for metrics."""
+        return {
+            "audits_total": self._audits,
+            "audit_age_seconds": self._clock() - self._last,
+            "audit_findings": sum(map(len, self._open.values())),
+            "audit_findings_total": self._found,
+            "audit_healed_total": self._healed,
+        }
+
+    def audit(self) -> None:
+        """Look once. Raises ApiError where the API server does not list, WireError for no list."""
+        if self._not_ready():
+            self._open = {}
+            self._nodes, self._pods = Suspects(), Suspects()
+            return
+        self._note("sums", frozenset(self._within()))
+        self._note("lists", self._against_the_api_server())
+        self._audits += 1
+        self._last = self._clock()
+
+    def _note(self, part: str, found: frozenset[Finding]) -> None:
+        """Heal what is new, and tell it once.
+
+        Raises ApiError where a pod could not be read for that. Its finding is for the next audit;
+        so is the rest, unless the API server answers.
+        """
+        self._open[part] = told = self._open.get(part, frozenset()) & found
+        refused: ApiError | None = None
+        for finding in sorted(found - told, key=str):
+            try:
+                healed = self._heal(finding)
+            except (ApiUnavailable, ApiUnreachable):
+                raise
+            except ApiError as error:
+                refused = error
+                continue
+            self._open[part] |= {finding}
+            self._found += 1
+            self._healed += healed
+            log.error(Line("the books are wrong", healed=healed, **_values(finding)))
+            self._tell(finding, healed)
+        try:
+            if refused is not None:
+                raise refused
+        finally:
+            del refused  # or the error would hold this frame, and this frame the error
+
+    def _within(self) -> Iterator[Finding]:
+        for books in self._library:
+            nodes, half = books.ledger.drift()
+            for node in nodes:
+                yield Finding(books.names.resource, ARRAYS, node)
+            for uid in half:
+                entry = books.ledger.standing(uid)
+                ref = entry.ref if entry else PodRef("", uid, uid)
+                yield Finding(books.names.resource, HALF, entry.node if entry else "", ref)
+
+    def _against_the_api_server(self) -> frozenset[Finding]:
+        # First: what the watch shows from here on must not count as in the copy.
+        shown = {name: self._shown(name) for name in ("nodes", "pods")}
+        held = [(books, *books.ledger.held()) for books in self._library]
+        specs = [Listed[Seen]() for _ in held]
+        pods = [Listed[Holder]() for _ in held]
+        nodes_at = pods_at = ""
+        for nodes in self._pages("/api/v1/nodes", NODES):
+            nodes_at = nodes_at or nodes.resource_version
+            for (books, *_), listed in zip(held, specs, strict=True):
+                add_nodes(nodes, books, self._unit, listed)
+        for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
+            pods_at = pods_at or page.resource_version
+            for (books, *_), seen in zip(held, pods, strict=True):
+                add_pods(page, books, seen)
+        found = [
+            finding
+            for (books, _, known), listed in zip(held, specs, strict=True)
+            for finding in compare_nodes(books.names.resource, known, listed.read, listed.unread)
+        ]
+        sure = self._nodes.judge(found, shown["nodes"], nodes_at)
+        found = [
+            finding
+            for (books, entries, _), seen in zip(held, pods, strict=True)
+            for finding in compare_pods(books.names.resource, entries, seen.read, seen.unread)
+        ]
+        return sure | self._pods.judge(found, shown["pods"], pods_at)
+
+    def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
+        """The pages of a list, one moment of the collection."""
+        query = {"limit": str(self._page)} | ({"fieldSelector": select} if select else {})
+        while True:
+            self._beat = self._clock()
+            page = codec.decode_list(self._api.request("GET", path, query=query, timeout=_TIMEOUT))
+            yield page
+            if not page.continue_token:
+                return
+            query["continue"] = page.continue_token
+            self._stopping.wait(self._pause)
+
+    def _heal(self, finding: Finding) -> bool:
+        """Whether the books have been put right, or at least on the safe side."""
+        books = self._library.find(finding.resource)
+        if books is None:
+            return False
+        ledger = books.ledger
+        if finding.what == ARRAYS:
+            ledger.recount([finding.node])
+            return finding.node not in ledger.drift()[0]
+        if finding.what == HALF and finding.pod is not None:
+            ledger.read_again(finding.pod.uid, self._clock())
+            return True
+        if finding.known is not None and finding.seen is not None:
+            return ledger.reshape(finding.known, narrowed(finding.known, finding.seen))
+        if finding.what in (MISSING, MISPLACED) and finding.pod is not None:
+            return self._charge(books, finding.pod)
+        return False
+
+    def _charge(self, books: Books, ref: PodRef) -> bool:
+        """Charge it as it is, then look again: the watch may have shown its end in between."""
+        with contextlib.suppress(WireError):  # the watch could not read it either
+            pod = self._read(ref)
+            if pod is None:
+                return False
+            books.ledger.correct(observe_pod(pod, books.names))
+            with contextlib.suppress(ApiError):  # it stays charged, which is the safe side
+                if self._read(ref) is None:
+                    books.ledger.pod_gone(ref.uid)
+            return True
+        return False
+
+    def _read(self, ref: PodRef) -> Pod | None:
+        """The pod as it is now, if it is still there and holds what it asked for."""
+        path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
+        try:
+            body = self._api.request("GET", path, timeout=_TIMEOUT)
+            pod = PODS.decode_answer(body, ref.namespace, ref.name)
+        except ApiNotFound:
+            return None
+        same = pod.metadata is not None and pod.metadata.uid == ref.uid
+        return pod if same and not has_ended(pod) else None
+
+
+def _values(finding: Finding) -> dict[str, object]:
+    return {
+        "what": finding.what,
+        "resource": finding.resource,
+        "node": finding.node,
+        "pod": finding.pod or "-",
+        "detail": finding.detail or "-",
+    }

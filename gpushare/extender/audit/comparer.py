@@ -1,0 +1,213 @@
+"""Are the books right? What they hold against what their entries sum to, and against a fresh list.
+
+Pure: compares values, says what differs and whether that is more than a delay. What is done about
+it is in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory
+are not, nor which cards a pod names (users may edit annotations; the books keep what they saw
+first, and an alarm tells of the edit). Which cards a node has, and in which order, is: by that the
+books find the devices that a charge counts on.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Generic, TypeVar
+
+from gpushare.core.model import Entry, NodeSpec, PodRef, State
+from gpushare.errors import WireError
+from gpushare.extender.managed_resources import Books
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import Decoded, Metadata, Node, Pod
+from gpushare.wire.pods import units_of
+
+MISSING = "not charged"
+MISPLACED = "charged elsewhere, or less than it asks"
+OVERCHARGED = "charged more than it asks"
+LEAKED = "charged although it is gone"
+SHAPE = "other devices than the node has"
+ARRAYS = "sums that are not those of the entries"
+HALF = "half assumed"
+
+_NAMELESS = Metadata()
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One difference; equal ones are the same difference seen again.
+
+    what: one of the texts above. node: where it is in the books, else on the API server. pod: whom
+    it concerns, if not a node. detail: what differs. uid: of the node that was listed, if one was.
+    seen: the node as it was listed; known: as the books had it, None where they did not.
+    """
+
+    resource: str
+    what: str
+    node: str = ""
+    pod: PodRef | None = None
+    detail: str = ""
+    uid: str = ""
+    seen: NodeSpec | None = field(default=None, compare=False)
+    known: NodeSpec | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        """The finding in a sentence's end."""
+        whom = f"pod {self.pod} on node {self.node}" if self.pod else f"node {self.node}"
+        return f"{whom}: {self.what}" + (f" ({self.detail})" if self.detail else "")
+
+
+Holder = tuple[str, int, str, str]
+"""A bound pod as listed: its node, the units it asks for, its namespace and name.
+
+A tuple of plain values costs the garbage collector nothing; there may be ten thousands.
+"""
+
+
+Seen = tuple[str, NodeSpec]
+"""A node as listed: its uid, and what it offers."""
+
+
+class Suspects:
+    """Differences between books and lists, until it is known whether they were only a delay.
+
+    A node that changes, or goes and comes, differs each time in the same way. So one that the books
+    have counts as found again only where they had been told nothing of it meanwhile, by watch or
+    list: their spec is the very same object. One that they do not have counts only where the list
+    had the very same node, by its uid.
+    """
+
+    def __init__(self) -> None:
+        self._suspects: Mapping[Finding, Finding] = {}
+        self._listed_at = ""
+        self._sure: frozenset[Finding] = frozenset()
+
+    def judge(self, found: Collection[Finding], shown: str, listed_at: str) -> frozenset[Finding]:
+        """Those that count: found again since the watch had come to the list that first had them.
+
+        shown: where the watch stood when the books were copied that were compared with this list;
+        listed_at: where this list stands.
+        """
+        again = frozenset(finding for finding in found if self._suspected(finding))
+        caught_up = _is_at(shown, self._listed_at)
+        self._sure = again if caught_up else again & self._sure
+        if caught_up or not again:
+            self._suspects, self._listed_at = {each: each for each in found}, listed_at
+        else:
+            self._suspects = {each: each for each in again}
+        return self._sure
+
+    def _suspected(self, finding: Finding) -> bool:
+        before = self._suspects.get(finding)
+        return before is not None and before.known is finding.known
+
+
+@dataclass(slots=True)
+class Listed(Generic[_T]):
+    """What a list has: by name or uid, and the names or uids of what cannot be read."""
+
+    read: dict[str, _T] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
+
+
+def _is_at(shown: str, listed: str) -> bool:
+    """Whether one resourceVersion is not before the other: of one API server they are numbers."""
+    return shown.isdecimal() and listed.isdecimal() and int(shown) >= int(listed)
+
+
+def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[Seen]) -> None:
+    """Add the nodes of a page."""
+    listed.unread.update(bad.ref.name for bad in page.bad)
+    for node in page.items:
+        spec = node_spec(node, books.names, unit)
+        listed.read[spec.name] = ((node.metadata or _NAMELESS).uid or "", spec)
+
+
+def add_pods(page: Decoded[Pod], books: Books, listed: Listed[Holder]) -> None:
+    """Add the bound pods of a page that ask for the resource."""
+    listed.unread.update(bad.ref.uid for bad in page.bad)
+    resource = books.names.resource
+    for pod in page.items:
+        meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
+        try:
+            units = units_of(pod, resource)
+        except WireError:
+            listed.unread.add(meta.uid or "")
+            continue
+        if units and node:
+            holder = (node, units, meta.namespace or "", meta.name or "")
+            listed.read[meta.uid or ""] = holder
+
+
+def compare_pods(
+    resource: str,
+    entries: Mapping[str, Entry],
+    listed: Mapping[str, Holder],
+    unread: Collection[str],
+) -> Iterator[Finding]:
+    """The differences between the charges and the bound pods that ask for devices, both by uid.
+
+    unread: uids of pods that are listed but make no sense; whatever they hold is kept. An assumed
+    charge that is not listed is a bind under way.
+    """
+    for uid, (node, asked, namespace, name) in listed.items():
+        entry = entries.get(uid)
+        if entry is None:
+            yield Finding(resource, MISSING, node, PodRef(namespace, name, uid))
+            continue
+        least, most = entry.charged
+        if entry.node != node or least < asked:
+            told = f"{least} units, on node {node} it asks for {asked}"
+            yield Finding(resource, MISPLACED, entry.node, entry.ref, told)
+        elif most > asked:
+            told = f"{most} units, it asks for {asked}"
+            yield Finding(resource, OVERCHARGED, entry.node, entry.ref, told)
+    for uid in entries.keys() - listed.keys() - set(unread):
+        entry = entries[uid]
+        if entry.state is State.BOUND:
+            yield Finding(resource, LEAKED, entry.node, entry.ref)
+
+
+def compare_nodes(
+    resource: str,
+    known: Mapping[str, NodeSpec],
+    listed: Mapping[str, Seen],
+    unread: Collection[str],
+) -> Iterator[Finding]:
+    """The differences between the shapes of nodes, by name, in the books and as listed."""
+    nothing = NodeSpec("")
+    nobody = ("", nothing)
+    for name in sorted((known.keys() | listed.keys()) - set(unread)):
+        ours, (uid, theirs) = known.get(name, nothing), listed.get(name, nobody)
+        if _devices(ours) != _devices(theirs):
+            told = f"books {_told(ours)}, API server {_told(theirs)}"
+            seen = replace(theirs, name=name)
+            yield Finding(resource, SHAPE, name, None, told, uid, seen, known.get(name))
+
+
+def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
+    """The node as it was seen, but with nothing free that was not free as it is known."""
+    pairs = list(zip_longest(known.capacity, seen.capacity, fillvalue=0))
+    healthy = zip_longest(known.healthy, seen.healthy, fillvalue=False)
+    wider = max(known, seen, key=lambda spec: len(spec.capacity))
+    # Cards are where they were seen last; of an index that is gone none can be told.
+    uuids = seen.uuids + ("",) * (len(pairs) - len(seen.uuids))
+    return replace(
+        wider,
+        capacity=tuple(min(pair) for pair in pairs),
+        healthy=tuple(all(pair) for pair in healthy),
+        uuids=uuids,
+        closed=known.closed or seen.closed,
+        serves_by_identity=known.serves_by_identity and seen.serves_by_identity,
+    )
+
+
+def _devices(spec: NodeSpec) -> tuple[object, ...]:
+    return (spec.capacity, spec.healthy, spec.closed, spec.uuids, spec.serves_by_identity)
+
+
+def _told(spec: NodeSpec) -> str:
+    uuids = spec.uuids or ("",) * len(spec.capacity)
+    units = ",".join(
+        f"{units}{f' {uuid}' if uuid else ''}{'' if ok else ' (unhealthy)'}"
+        for units, ok, uuid in zip(spec.capacity, spec.healthy, uuids, strict=False)
+    )
+    return (units or "none") + (f", closed: {spec.closed.value}" if spec.closed else "")

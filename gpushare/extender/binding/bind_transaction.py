@@ -1,0 +1,357 @@
+"""The bind transaction as steps, and the settling of binds whose outcome is unknown.
+
+Knows the ledger, the decisions and the wire formats; does no I/O itself. A step says what to do
+(read the pod, write the Binding, or answer), its result comes back through `read` or `written`, and
+all time is an argument, so one seed can replay any order of events. The loop around it is in
+service.py.
+
+The only write is the Binding. The API server merges its annotations into the pod in the same write
+that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and later), so there is no
+half state.
+
+    start -> [read the pod] -> assume -> write -> landed -> answer ""
+                                          |-> refused: 409 is read back, else forget -> answer why
+                                          |-> no answer or 5xx: in doubt, read back -> answer
+
+Nobody else sends the Binding of a pod while one is in flight, and that it is until what became of
+it is known (landed, forgotten) or said to be unknown (in doubt): then the next bind of the pod may.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from gpushare.core.decide import place
+from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
+from gpushare.errors import (
+    ApiConflict,
+    ApiError,
+    ApiNotFound,
+    ApiUnavailable,
+    InsufficientMemory,
+    RequestRefused,
+    WireError,
+)
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.ledger import HOLD, Ledger
+from gpushare.wire.annotations import Names, encode
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import has_ended, observe_pod, pod_ref
+
+BUDGET = 4.0
+"""Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
+
+NOT_OURS = "not_ours"
+"""The reason for a pod that kube-scheduler would not have had bound here."""
+
+_BEST_ATTEMPTS = 4
+"""Looks at a node that must not have changed before what was chosen is charged."""
+_PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
+"""Looks in all; in the later ones what was chosen only has to fit."""
+
+
+def observed(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
+    """What was read under the pod's name, for the ledger to settle by; None: the pod is gone.
+
+    A successor is none, however little sense it makes: that it is there says that ours is gone. And
+    a pod without a node settles, whatever its user has made of its annotations meanwhile. Raises
+    WireError where it is on a node and cannot be read.
+    """
+    metadata = seen.metadata if seen else None
+    if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):
+        return None
+    try:
+        return observe_pod(seen, names)
+    except WireError:
+        if not metadata or not metadata.uid or (seen.spec and seen.spec.node_name):
+            raise
+        return ObservedPod(ref, Request(), ended=has_ended(seen))
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPod:
+    """Step: GET the pod by its name; hand the result to `read`."""
+
+    ref: PodRef
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBinding:
+    """Step: POST the Binding; hand the result to `written`."""
+
+    ref: PodRef
+    node: str
+    annotations: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Step: the end. error "" means bound; `reason` is one word for logs and metrics."""
+
+    error: str
+    reason: str
+
+
+Step = ReadPod | WriteBinding | Answer
+
+Asked = tuple[Books, Request]
+"""The books a pod is charged in, and what it asks for."""
+
+
+class Phase(Enum):
+    """What the pod is being read for."""
+
+    FIRST_READ = "filter has not approved the pod for the node, as far as is remembered"
+    RECHECK = "an earlier bind of it is in doubt"
+    CONFLICT = "the API server answered 409"
+    READ_BACK = "the API server gave no answer"
+
+
+@dataclass(slots=True)
+class Bind:
+    """One bind under way. A plain value: copy it, and both copies can go on.
+
+    known: filter has approved the pod for the node; else the pod is read, and judged. asked: what
+    the pod asks for, None for a pod without GPU; only meaningful when `known`.
+    again: a binding sent earlier may still land, so no refusal of this one frees the charge.
+    """
+
+    library: Library
+    ref: PodRef
+    node: str
+    known: bool
+    asked: Asked | None
+    stamp: int
+    annotations: dict[str, str] = field(default_factory=dict)
+    phase: Phase = Phase.FIRST_READ
+    again: bool = False
+    token: int = -1
+    refusal: str = ""
+
+    @property
+    def assume_time(self) -> str:
+        """The stamp as the annotation has it, by which the ledger knows what this bind sent."""
+        return str(self.stamp)
+
+    def start(self, now: float, leads_until: float) -> Step:
+        """The first step. leads_until: until when, by the same clock, this process surely leads."""
+        for books in self.library:
+            entry = books.ledger.standing(self.ref.uid)
+            if entry is not None:
+                self.asked = (books, entry.request)
+                return self._standing(entry)
+        if self.known and not self._contradicted():
+            return self._send(now, leads_until)
+        return ReadPod(self.ref)
+
+    def read(
+        self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
+    ) -> Step:
+        """The step after the pod was read, as asked at `sent`; None where no such name exists."""
+        if isinstance(seen, ApiError):
+            return self._unread(seen, now)
+        if self.phase is Phase.FIRST_READ:
+            return self._first_read(seen, now, leads_until)
+        if self.asked is None:
+            return self._judge_plain(seen)
+        books, _ = self.asked
+        try:
+            pod = observed(seen, self.ref, books.names)
+        except WireError as error:
+            self._still_unknown(now)
+            return Answer(f"pod {self.ref}: {error}", "malformed")
+        self._settle(books.ledger, pod, sent, now)
+        if pod is None or pod.ended:
+            return Answer(f"pod {self.ref} is gone", "gone")
+        if pod.node:
+            return self._bound_to(pod.node)
+        return self._unbound(self.asked, now, leads_until)
+
+    def written(self, error: ApiError | None, now: float) -> Step:
+        """The step after the Binding was posted; error None where the API server took it."""
+        ledger = self.asked[0].ledger if self.asked else None
+        if error is None:
+            if ledger:
+                ledger.landed(self.ref.uid, now, self.assume_time)
+            return Answer("", "bound")
+        unknown = isinstance(error, ApiUnavailable)
+        if unknown or isinstance(error, ApiConflict):
+            self.phase = Phase.READ_BACK if unknown else Phase.CONFLICT
+            self.refusal = str(error)
+            if ledger and (unknown or self.again):
+                ledger.doubt(self.ref.uid, now, self.assume_time)
+            return self._read_pod()
+        if ledger and self.again and not isinstance(error, ApiNotFound):
+            ledger.doubt(self.ref.uid, now, self.assume_time)
+        elif ledger:
+            ledger.forget(self.ref.uid, self.assume_time)
+        return Answer(f"pod {self.ref}: {error}", "refused")
+
+    def _standing(self, entry: Entry) -> Step:
+        if entry.ref != self.ref:
+            # A read under another name would prove nothing of the pod that is charged.
+            return Answer(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
+        if entry.state is State.BOUND or entry.landed:
+            return self._bound_to(entry.node)
+        if entry.node != self.node or not entry.in_doubt:
+            return Answer(
+                f"pod {self.ref}: a bind to node {entry.node!r} has not ended", "in_flight"
+            )
+        self.phase = Phase.RECHECK
+        return self._read_pod()
+
+    def _contradicted(self) -> bool:
+        """Whether the watch shows that the pod asks for something else than filter was told."""
+        for books in self.library:
+            shown = books.ledger.asks(self.ref.uid)
+            ours = self.asked[1] if self.asked and self.asked[0] is books else Request()
+            if shown is not None and _devices_of(shown) != _devices_of(ours):
+                return True
+        return False
+
+    def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
+        try:
+            if seen is None or pod_ref(seen).uid != self.ref.uid:
+                return Answer(f"pod {self.ref} with uid {self.ref.uid} does not exist", "gone")
+            node = seen.spec.node_name if seen.spec else None
+            if node:
+                return self._bound_to(node)
+            refusal = self.library.served.refusal(seen)
+            if refusal:
+                return Answer(f"pod {self.ref}: {refusal}", NOT_OURS)
+            self.asked, self.known = self.library.judge(seen), True
+        except WireError as error:
+            return Answer(f"pod {self.ref}: {error}", "malformed")
+        if self.asked is None and not self.library.knows(self.node):
+            # kube-apiserver binds to any name; of a GPU pod's node the books ask by themselves.
+            return Answer(f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode")
+        return self._send(now, leads_until)
+
+    def _send(self, now: float, leads_until: float) -> Step:
+        """Charge what the pod asks for, and write; nothing is charged where nothing is written."""
+        if leads_until < now + BUDGET:
+            return Answer("this gpushare extender does not lead (any more)", "not_leading")
+        if self.asked is None:
+            return WriteBinding(self.ref, self.node, {})
+        books, request = self.asked
+        try:
+            allocation, capacity = self._assume(books, request, now)
+        except (RequestRefused, WireError) as error:
+            return Answer(str(error), type(error).__name__)
+        self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def _assume(self, books: Books, request: Request, now: float) -> tuple[Allocation, int]:
+        """(what is charged now, units of its first device)."""
+        ranking = books.judge(request)
+        for attempt in range(_PLACE_ATTEMPTS):
+            snapshot = books.ledger.snapshot()
+            allocation = place(snapshot, self.node, request, ranking)
+            seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
+            try:
+                allocation = books.ledger.assume(
+                    self.ref, request, allocation, now, stamp=self.assume_time, seen=seen
+                )
+            except InsufficientMemory:
+                # Another bind took something of the node between our look and the lock. Look again:
+                # the best device may be another one now.
+                if attempt == _PLACE_ATTEMPTS - 1:
+                    raise
+                continue
+            row = snapshot.row[self.node]
+            return allocation, int(snapshot.capacity[row, allocation.devices[0]])
+        raise AssertionError("unreachable")
+
+    def _read_pod(self) -> ReadPod:
+        self.token = self.asked[0].ledger.token(self.ref.uid) if self.asked else -1
+        return ReadPod(self.ref)
+
+    def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent: float, now: float) -> None:
+        """Tell the ledger what was read of the pod."""
+        if self._refused:
+            if pod is None or pod.ended or not pod.node:
+                ledger.forget(self.ref.uid, self.assume_time)
+                return
+            self._still_unknown(now)
+        ledger.settle(self.ref.uid, self.token, pod, sent)
+
+    @property
+    def _refused(self) -> bool:
+        """Whether the only Binding there is met a 409: still in flight, until a read says why."""
+        return self.phase is Phase.CONFLICT and not self.again
+
+    def _still_unknown(self, now: float) -> None:
+        """Leave a charge that is in flight no more to those who settle what is in doubt.
+
+        What was refused cannot land late: the first read that shows the pod unbound settles it.
+        """
+        if self._refused and self.asked:
+            ledger = self.asked[0].ledger
+            ledger.doubt(self.ref.uid, now - HOLD, self.assume_time)
+            self.token = ledger.token(self.ref.uid)
+
+    def _unread(self, error: ApiError, now: float) -> Answer:
+        """The pod could not be read: whatever is charged stays charged until it can be."""
+        self._still_unknown(now)
+        if self.phase is Phase.FIRST_READ:
+            return Answer(f"pod {self.ref} cannot be read: {error}", "api")
+        if self.phase is Phase.CONFLICT:
+            return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+        return self._in_doubt(f"it cannot be read either: {error}")
+
+    def _unbound(self, asked: Asked, now: float, leads_until: float) -> Step:
+        """The pod reads as unbound: what that says of the binding we sent depends on its answer."""
+        if self.phase is Phase.CONFLICT:
+            return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+        if self.phase is Phase.READ_BACK:
+            return self._in_doubt("it reads as not bound so far")
+        return self._send_again(asked, now, leads_until)
+
+    def _send_again(self, asked: Asked, now: float, leads_until: float) -> Step:
+        """The scheduler asks again for a bind in doubt: the same Binding once more is no second
+        one.
+
+        Both carry the same devices, and the second to arrive is refused with 409.
+        """
+        books, request = asked
+        ledger = books.ledger
+        if ledger.standing(self.ref.uid) is None:
+            # The read has settled it: nothing is charged, nothing can land.
+            return self._send(now, leads_until)
+        if leads_until < now + BUDGET:
+            return Answer("this gpushare extender does not lead (any more)", "not_leading")
+        # While we read, the doubt may have been settled, and another bind begun to another node.
+        try:
+            resumed = ledger.resume(self.ref.uid, self.node, now, self.assume_time)
+        except RequestRefused as error:
+            return Answer(f"pod {self.ref}: {error}", type(error).__name__)
+        if resumed is None:
+            return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
+        self.again = True
+        allocation, capacity = resumed
+        self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
+        return WriteBinding(self.ref, self.node, self.annotations)
+
+    def _judge_plain(self, seen: Pod | None) -> Answer:
+        """What the pod says of a plain Binding that met a conflict or no answer."""
+        if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
+            return Answer(f"pod {self.ref} is gone", "gone")
+        if seen.spec and seen.spec.node_name:
+            return self._bound_to(seen.spec.node_name)
+        return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+
+    def _bound_to(self, node: str) -> Answer:
+        if node == self.node:
+            return Answer("", "bound")
+        return Answer(f"pod {self.ref} is already bound to node {node!r}", "bound_elsewhere")
+
+    def _in_doubt(self, why: str) -> Answer:
+        return Answer(
+            f"pod {self.ref}: the API server did not say whether the binding to {self.node!r} was"
+            f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
+            "in_doubt",
+        )
+
+
+def _devices_of(request: Request) -> tuple[object, ...]:
+    """What a charge on devices depends on."""
+    return (request.units, request.devices, request.containers, request.inits)

@@ -1,0 +1,183 @@
+"""The I/O around binds: runs the steps of a Bind against the API server, and settles what is in
+doubt.
+
+Too simple to be wrong: every decision is in binder.py and in the ledger.
+"""
+
+import threading
+import time
+from collections.abc import Callable
+
+from gpushare.core.model import PodRef
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
+from gpushare.extender.binding.bind_transaction import (
+    BUDGET,
+    Answer,
+    Asked,
+    Bind,
+    ReadPod,
+    Step,
+    WriteBinding,
+    observed,
+)
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.kube.api import Api
+from gpushare.ledger import Overdue
+from gpushare.wire.objects import PODS, Pod, binding, check_bound
+
+_POST_TIMEOUT = 3.0
+"""Seconds a Binding may take."""
+
+_READ_TIMEOUT = 2.0
+"""Seconds a read may take: one before the Binding must leave time for it."""
+
+_LAST_READ = 0.5
+"""Seconds of the budget that are always left for reading the pod back."""
+
+_ROUND = 30.0
+"""Seconds after which a round of settling ends: an API server that answers nothing must not let
+the thread look stuck. What was not looked at comes first in the next round.
+"""
+
+
+class Binder:
+    """Binds pods, one call of `bind` each, from any thread."""
+
+    def __init__(
+        self,
+        api: Api,
+        library: Library,
+        leads_until: Callable[[], float],
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self._api = api
+        self._library = library
+        self._leads_until = leads_until
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._stamp = 0
+        self._next_in_round = 0
+        self._conflicts = 0
+        self._under_way = 0
+        self._stamping = threading.Lock()
+
+    def bind(self, ref: PodRef, node: str, known: bool, asked: Asked | None) -> Answer:
+        """The outcome of binding the pod to the node, within BUDGET seconds.
+
+        known: `asked` is what the pod asks for, as remembered from filter; else the pod is read.
+        """
+        deadline = self._clock() + BUDGET
+        with self._stamping:
+            self._under_way += 1
+        bind = Bind(self._library, ref, node, known, asked, self._next_stamp())
+        try:
+            step: Step = bind.start(self._clock(), self._leads_until())
+            while not isinstance(step, Answer):
+                step = self._do(bind, step, deadline)
+        except BaseException:
+            # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
+            if bind.asked:
+                bind.asked[0].ledger.doubt(ref.uid, self._clock(), bind.assume_time)
+            raise
+        finally:
+            with self._stamping:
+                self._under_way -= 1
+        return step
+
+    def settled(self) -> bool:
+        """Whether nothing that was sent from here may land any more."""
+        doubts = any(books.ledger.counts()["in_doubt"] for books in self._library)
+        return not (self._under_way or doubts)
+
+    def state(self) -> dict[str, float]:
+        """Counters for metrics: Bindings that the API server refused with 409."""
+        return {"bind_conflicts_total": self._conflicts}
+
+    def settle_overdue(self) -> int:
+        """How many charges in doubt were looked at: each one's pod is read and the ledger told."""
+        end = self._clock() + _ROUND
+        due = [
+            (books, overdue)
+            for books in self._library
+            for overdue in books.ledger.overdue(self._clock())
+        ]
+        start = self._next_in_round % len(due) if due else 0
+        looked = 0
+        for books, overdue in due[start:] + due[:start]:
+            if self._clock() > end:
+                break
+            looked += 1
+            self._settle(books, overdue)
+        self._next_in_round = start + looked
+        return looked
+
+    def _do(self, bind: Bind, step: ReadPod | WriteBinding, deadline: float) -> Step:
+        left = max(deadline - self._clock(), _LAST_READ)
+        if isinstance(step, WriteBinding):
+            timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
+            return bind.written(self._write(step, timeout, deadline), self._clock())
+        sent = self._clock()
+        seen = self._read(step.ref, min(left, _READ_TIMEOUT))
+        return bind.read(seen, sent, self._clock(), self._leads_until())
+
+    def _write(self, step: WriteBinding, timeout: float, deadline: float) -> ApiError | None:
+        ref = step.ref
+        body = binding(ref, step.node, step.annotations)
+        # kube-apiserver ends its work after so long, too (the query `timeout` of any request): who
+        # leads after us need not wait for a write that it would otherwise go on with for a minute.
+        query = {"timeout": f"{timeout:.3f}s"}
+        try:
+            # Leadership was seen to last for BUDGET. A process that was stopped since (SIGSTOP, a
+            # stalled machine), or waited for a name server or a credential, may get to it while
+            # another leads, or when that one's term is over again.
+            answer = self._api.request(
+                "POST",
+                f"{_path(ref)}/binding",
+                query=query,
+                body=body,
+                timeout=timeout,
+                not_after=deadline,
+            )
+            check_bound(answer)
+        except ApiError as error:
+            if isinstance(error, ApiConflict):
+                with self._stamping:
+                    self._conflicts += 1
+            return error
+        except WireError as error:
+            # Who answered is not the API server (a proxy's login page, say), so nothing is known.
+            return ApiUnavailable(f"{error}; does a proxy answer for the API server?", 0)
+        return None
+
+    def _read(self, ref: PodRef, timeout: float) -> Pod | ApiError | None:
+        try:
+            body = self._api.request("GET", _path(ref), timeout=timeout)
+            return PODS.decode_answer(body, ref.namespace, ref.name)
+        except ApiNotFound:
+            return None
+        except ApiError as error:
+            return error
+        except WireError as error:
+            return ApiError(str(error), 0)
+
+    def _settle(self, books: Books, overdue: Overdue) -> None:
+        sent = self._clock()
+        seen = self._read(overdue.ref, _READ_TIMEOUT)
+        if isinstance(seen, ApiError):
+            return
+        try:
+            pod = observed(seen, overdue.ref, books.names)
+        except WireError:
+            return
+        books.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+
+    def _next_stamp(self) -> int:
+        """Nanoseconds since the epoch, never the same or smaller: device plug-ins sort by it."""
+        with self._stamping:
+            self._stamp = max(self._wall_ns(), self._stamp + 1)
+            return self._stamp
+
+
+def _path(ref: PodRef) -> str:
+    return f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"

@@ -1,0 +1,108 @@
+"""Tickets: what filter found that a pod asks for, and the nodes it approved, for the bind to come.
+
+Bounded by count, by weight and by time; the oldest go first. A pod without a ticket is read from
+the API server, and judged anew. Any thread may call any method.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gpushare.core.nodeset import NodeNumbers
+from gpushare.extender.binding.bind_transaction import Asked
+
+GOOD_FOR = 900.0
+"""Seconds. Between filter and bind kube-scheduler may wait for volumes: 10 minutes by default."""
+
+MOST = 20_000
+MOST_PARTS = 400_000
+"""Parts of all tickets together: at most some 120 bytes each, so that all stay below 60 MB. An
+ordinary ticket has 5, with 5,000 nodes 14.
+"""
+_MOST_OF_ONE = 400
+"""Parts of one ticket; a heavier one is not kept."""
+_MOST_NODES = 50_000
+"""Names of nodes that have numbers: nodes of the books, which may come and go for years."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket:
+    """known: what the pod asks for makes sense. nodes: a bit for each node number that fits."""
+
+    known: bool
+    asked: Asked | None
+    nodes: bytes
+    until: float
+    parts: int
+
+
+class Remembered:
+    """Tickets by uid."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._tickets: dict[str, _Ticket] = {}
+        self._parts = 0
+        self._numbers = NodeNumbers()
+
+    def __len__(self) -> int:
+        """How many tickets are kept."""
+        return len(self._tickets)
+
+    @property
+    def parts(self) -> int:
+        """The weight of all of them."""
+        return self._parts
+
+    def __contains__(self, uid: str) -> bool:
+        """Whether filter was called for the pod, and it has not been bound since."""
+        return uid in self._tickets
+
+    def look(self, uid: str, node: str) -> tuple[bool, Asked | None]:
+        """(whether filter has approved the pod for the node, and what the pod asks for).
+
+        One look: a filter of the same pod may put another ticket in its place meanwhile, and a pod
+        taken for one that asks for nothing would be bound without a charge.
+        """
+        with self._lock:
+            ticket = self._tickets.get(uid)
+            if ticket is None or not ticket.known or self._clock() > ticket.until:
+                return False, None
+            approved = self._numbers.has(ticket.nodes, node)
+        return (True, ticket.asked) if approved else (False, None)
+
+    def keep(
+        self, uid: str, asked: Asked | None, nodes: Collection[str] = (), *, known: bool = True
+    ) -> None:
+        """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
+
+        Not known: what it asks for makes no sense. nodes: such as the books have; their names are
+        numbered.
+        """
+        with self._lock:
+            if len(self._numbers) > _MOST_NODES:
+                self._numbers, self._tickets, self._parts = NodeNumbers(), {}, 0
+            bits = self._numbers.bits(nodes)
+            parts = 4 + len(bits) // 64
+            if asked is not None:
+                request = asked[1]
+                parts += len(request.containers) + len(request.inits) + len(request.models)
+            if parts > _MOST_OF_ONE:
+                known, asked, bits, parts = False, None, b"", 4
+            self._drop(uid)
+            self._tickets[uid] = _Ticket(known, asked, bits, self._clock() + GOOD_FOR, parts)
+            self._parts += parts
+            while len(self._tickets) > MOST or self._parts > MOST_PARTS:
+                self._drop(next(iter(self._tickets)))
+
+    def drop(self, uid: str) -> None:
+        """The pod is bound."""
+        with self._lock:
+            self._drop(uid)
+
+    def _drop(self, uid: str) -> None:
+        ticket = self._tickets.pop(uid, None)
+        if ticket is not None:
+            self._parts -= ticket.parts

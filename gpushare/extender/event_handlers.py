@@ -1,0 +1,221 @@
+"""From watch events to the books: what the reflectors deliver is translated and handed to every
+ledger.
+
+Knows the wire types and the ledger; no I/O. An object that cannot be read changes nothing: a pod
+keeps what it holds, a node its shape, and the text of the error is logged.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from gpushare.core.model import ObservedPod, Request
+from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.logs.formatters import Line
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.wire.inventory import decode_unhealthy
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import Bad, ConfigMap, Decoded, Event, Node, Pod
+from gpushare.wire.pods import observe_pod, pod_ref
+
+log = logging.getLogger("gpushare.watch")
+
+Created = Callable[[Books, Request], None]
+"""Told of a pod that was created: the books, and what it asks of their resource."""
+
+Moved = Callable[[Books, int], None]
+"""Told, for each of the books, of a pod that has come to a node (1), or gone from it (-1)."""
+
+
+class NodeSink:
+    """Nodes. unit: the memory unit of the cluster."""
+
+    def __init__(self, library: Library, unit: str) -> None:
+        self._library = library
+        self._unit = unit
+
+    def replace(self, pages: Sequence[Decoded[Node]], started: float) -> None:
+        """Take over all nodes."""
+        del started
+        unread = frozenset(bad.ref.name for page in pages for bad in _logged(page.bad))
+        for books in self._library:
+            specs = [
+                node_spec(node, books.names, self._unit) for page in pages for node in page.items
+            ]
+            books.ledger.replace_nodes(specs, keep=unread)
+
+    def apply(self, event: Event[Node]) -> None:
+        """Take over one node."""
+        if event.object is None:
+            for bad in _logged((event.bad,) if event.bad else ()):
+                if event.kind == "DELETED":
+                    self._gone(bad.ref.name)
+            return
+        for books in self._library:
+            spec = node_spec(event.object, books.names, self._unit)
+            if event.kind == "DELETED":
+                books.ledger.node_gone(spec.name)
+            else:
+                books.ledger.node_changed(spec)
+
+    def _gone(self, name: str) -> None:
+        for books in self._library:
+            books.ledger.node_gone(name)
+
+
+class PodSink:
+    """Pods that have not ended; one that ends arrives as DELETED, because the watch selects by
+    phase.
+
+    created: told of each pod that comes into being, once, for each of the books; moved: of each
+    that comes to a node, and when it goes. Pods that run already when the first list is read came
+    before.
+    """
+
+    def __init__(
+        self, library: Library, created: Created | None = None, moved: Moved | None = None
+    ) -> None:
+        self._library = library
+        self._created = created
+        self._moved = moved
+        # Whether each pod is on a node.
+        self._known: dict[str, bool] = {}
+        self._listed = False
+
+    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+        """Take over all pods."""
+        unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        listed: dict[str, bool] = {}
+        for books in self._library:
+            odd: set[str] = set(unread)
+            pods = _observed((pod for page in pages for pod in page.items), books, odd)
+            books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
+            books.ledger.unbound((uid for uid, on_node in listed.items() if not on_node), started)
+            self._keep(odd, listed)
+        for uid in self._known.keys() - listed.keys():
+            self._tell_gone(uid)
+        self._known, self._listed = listed, True
+
+    def apply(self, event: Event[Pod]) -> None:
+        """Take over one pod."""
+        if event.object is None:
+            bad = _logged((event.bad,) if event.bad else ())
+            if event.kind == "DELETED":
+                self._gone(bad[0].ref.uid if bad else "")
+        elif event.kind == "DELETED":
+            self._gone((event.object.metadata and event.object.metadata.uid) or "")
+        else:
+            seen: dict[str, bool] = {}
+            for books in self._library:
+                odd: set[str] = set()
+                pods = _observed((event.object,), books, odd)
+                for pod in self._told(pods, books, seen):
+                    books.ledger.pod_changed(pod)
+                self._keep(odd, seen)
+            self._known |= seen
+
+    def _told(
+        self, pods: Iterable[ObservedPod], books: Books, seen: dict[str, bool]
+    ) -> Iterator[ObservedPod]:
+        """The pods, each put into `seen`, and told of where they are new or have come to a node."""
+        for pod in pods:
+            uid = pod.ref.uid
+            seen[uid] = bool(pod.node)
+            new = uid not in self._known and (self._listed or not pod.node)
+            if new and self._created is not None:
+                self._created(books, pod.request)
+            came = pod.node and self._listed and not self._known.get(uid)
+            if came and self._moved is not None:
+                self._moved(books, 1)
+            yield pod
+
+    def _keep(self, odd: Iterable[str], seen: dict[str, bool]) -> None:
+        """Put pods that could not be read into `seen` as they were known."""
+        for uid in odd:
+            seen.setdefault(uid, self._known.get(uid, False))
+
+    def _tell_gone(self, uid: str) -> None:
+        """Where it was on a node."""
+        for books in self._library:
+            if self._known.get(uid) and self._moved is not None:
+                self._moved(books, -1)
+
+    def _gone(self, uid: str) -> None:
+        self._tell_gone(uid)
+        self._known.pop(uid, None)
+        for books in self._library:
+            books.ledger.pod_gone(uid)
+
+
+class UnhealthySink:
+    """ConfigMaps by which an operator closes devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._closed: set[tuple[str, str]] = set()
+
+    def replace(self, pages: Sequence[Decoded[ConfigMap]], started: float) -> None:
+        """Take over all ConfigMaps: a node that has none has no device closed by one."""
+        del started
+        maps = [config_map for page in pages for config_map in page.items]
+        named = {(config_map.metadata and config_map.metadata.name) or "" for config_map in maps}
+        named.update(bad.ref.name for page in pages for bad in _logged(page.bad))
+        for name, resource in list(self._closed):
+            if name not in named:
+                self._open(name, resource)
+        for config_map in maps:
+            self._take(config_map)
+
+    def apply(self, event: Event[ConfigMap]) -> None:
+        """Take over one ConfigMap."""
+        if event.object is None:
+            _logged((event.bad,) if event.bad else ())
+        elif event.kind == "DELETED":
+            name = (event.object.metadata and event.object.metadata.name) or ""
+            for books in self._library:
+                self._open(name, books.names.resource)
+        else:
+            self._take(event.object)
+
+    def _take(self, config_map: ConfigMap) -> None:
+        name = (config_map.metadata and config_map.metadata.name) or ""
+        for books in self._library:
+            node = name.removeprefix(books.names.unhealthy)
+            if node == name:
+                continue
+            try:
+                devices = decode_unhealthy(config_map.data or {})
+            except AnnotationError as error:
+                log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
+                continue
+            books.ledger.set_unhealthy(node, devices)
+            self._closed.add((name, books.names.resource))
+
+    def _open(self, name: str, resource: str) -> None:
+        books = self._library.find(resource)
+        if books is not None and (name, resource) in self._closed:
+            self._closed.discard((name, resource))
+            books.ledger.set_unhealthy(name.removeprefix(books.names.unhealthy), frozenset())
+
+
+def _observed(pods: Iterable[Pod], books: Books, odd: set[str]) -> Iterator[ObservedPod]:
+    """The pods that can be read; the uids of the others go into `odd`."""
+    for pod in pods:
+        try:
+            yield observe_pod(pod, books.names)
+        except WireError as error:
+            uid = (pod.metadata and pod.metadata.uid) or ""
+            odd.add(uid)
+            log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
+
+
+def _name_of(pod: Pod) -> str:
+    try:
+        return str(pod_ref(pod))
+    except WireError:
+        return "?"
+
+
+def _logged(bad: Sequence[Bad]) -> Sequence[Bad]:
+    for item in bad:
+        log.warning(Line("object kept as it was", object=item.ref, error=item.error))
+    return bad

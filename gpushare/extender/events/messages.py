@@ -1,0 +1,145 @@
+"""What is worth an event, and in which words: the users' view of our decisions.
+
+Knows the books and the recorder; no I/O. Reasons are names that people filter by: they never
+change. The end of a pod is told by none: nobody reads events of an object that is gone, and every
+pod would cost a second write.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from gpushare.core.model import PodRef, Shares
+from gpushare.core.snapshot import Snapshot
+from gpushare.extender.audit.comparer import Finding
+from gpushare.extender.events.aggregator import NoFits
+from gpushare.extender.events.recorder import Records
+from gpushare.extender.managed_resources import Library
+from gpushare.wire.events import About
+
+ALLOCATED = "GPUShareAllocated"
+BIND_FAILED = "GPUShareBindFailed"
+NO_FIT = "GPUShareNoFit"
+UNHEALTHY = "GPUShareDeviceUnhealthy"
+HEALTHY = "GPUShareDeviceHealthy"
+MISMATCH = "GPUShareAllocationMismatch"
+BOOKS_WRONG = "GPUShareBooksWrong"
+
+_MISMATCHES = {
+    "placement_edited": "the annotations of the pod were changed after it was bound;"
+    " the devices it was given on node {node} stay charged",
+    "bound_by_another": "the pod was bound to node {node} past this extender while it was being"
+    " bound here; its memory is charged where it runs",
+    "binding_lost": "the API server confirmed that the pod was bound to node {node}, and now shows"
+    " it without a node; look whether its data were restored, or a proxy answers in its place",
+}
+
+
+class Notices:
+    """Tells the recorder; every method may be called by any thread and is over at once.
+
+    unit: the memory unit of the cluster, for the texts.
+    """
+
+    def __init__(
+        self,
+        records: Records,
+        library: Library,
+        unit: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._records = records
+        self._library = library
+        self._unit = unit if unit in ("GiB", "MiB") else f"x {unit}"
+        self._clock = clock
+        self._no_fits = NoFits(clock())
+        self._lock = threading.Lock()
+        self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
+
+    def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
+        """A pod was bound to the node; shares None: it has no GPU, and nothing is told."""
+        with self._lock:
+            self._no_fits.forget(ref.uid)
+        if shares:
+            given = ", ".join(f"{units} {self._unit} on device {each}" for each, units in shares)
+            self._records.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
+
+    def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
+        """A bind was answered with an error."""
+        note = f"node {node}: {why}"
+        self._records.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
+
+    def no_fit(self, ref: PodRef, reasons: Mapping[str, int]) -> None:
+        """No node takes the pod. reasons: how many nodes for which."""
+        about = _pod(ref)
+        if not about.is_sound:
+            return
+        with self._lock:
+            if not self._no_fits.is_news(ref.uid, frozenset(reasons), self._clock()):
+                return
+        total = sum(reasons.values())
+        parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
+        note = f"0 of {total} nodes take the pod: {parts}"
+        self._records.record(about, NO_FIT, "Scheduling", note, warning=True)
+
+    def books_wrong(self, finding: Finding, healed: bool) -> None:
+        """An audit found the books wrong."""
+        now = "put on the safe side" if healed else "left as it is"
+        about = _pod(finding.pod) if finding.pod else _node(finding.node)
+        note = f"{finding.resource}: {finding}; {now}"
+        self._records.record(about, BOOKS_WRONG, "Auditing", note, warning=True)
+
+    def tick(self, ready: bool) -> None:
+        """Tell what the books show since the last call; called about once a second, by one thread.
+
+        Not ready: the books are being filled, or another process leads and tells it.
+        """
+        for books in self._library:
+            for alarm in books.ledger.take_alarms():
+                if ready:
+                    note = _MISMATCHES[alarm.kind].format(node=alarm.node)
+                    self._records.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
+            resource = books.names.resource
+            closed = books.ledger.closed_devices()
+            before = self._closed.get(resource)
+            if ready and before is not None and before != closed:
+                self._tell_devices(resource, before, closed, books.ledger.snapshot())
+            if ready:
+                self._closed[resource] = closed
+            else:
+                self._closed.pop(resource, None)
+
+    def _tell_devices(
+        self,
+        resource: str,
+        before: Mapping[str, frozenset[int]],
+        now: Mapping[str, frozenset[int]],
+        view: Snapshot,
+    ) -> None:
+        for node in before.keys() | now.keys():
+            was, is_now = before.get(node, frozenset()), now.get(node, frozenset())
+            if new := is_now - was:
+                note = f"{resource}: nothing new is placed on {_devices(new)}"
+                self._records.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
+            if opened := (was - is_now) & _open(view, node):
+                note = f"{resource}: {_devices(opened)} may be used again"
+                self._records.record(_node(node), HEALTHY, "Monitoring", note)
+
+
+def _open(view: Snapshot, node: str) -> frozenset[int]:
+    """The devices of the node that may be given out; none where it has gone or is closed."""
+    row = view.row.get(node)
+    return frozenset(view.open[row].nonzero()[0].tolist()) if row is not None else frozenset()
+
+
+def _devices(devices: frozenset[int]) -> str:
+    return f"device {', '.join(map(str, sorted(devices)))}"
+
+
+def _pod(ref: PodRef) -> About:
+    return About("Pod", ref.namespace, ref.name, ref.uid)
+
+
+def _node(name: str) -> About:
+    """A node as the kubelet's own events name it: by its name for uid, where kubectl looks."""
+    return About("Node", "", name, name)

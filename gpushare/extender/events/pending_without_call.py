@@ -1,0 +1,40 @@
+"""How long pods have been waiting that nobody asks us about: the sign of a scheduler mis-wired.
+
+Pure: reads the books, time is an argument. kube-scheduler calls no extender for a pod that its own
+plug-ins find no node for, so a pod counts only while some node has room for it by our books, CPU
+and memory of the host included.
+"""
+
+from collections.abc import Callable
+
+from gpushare.core.decide import fits_somewhere
+from gpushare.core.model import Kind
+from gpushare.extender.managed_resources import Books, Library
+
+_SIZES = 64
+"""Different requests tried at one scrape; a cluster asks for few."""
+
+
+def pending_without_call(
+    library: Library, called: Callable[[str], bool], since: float, now: float
+) -> float:
+    """Seconds (of the wall clock) the oldest such pod has waited; 0 where there is none.
+
+    called: whether filter was called for the pod of that uid. since: when we began to listen.
+    """
+    return max((_longest(books, called, since, now) for books in library), default=0.0)
+
+
+def _longest(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
+    fits: dict[tuple[Kind, frozenset[int]], bool] = {}
+    for pod in books.ledger.waiting():
+        if pod.gated or called(pod.uid):
+            continue
+        asked = (pod.request.kind, pod.request.sizes)
+        if asked not in fits:
+            if len(fits) == _SIZES:
+                break
+            fits[asked] = fits_somewhere(books.ledger.snapshot(), pod.request)
+        if fits[asked]:
+            return max(0.0, now - max(pod.created, since))
+    return 0.0

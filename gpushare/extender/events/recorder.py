@@ -1,0 +1,216 @@
+"""The event recorder: a bounded queue, and the one thread that writes what comes out of it.
+
+`record` never waits and never fails: what has no room is dropped and counted. Events are a comfort;
+no request may be late or wrong for one. What is a repetition, and how fast to write, is decided in
+eventflow.py.
+"""
+
+import contextlib
+import logging
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
+from gpushare.extender.events.aggregator import Bucket, Flow, Notice, Patch, Post
+from gpushare.kube.api import Api
+from gpushare.wire.events import (
+    MERGE_PATCH,
+    NOTE_LIMIT,
+    About,
+    encode_event,
+    encode_series,
+    events_path,
+)
+from gpushare.wire.objects import check_kind
+
+log = logging.getLogger("gpushare.events")
+
+QUEUED = 512
+"""Notices that may wait; at 5 a second that is under two minutes of them."""
+
+_TIMEOUT = 3.0
+_LONGEST_PAUSE = 30.0
+_FORBIDDEN = 403
+_REFUSALS = 3
+"""403 in a row that mean we have no right in a namespace, or that it is being deleted."""
+
+_OFF = 600.0
+"""Seconds without its events after that; then they are tried, since rights may be given later."""
+
+
+class Records(Protocol):
+    """Takes what is worth an event."""
+
+    def record(
+        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+    ) -> None:
+        """Tell it; never waits, never fails."""
+        ...
+
+
+class NoRecords:
+    """Events are switched off."""
+
+    def record(
+        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+    ) -> None:
+        """Nothing."""
+
+
+class Recorder:
+    """Writes events of this process, called `instance`; `start` sets it going."""
+
+    def __init__(
+        self,
+        api: Api,
+        instance: str,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall_ns: Callable[[], int] = time.time_ns,
+        queued: int = QUEUED,
+    ) -> None:
+        self._api = api
+        self._instance = instance
+        self._clock = clock
+        self._wall_ns = wall_ns
+        self._queue: queue.Queue[Notice | None] = queue.Queue(queued)
+        self._stamping = threading.Lock()
+        self._stamp = 0
+        self._dropped = 0
+        self._flow = Flow()
+        self._bucket = Bucket(clock())
+        self._sent = self._failed = 0
+        self._failures = 0
+        # By namespace: how often its events have been refused in a row, and when last.
+        self._refusals: dict[str, tuple[int, float]] = {}
+        self._said_off = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def record(
+        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+    ) -> None:
+        """Have an event written some time soon; never waits, never fails."""
+        if not about.is_sound:
+            return
+        with self._stamping:
+            self._stamp = max(self._wall_ns(), self._stamp + 1)
+            notice = Notice(about, reason, action, note[:NOTE_LIMIT], warning, self._stamp)
+            try:
+                self._queue.put_nowait(notice)
+            except queue.Full:
+                self._dropped += 1
+
+    def start(self) -> None:
+        """Begin to write, in a thread."""
+        # Made here: one made before a fork counts as ended in the child, and is not waited for.
+        self._thread = threading.Thread(target=self._run, name="events", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread within a second or so; what is not written is lost."""
+        self._stopping.set()
+        with contextlib.suppress(queue.Full):  # full: the thread does not wait for one
+            self._queue.put_nowait(None)
+        if self._thread is not None:
+            self._thread.join(1.0)
+
+    def state(self) -> dict[str, float]:
+        """Counters for metrics: dropped counts both what found no room and what was not taken."""
+        return {
+            "events_written_total": self._sent,
+            "events_dropped_total": self._dropped + self._failed,
+        }
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            notice = self._queue.get()
+            if notice is None:
+                continue
+            try:
+                self._handle(notice)
+            except Exception:
+                # The thread must go on; an event is never worth more than the next one.
+                log.exception("event failed reason=%s", notice.reason)
+
+    def _handle(self, notice: Notice) -> None:
+        now = self._clock()
+        refused, last = self._refusals.get(notice.about.home, (0, now))
+        if refused >= _REFUSALS and now < last + _OFF:
+            self._failed += 1
+            return
+        step = self._flow.take(notice, now)
+        if step is None:
+            return
+        while (left := self._bucket.wait(self._clock())) > 0:
+            if self._stopping.wait(left):
+                return
+        self._bucket.take()
+        try:
+            self._write(step)
+        except ApiError as error:
+            self._not_taken(notice, error)
+        else:
+            self._sent += 1
+            self._refusals.pop(notice.about.home, None)
+            self._failures = 0
+            self._said_off = False
+
+    def _write(self, step: Post | Patch) -> None:
+        """Send it once. Raises ApiError; an event that is there already was taken before."""
+        notice, about = step.notice, step.notice.about
+        if isinstance(step, Patch):
+            answer = self._api.request(
+                "PATCH",
+                events_path(about, step.name),
+                body=encode_series(step.count, notice.stamp),
+                content_type=MERGE_PATCH,
+                timeout=_TIMEOUT,
+            )
+            _check(answer)
+            return
+        body = encode_event(
+            step.name,
+            about,
+            reason=notice.reason,
+            action=notice.action,
+            note=notice.note,
+            warning=notice.warning,
+            stamp=notice.stamp,
+            instance=self._instance,
+        )
+        try:
+            _check(self._api.request("POST", events_path(about), body=body, timeout=_TIMEOUT))
+        except ApiConflict:
+            return
+
+    def _not_taken(self, notice: Notice, error: ApiError) -> None:
+        self._failed += 1
+        self._flow.lost(notice)
+        if error.status == _FORBIDDEN:
+            self._refused(notice.about.home, error)
+        elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
+            # An API server that has no time for us must not be asked five times a second.
+            self._failures += 1
+            log.debug("event not taken reason=%s error=%s", notice.reason, error)
+            self._stopping.wait(min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
+
+    def _refused(self, home: str, error: ApiError) -> None:
+        now = self._clock()
+        recent = {name: seen for name, seen in self._refusals.items() if now < seen[1] + _OFF}
+        refused, _ = recent.get(home, (0, now))
+        self._refusals = recent | {home: (refused + 1, now)}
+        if refused + 1 == _REFUSALS and not self._said_off:
+            self._said_off = True
+            log.warning("events are off in namespace %s, we may not create them: %s", home, error)
+
+
+def _check(answer: bytes) -> None:
+    """Return where the API server shows the event as written. Raises ApiUnavailable."""
+    try:
+        check_kind(answer, "Event")
+    except WireError as error:
+        raise ApiUnavailable(str(error), 0) from error

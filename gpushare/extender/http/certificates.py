@@ -1,0 +1,84 @@
+"""The TLS context that the service listens with: kept, and made anew when its files have changed.
+
+Knows ssl and files. To make one takes milliseconds, and it is asked for in
+the loop that everybody waits for, for each connection, before the first byte has come.
+"""
+
+import logging
+import ssl
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpushare.errors import SettingsError
+from gpushare.extender.logs.formatters import Line
+from gpushare.kube.trust import trust_as_kubernetes
+
+log = logging.getLogger("gpushare.serve")
+
+_State = tuple[tuple[int, int, int, int] | None, ...]
+
+
+@dataclass
+class Certificates:
+    """Our certificate, its key, and the CA that callers' certificates must be signed by.
+
+    `made` counts how many contexts were made.
+    """
+
+    certificate: str
+    key: str
+    authority: str
+    made: int = 0
+    _context: ssl.SSLContext | None = field(default=None, init=False, repr=False)
+    _state: _State = field(default=(), init=False, repr=False)
+
+    def context(self) -> ssl.SSLContext:
+        """Return the context of the files as they are now.
+
+        Where they make none the last one goes on, and the log says so, once for each change. Raises
+        SettingsError where there is no last one.
+        """
+        state = tuple(map(_identity, (self.certificate, self.key, self.authority)))
+        if self._context is None or state != self._state:
+            # The state of before the reading: what changes meanwhile is read again.
+            self._state = state
+            self._context = self._renewed(self._context)
+        return self._context
+
+    def _renewed(self, last: ssl.SSLContext | None) -> ssl.SSLContext:
+        try:
+            return self._read()
+        except SettingsError as error:
+            if last is None:
+                raise
+            log.warning(Line("certificates cannot be read: the last ones go on", error=str(error)))
+            return last
+
+    def _read(self) -> ssl.SSLContext:
+        self.made += 1
+        context = trust_as_kubernetes(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
+        context.verify_mode = ssl.CERT_REQUIRED
+        # No session is taken up again: each handshake has its certificate checked by today's date.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = 0
+        reading = f"tls-client-ca: {self.authority}"
+        try:
+            context.load_verify_locations(self.authority)
+            reading = f"tls-cert, tls-key: {self.certificate}, {self.key}"
+            # Without a password a key that needs one would have it asked for on the terminal.
+            context.load_cert_chain(self.certificate, self.key, password="")
+        except OSError as error:  # what OpenSSL says does not tell which file it is about
+            raise SettingsError(f"{reading}: {error}") from error
+        return context
+
+
+def _identity(path: str) -> tuple[int, int, int, int] | None:
+    """Return what differs once the file is another one; None where it cannot be seen.
+
+    A mounted Secret changes by a link to another folder, so the inode counts too.
+    """
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,115 @@
+"""gunicorn: how the application is served. The reasons for its settings are in docs/decisions.md.
+
+Knows gunicorn and what it is handed; reads no setting and no environment.
+"""
+
+import logging
+import resource
+import signal
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from gunicorn.app.base import BaseApplication
+
+from gpushare.extender.http.certificates import Certificates
+from gpushare.extender.http.unanswered import Asked
+from gpushare.extender.http.worker import BufferedThreadWorker
+
+_MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
+"""Signals at which gunicorn starts a worker beside the one there is: two would keep books."""
+
+
+class Server(BaseApplication):
+    """One worker process of the application.
+
+    listen: HOST:PORT. drain: seconds for requests under way at the end. tls: the certificates to
+    listen with, None for plain HTTP. not_ready: why nothing can be answered now, or "". log: takes
+    gunicorn's own lines. start and stop are called in the worker, after the fork and after the last
+    answer; start is told who knows what has no answer yet.
+    """
+
+    def __init__(
+        self,
+        app: Callable[..., Iterable[bytes]],
+        *,
+        listen: str,
+        threads: int,
+        drain: int,
+        log: logging.Handler,
+        tls: Certificates | None,
+        not_ready: Callable[[], str],
+        start: Callable[[Callable[[], Iterable[Asked]]], None],
+        stop: Callable[[], None],
+    ) -> None:
+        self._app = app
+        self._options: dict[str, object] = {
+            "bind": listen,
+            "workers": 1,
+            "worker_class": "gpushare.extender.http.worker.BufferedThreadWorker",
+            "threads": threads,
+            "worker_connections": _connections(),
+            "backlog": 2048,
+            # Go keeps idle connections 90 s and does not repeat a POST that meets a closed one.
+            "keepalive": 120,
+            "graceful_timeout": drain,
+            "control_socket_disable": True,
+            # gunicorn believes whoever calls from this host: SCRIPT_NAME, PATH_INFO and alike in
+            # a head would be another path. There is no proxy before us.
+            "forwarded_allow_ips": "",
+            "forwarder_headers": "",
+            "secure_scheme_headers": {},
+            # The one whose view of where a request ends is compared with ours (framing.py).
+            "http_parser": "python",
+            "preload_app": False,
+            "max_requests": 0,
+            "loglevel": "warning",
+            "accesslog": None,
+            # Behind a Service another replica may be ready: only a new connection comes to it.
+            "pre_request": lambda _worker, asked: asked.force_close() if not_ready() else None,
+            "on_starting": lambda _server: _take_over_log(log),
+            "when_ready": lambda _server: _keep_one_worker(),
+            "post_worker_init": lambda worker: _begin(worker, start),
+            "worker_exit": lambda _server, _worker: stop(),
+        }
+        if tls is not None:
+            self._options |= {
+                "certfile": tls.certificate,
+                "keyfile": tls.key,
+                # gunicorn by itself makes one for each connection.
+                "ssl_context": lambda _config, _make: tls.context(),
+            }
+        super().__init__()
+
+    def load_config(self) -> None:
+        """Tell gunicorn everything; its environment tells it nothing."""
+        for name, value in self._options.items():
+            self.cfg.set(name, value)
+
+    def load(self) -> Any:  # noqa: ANN401 -- as the base class
+        """The WSGI application."""
+        return self._app
+
+
+def _begin(
+    worker: BufferedThreadWorker, start: Callable[[Callable[[], Iterable[Asked]]], None]
+) -> None:
+    """In the worker: gunicorn has set its signals as they are by default."""
+    _keep_one_worker()
+    start(worker.asked)
+
+
+def _keep_one_worker() -> None:
+    for number in _MORE_WORKERS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _connections() -> int:
+    """How many clients may be connected: what the descriptors leave, at most 2048."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
+
+
+def _take_over_log(handler: logging.Handler) -> None:
+    """gunicorn has handlers of its own, which the worker would inherit."""
+    logging.getLogger("gunicorn.error").handlers = [handler]

@@ -1,0 +1,116 @@
+"""Log lines: a constant message and key=value, in one line whatever the values hold.
+
+Names and error texts come from outside: no value may begin a line, forge a key, or send an escape
+sequence to a terminal. Knows logging only; logwriter.py writes the lines.
+"""
+
+import json
+import logging
+import re
+import threading
+import traceback
+from datetime import UTC, datetime
+
+from gpushare.extender.logs.writer import LogWriter
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_ODD_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u200e\u200f\u2066-\u2069]")
+_PLAIN = re.compile(r"[!#-<>-~]+")
+"""Printable ASCII without space, quote and =."""
+
+_LONGEST = 400
+_STDERR = 2
+_TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class Line:
+    """A message and its values, put together when a handler wants it."""
+
+    __slots__ = ("message", "values")
+
+    def __init__(self, message: str, **values: object) -> None:
+        self.message = message
+        self.values = values
+
+    def __str__(self) -> str:
+        """The message and key=value of each; odd values quoted as JSON does, long ones cut."""
+        return " ".join([self.message, *(f"{k}={_value(v)}" for k, v in self.values.items())])
+
+
+class TextFormatter(logging.Formatter):
+    """One line each; control characters escaped, whoever logged them."""
+
+    def __init__(self) -> None:
+        super().__init__(_TEXT)
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's own name
+        """The line before any traceback."""
+        record.message = _CONTROL.sub(_escaped, record.message)
+        return super().formatMessage(record)
+
+    def formatException(  # noqa: N802 -- logging's own name
+        self, ei: "logging._SysExcInfoType"
+    ) -> str:
+        """The traceback: lines of its own, nothing else odd."""
+        return _ODD_LINES.sub(_escaped, super().formatException(ei))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: ts, level, logger, message, the line's values, error."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object; json escapes what is odd."""
+        line = record.msg if isinstance(record.msg, Line) else None
+        document: dict[str, object] = {
+            "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": line.message if line else record.getMessage(),
+        }
+        for key, value in line.values.items() if line else ():
+            document.setdefault(key, value if isinstance(value, int | float) else _cut(value))
+        if record.exc_info:
+            document["error"] = "".join(traceback.format_exception(*record.exc_info))
+        return json.dumps(document)
+
+
+def configure(level: str, form: str) -> LogWriter:
+    """Log to stderr from that level on, as "text" or "json"; what writes, to be started."""
+    handler = LogWriter(_STDERR)
+    handler.setFormatter(formatter(form))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
+    for noisy in ("urllib3", "kubernetes"):  # their retries log whole URLs
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+    return handler
+
+
+def begin(writer: LogWriter) -> None:
+    """Write by a thread from now on, and log what would go to stderr past it and wait there."""
+    writer.start()
+    logging.captureWarnings(True)
+    threading.excepthook = _log_end
+
+
+def formatter(form: str) -> logging.Formatter:
+    """The formatter by that name."""
+    return JsonFormatter() if form == "json" else TextFormatter()
+
+
+def _log_end(ended: threading.ExceptHookArgs) -> None:
+    error = ended.exc_value
+    name = ended.thread.name if ended.thread else "?"
+    logging.getLogger("gpushare").error(Line("a thread has ended", thread=name), exc_info=error)
+
+
+def _value(value: object) -> str:
+    text = _cut(value)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _cut(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode()

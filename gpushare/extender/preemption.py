@@ -1,0 +1,61 @@
+"""Preemption over all the nodes kube-scheduler proposes: the books of each, asked one by one.
+
+Knows the ledger and the decision about one node (core/preemption/preemptor.py); nothing of JSON.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpushare.core.model import Entry
+from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
+from gpushare.core.preemption.selection import Budget
+from gpushare.core.preemption.victim_search import Steps
+from gpushare.errors import UnknownNode
+from gpushare.ledger import Ledger
+
+STEPS = 500_000
+"""Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
+
+Covering = Callable[[Sequence[Entry]], Sequence[Budget]]
+"""Gives the budgets that cover any of these pods, as far as they are known."""
+
+
+def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
+    """None: budgets are not followed."""
+    del entries
+    return ()
+
+
+def trim_candidates(
+    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], covering: Covering
+) -> dict[str, Victims]:
+    """The nodes whose devices have room once their victims are gone, and those victims.
+
+    Each node may look for the best victims with its share of what steps are left.
+    """
+    left: dict[str, Victims] = {}
+    spare = STEPS
+    for done, (node, given) in enumerate(candidates.items()):
+        if _elsewhere(ledger, node, given.uids):
+            continue
+        try:
+            found = ledger.dump(node)
+        except UnknownNode:
+            continue
+        for books in found:
+            steps = Steps(spare // (len(candidates) - done))
+            spare -= steps.left
+            trimmed = trim_victims(books, preemptor, given, steps, covering(books.entries))
+            spare += steps.left
+            if trimmed is not None:
+                left[node] = trimmed
+    return left
+
+
+def _elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
+    """Whether a pod named as a victim is charged to another node.
+
+    kube-scheduler and the books then speak of different clusters, and an answer that names a pod
+    which is not on the node fails the whole call.
+    """
+    charged = (ledger.standing(uid) for uid in uids)
+    return any(entry is not None and entry.node != node for entry in charged)

@@ -1,0 +1,181 @@
+"""Whether this process may answer: its books are filled and fresh, and it leads.
+
+Knows the reflectors and the leadership, nothing of the books themselves.
+"""
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpushare.kube.lease_runner import Leading
+from gpushare.kube.reflector import Reflector
+
+STALE = 150.0
+"""Seconds without a word from the API server after which the books count as out of date.
+
+It sends a bookmark about once a minute on a watch where nothing happens.
+"""
+
+USELESS = 600.0
+"""Seconds of leading without books after which only a restart helps: another may do better."""
+
+_REFUSED = ("http-403", "http-404")
+"""How a reflector counts that we have no right to a collection, or that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A collection the books are filled from; an optional one may be forbidden to us."""
+
+    reflector: Reflector[Any, Any]
+    optional: bool = False
+
+
+class Gate:
+    """Asked before every verb, by any thread.
+
+    leading None: this process always leads. `sources` must have "pods": after a change of
+    leadership they are listed once more, when every write of the last leader has landed.
+    """
+
+    def __init__(
+        self,
+        sources: Mapping[str, Source],
+        leading: Leading | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._sources = sources
+        self._leading = leading
+        self._clock = clock
+        self._started = clock()
+        self._asked_after = -math.inf
+        self._useless_since = math.inf
+        # How often each optional source had been refused when all others were first listed.
+        self._refusals: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Begin to follow and to lead, in threads."""
+        self._started = self._clock()  # it was made in gunicorn's master, perhaps long ago
+        for source in self._sources.values():
+            source.reflector.start()
+        if self._leading is not None:
+            self._leading.start()
+
+    def stop(self, settled: Callable[[], bool] = lambda: True) -> None:
+        """End the threads. settled: whether no bind is under way, asked when none begins any more.
+
+        Only then is the leadership given away: the next leader does not wait for what may land.
+        """
+        if self._leading is not None:
+            self._leading.halt()
+            self._leading.stop(release=settled())
+        for source in self._sources.values():
+            source.reflector.stop()
+
+    def not_ready(self) -> str:
+        """Why this process must not answer now, in a text that stays the same, or ""."""
+        return next((wrong for wrong in self.checks().values() if wrong), "")
+
+    def checks(self) -> dict[str, str]:
+        """What each part has to say: "" where it is well."""
+        now = self._clock()
+        checks = {name: self._source(name, source, now) for name, source in self._sources.items()}
+        return checks | {"leadership": self._leadership(now)}
+
+    def liveness(self) -> dict[str, str]:
+        """Whether each thread turns, and we do not lead in vain; else only a restart helps."""
+        now = self._clock()
+        parts: dict[str, Reflector[Any, Any] | Leading] = {
+            name: source.reflector for name, source in self._sources.items()
+        }
+        if self._leading is not None:
+            parts["leadership"] = self._leading
+        told = {
+            name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
+        }
+        if now > self._useless_since + USELESS:
+            told["leadership"] = "it leads, and has had no books for long"
+        return told
+
+    def leads_until(self) -> float:
+        """Until when (monotonic seconds) a bind may be under way here."""
+        if self._leading is None:
+            return math.inf
+        # In this order: a term that begins in between counts with its own fence.
+        until = self._leading.leads_until(self._clock())
+        return -math.inf if self._relist_wanted(self._clock()) else until
+
+    def tick(self) -> None:
+        """Ask for the list that a new leadership needs. To be called about once a second."""
+        if self._leading is None:
+            return
+        now = self._clock()
+        useless = self._leads(now) and any(
+            self._source(name, source, now)
+            for name, source in self._sources.items()
+            if not source.optional
+        )
+        self._useless_since = min(self._useless_since, now) if useless else math.inf
+        fence = self._leading.fenced_until()
+        # Asked for once: a second request would have a list that is under way begun anew.
+        if self._relist_wanted(self._clock()) and self._asked_after != fence:
+            self._asked_after = fence
+            self._sources["pods"].reflector.request_relist()
+
+    def shown(self, name: str) -> str:
+        """Up to which resourceVersion the books hold that collection; "" where that is open."""
+        return self._sources[name].reflector.shown
+
+    def state(self) -> dict[str, float]:
+        """Values for metrics."""
+        now = self._clock()
+        state: dict[str, float] = {"ready": not self.not_ready()}
+        state["leader"] = not self._leadership(now)
+        for name, source in self._sources.items():
+            status = source.reflector.status
+            state[f"{name}_synced"] = status.synced
+            state[f"{name}_age_seconds"] = now - max(status.last_contact, self._started)
+            state[f"{name}_relists_total"] = status.relists
+            state[f"{name}_decode_errors_total"] = status.decode_errors
+        return state
+
+    def _source(self, name: str, source: Source, now: float) -> str:
+        status = source.reflector.status
+        if not status.synced:
+            forbidden = source.optional and self._forbidden(name, source)
+            return "" if forbidden else f"{name} are not listed yet"
+        if now > status.last_contact + STALE and not source.optional:
+            return f"no word from the API server about {name}"
+        return ""
+
+    def _forbidden(self, name: str, source: Source) -> bool:
+        """Whether the API server has refused to list it since all that must be listed is.
+
+        No answer is no refusal; and one that has just started refuses everything for a while.
+        """
+        must = (each for each in self._sources.values() if not each.optional)
+        if not all(each.reflector.status.synced for each in must):
+            return False
+        restarts = source.reflector.status.restarts
+        refusals = sum(restarts[reason] for reason in _REFUSED)
+        return refusals > self._refusals.setdefault(name, refusals)
+
+    def _leadership(self, now: float) -> str:
+        if self._leading is None:
+            return ""
+        if not self._leads(now):
+            return "another process leads, or nobody does yet"
+        return (
+            "pods are listed once more after a change of leader" if self._relist_wanted(now) else ""
+        )
+
+    def _leads(self, now: float) -> bool:
+        return self._leading is None or self._leading.leads_until(now) > now
+
+    def _relist_wanted(self, now: float) -> bool:
+        """Whether the last list of pods may miss a write of the leader before us."""
+        if self._leading is None or not self._leads(now):
+            return False
+        return self._sources["pods"].reflector.status.listed_at < self._leading.fenced_until()

@@ -1,0 +1,167 @@
+"""Which entry of kube-scheduler's configuration is this extender, and where it will be called.
+
+Knows decoded configurations and URLs; not who listens, and not where settings come from.
+"""
+
+import ipaddress
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from gpushare.errors import SettingsError
+from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
+
+PREFIX = "/gpushare-scheduler"
+DEFAULT_LISTEN = ("127.0.0.1", 32766)
+
+_Named = tuple[str, ExtenderConfig]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where kube-scheduler calls: host (no brackets) and port, and the path before the verb."""
+
+    host: str
+    port: int
+    path: str
+    https: bool
+
+    @property
+    def loopback(self) -> bool:
+        """Whether the calls stay on one machine."""
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    @property
+    def listen(self) -> str:
+        """HOST:PORT to listen at; localhost is IPv4, to which Go comes back when IPv6 refuses."""
+        host = "127.0.0.1" if self.host == "localhost" else self.host
+        return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
+
+
+def endpoint(entry: ExtenderConfig) -> Endpoint:
+    """What the entry's urlPrefix says. Raises SettingsError.
+
+    kube-scheduler checks none of it: it puts "/" and the verb behind the text and calls that.
+    """
+    try:
+        url = urlsplit(entry.url_prefix)
+        port = url.port
+    except ValueError as error:
+        raise SettingsError(f"urlPrefix: {entry.url_prefix[:200]!r}: {error}") from error
+    if url.scheme not in ("http", "https") or not url.hostname or port == 0:
+        raise SettingsError(f"urlPrefix: {entry.url_prefix[:200]!r} is not http://HOST:PORT/PATH")
+    if url.query or url.fragment or _PATH.fullmatch(url.path) is None:
+        raise SettingsError(
+            f"urlPrefix: {entry.url_prefix[:200]!r}: only a plain path can be served"
+        )
+    https = url.scheme == "https"
+    default = 443 if https else 80
+    return Endpoint(url.hostname, port if port else default, url.path.rstrip("/"), https)
+
+
+def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> ExtenderConfig:
+    """The entry that is this extender. Raises SettingsError, naming the candidates if unclear.
+
+    listen: the (host, port) asked for, if any. Of several entries ours is the one whose urlPrefix
+    has that port (without one: our path, /gpushare-scheduler), else the one with a bindVerb.
+    """
+    named = [(f"extenders[{i}]", entry) for i, entry in enumerate(config.extenders)]
+    able = [item for item in named if item[1].filter_verb or item[1].bind_verb]
+    if not able:
+        raise SettingsError("extenders: none has a filterVerb or a bindVerb, so none can be us")
+    found = _narrowed(able, [_at(listen), lambda entry: bool(entry.bind_verb)])
+    if len(found) > 1:
+        names = ", ".join(f"{where} ({entry.url_prefix[:80]})" for where, entry in found)
+        raise SettingsError(
+            f"{names}: more than one could be this extender; give --listen the port of its"
+            " urlPrefix, or it alone a bindVerb"
+        )
+    where, entry = found[0]
+    _check(entry, where)
+    return entry
+
+
+def _narrowed(
+    found: Sequence[_Named], tests: Sequence[Callable[[ExtenderConfig], bool]]
+) -> Sequence[_Named]:
+    """What passes the tests; a test that nothing passes says nothing."""
+    for test in tests:
+        found = [item for item in found if test(item[1])] or found
+    return found
+
+
+def _at(listen: tuple[str, int] | None) -> Callable[[ExtenderConfig], bool]:
+    def matches(entry: ExtenderConfig) -> bool:
+        try:
+            place = endpoint(entry)
+        except SettingsError:
+            return False
+        return place.path == PREFIX if listen is None else place.port == listen[1]
+
+    return matches
+
+
+def _check(entry: ExtenderConfig, where: str) -> None:
+    """Nothing, if the entry's routes can be served."""
+    try:
+        endpoint(entry)
+    except SettingsError as error:
+        raise SettingsError(f"{where}.{error}") from error
+    verbs = {
+        "filterVerb": entry.filter_verb,
+        "prioritizeVerb": entry.prioritize_verb,
+        "bindVerb": entry.bind_verb,
+        "preemptVerb": entry.preempt_verb,
+    }
+    for field, verb in verbs.items():
+        if _PATH.fullmatch(f"/{verb}") is None:
+            raise SettingsError(f"{where}.{field}: {verb[:80]!r} cannot be served as a path")
+    given = [verb for verb in verbs.values() if verb]
+    if len(set(given)) < len(given):
+        raise SettingsError(f"{where}: each verb needs a path of its own")
+
+
+def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls: bool) -> str:
+    """Why the scheduler's calls may not arrive, in one line; empty if nothing looks wrong.
+
+    listen: the (host, port) asked for, None for the default; tls: whether we speak TLS.
+    """
+    place = endpoint(entry)
+    if listen is None and not place.loopback:
+        return (
+            f"urlPrefix: kube-scheduler will call {place.host}:{place.port}; without --listen only"
+            f" {DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]} is listened at"
+        )
+    if listen is not None and listen[1] not in (0, place.port):
+        return (
+            f"urlPrefix: kube-scheduler will call port {place.port}, but --listen says {listen[1]};"
+            " right only if something forwards the one to the other"
+        )
+    if listen is not None and not _meets(listen[0], place):
+        return (
+            f"urlPrefix: kube-scheduler will call {place.host}, but --listen says {listen[0]};"
+            " right only if something forwards the one to the other"
+        )
+    if place.https != tls:
+        return (
+            "urlPrefix: kube-scheduler will call by https, but there is no --tls-cert"
+            if place.https
+            else "urlPrefix: kube-scheduler will call by plain http, but --tls-cert asks for TLS"
+        )
+    return ""
+
+
+def _meets(host: str, place: Endpoint) -> bool:
+    """Whether calls of the place may come to who listens at the host: not across loopback."""
+    if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened at
+        return True
+    if place.loopback and "localhost" not in (host, place.host):
+        return host == place.host
+    return Endpoint(host, place.port, "", place.https).loopback == place.loopback
+
+
+_PATH = re.compile(r"(/[A-Za-z0-9._~-]+)*/?", re.ASCII)

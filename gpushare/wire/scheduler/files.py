@@ -1,0 +1,210 @@
+"""Files for kube-scheduler that make it call this extender: which form and which weights for which
+release, and why each line is there.
+
+Knows what kube-scheduler 1.22 to 1.37 read and how they add up scores; writes text, touches no
+file. docs/scheduler.md explains the choices to people.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+
+from gpushare.errors import SettingsError
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.scheduler.config import GROUP, SchedulerConfig, decode_scheduler_config
+from gpushare.wire.scheduler.entry import DEFAULT_LISTEN, PREFIX, endpoint
+from gpushare.wire.scheduler.text import COMMENTS, yaml_text
+
+OLDEST, NEWEST = 22, 37
+"""Minor releases of kube-scheduler that files can be printed for."""
+
+ORDERS = ("ours", "shared")
+FORMS = ("config", "policy")
+STYLES = ("yaml", "json")
+DEFAULT_URL = f"http://{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}{PREFIX}"
+HTTP_TIMEOUT = 10
+"""Seconds; a bind may take the extender 4 s, and kube-scheduler must not give up before."""
+
+WEIGHTS = {"ours": 150, "shared": 1}
+"""A point of ours counts 10 x weight. ours: one point (1500) outweighs all in-tree scores together
+(1400). shared: ten points (100) weigh less than one preferred affinity (200)."""
+
+TLS_FOLDER = "/etc/kubernetes/pki/gpushare"
+_POINTS = {"TaintToleration": 3, "NodeAffinity": 2, "InterPodAffinity": 2}
+"""Score weights of what the pod's author asked for: the defaults from v1beta3 on (before, 1)."""
+
+_PRIORITIES = {
+    "TaintTolerationPriority": 3,
+    "NodeAffinityPriority": 2,
+    "InterPodAffinityPriority": 2,
+    "EvenPodsSpreadPriority": 2,
+    "SelectorSpreadPriority": 1,
+    "BalancedResourceAllocation": 1,
+    "ImageLocalityPriority": 1,
+}
+"""1.22's defaults without LeastRequestedPriority, with which a Policy does not start there (tried
+with 1.22.17), and without NodePreferAvoidPodsPriority, whose 10000 would outweigh everything."""
+
+READY_MADE = {
+    "kube-scheduler.yaml": ("1.37", "config", "ours"),
+    "kube-scheduler-shared.yaml": ("1.37", "config", "shared"),
+    "kube-scheduler-1.23.yaml": ("1.23", "config", "ours"),
+    "kube-scheduler-1.23-shared.yaml": ("1.23", "config", "shared"),
+    "kube-scheduler-1.22.yaml": ("1.22", "config", "ours"),
+    "kube-scheduler-1.22-shared.yaml": ("1.22", "config", "shared"),
+    "policy-1.22.json": ("1.22", "policy", "ours"),
+    "policy-1.22-shared.json": ("1.22", "policy", "shared"),
+}
+"""The files of config/scheduler: name -> (release, form, order)."""
+
+Document = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A file to print: for kube-scheduler 1.<minor>."""
+
+    minor: int
+    form: str
+    order: str
+    url: str = DEFAULT_URL
+    resources: tuple[str, ...] = (ALIYUN.resource,)
+
+    @property
+    def version(self) -> str:
+        """The newest version of the API that this release of kube-scheduler reads."""
+        if self.form == "policy":
+            return "v1"
+        if self.minor < 23:
+            return f"{GROUP}/v1beta2"
+        return f"{GROUP}/v1beta3" if self.minor < 25 else f"{GROUP}/v1"
+
+
+def wanted(kubernetes: str, form: str, order: str) -> Wanted:
+    """The file for a release such as 1.27, with the default URL and resource.
+
+    form: "" takes the usual one. Raises SettingsError for what there is no file for.
+    """
+    match = re.fullmatch(r"v?1\.([0-9]{1,3})(\.[0-9]{1,3})?", kubernetes, re.ASCII)
+    minor = int(match[1]) if match else 0
+    if not OLDEST <= minor <= NEWEST:
+        newer = f"; for a newer one try the file of 1.{NEWEST}" if minor > NEWEST else ""
+        raise SettingsError(
+            f"--kubernetes: {kubernetes[:40]!r} is not from 1.{OLDEST} to 1.{NEWEST}{newer}"
+        )
+    if form == "policy" and minor > 22:
+        raise SettingsError("--form policy: kube-scheduler reads a Policy up to 1.22 only")
+    return Wanted(minor, form or ("policy" if minor == 22 else "config"), order)
+
+
+def file_of(asked: Wanted, style: str) -> str:
+    """The file's text; style: yaml (with comments) or json. Raises SettingsError.
+
+    What kube-scheduler or `gpushare serve` would refuse or warn about is not printed.
+    """
+    document = document_of(asked)
+    config = decode_scheduler_config(document)
+    endpoint(config.extenders[0])
+    _refuse_warnings(config)
+    if style == "json":
+        return json.dumps(document, indent=2) + "\n"
+    return yaml_text(document, _header(asked), {**COMMENTS, **_comments(asked)})
+
+
+def ready_made() -> dict[str, str]:
+    """The files of config/scheduler: name -> text."""
+    return {
+        name: file_of(wanted(release, form, order), name.rpartition(".")[2])
+        for name, (release, form, order) in READY_MADE.items()
+    }
+
+
+def document_of(asked: Wanted) -> Document:
+    """The file as a document, in the order it is printed."""
+    if asked.form == "policy":
+        priorities = [{"name": name, "weight": weight} for name, weight in _PRIORITIES.items()]
+        return {
+            "kind": "Policy",
+            "apiVersion": asked.version,
+            "priorities": priorities,
+            "extenders": [_extender(asked)],
+        }
+    profile: Document = {"schedulerName": "default-scheduler"}
+    if asked.order == "shared" and asked.minor < 23:
+        profile["plugins"] = {
+            "score": {
+                "disabled": [{"name": name} for name in _POINTS],
+                "enabled": [{"name": name, "weight": n} for name, n in _POINTS.items()],
+            }
+        }
+    return {
+        "apiVersion": asked.version,
+        "kind": "KubeSchedulerConfiguration",
+        "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf"},
+        "leaderElection": {"leaderElect": True},
+        "percentageOfNodesToScore": 100,
+        "profiles": [profile],
+        "extenders": [_extender(asked)],
+    }
+
+
+def _extender(asked: Wanted) -> Document:
+    policy = asked.form == "policy"
+    https = asked.url.startswith("https:")
+    tls = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
+    return {
+        "urlPrefix": asked.url,
+        "filterVerb": "filter",
+        "prioritizeVerb": "prioritize",
+        "weight": WEIGHTS[asked.order],
+        "bindVerb": "bind",
+        "preemptVerb": "preempt",
+        "enableHttps" if policy else "enableHTTPS": https,
+        **({"tlsConfig": {k: f"{TLS_FOLDER}/{v}" for k, v in tls.items()}} if https else {}),
+        "httpTimeout": HTTP_TIMEOUT * 10**9 if policy else f"{HTTP_TIMEOUT}s",
+        "nodeCacheCapable": True,
+        "ignorable": False,
+        "managedResources": [
+            {"name": name, "ignoredByScheduler": False} for name in asked.resources
+        ],
+    }
+
+
+def _refuse_warnings(config: SchedulerConfig) -> None:
+    if config.warnings:
+        raise SettingsError(config.warnings[0])
+
+
+def _header(asked: Wanted) -> str:
+    releases = {"v1": f"1.25 to 1.{NEWEST}", "v1beta3": "1.23 and 1.24", "v1beta2": "1.22"}
+    policy = asked.form == "policy"
+    release = "1.22" if policy else releases[asked.version.rpartition("/")[2]]
+    flag = "--policy-config-file" if policy else "--config"
+    return (
+        f"For kube-scheduler {release}: {flag}=FILE. The extender reads the same file: gpushare"
+        " serve --scheduler-config FILE. docs/scheduler.md explains the choices."
+    )
+
+
+def _comments(asked: Wanted) -> dict[str, str]:
+    """What depends on the choices."""
+    weights = {
+        "ours": (
+            "One point of ours counts 10 times this. kube-scheduler's own scores are at most 1400"
+            " in sum, so from 141 on a single point decides: among nodes that fit, our order rules."
+        ),
+        "shared": (
+            "At most 10 x 10 x 1 = 100 points are ours. A preferred affinity (200), a taint to"
+            " avoid (300) or a topology spread (200) outweighs them; free CPU and memory, their"
+            " balance and images (100 each) weigh the same."
+        ),
+    }
+    timeout = (
+        "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU"
+        " pod this long."
+    )
+    nanoseconds = " In nanoseconds." if asked.form == "policy" else ""
+    return {
+        "extenders.weight": weights[asked.order],
+        "extenders.httpTimeout": timeout + nanoseconds,
+    }

@@ -1,0 +1,405 @@
+"""A small world around Bind and the Ledger in which everything can happen in any order.
+
+Actors: binds (each with a request on its way to the API server or an answer on its way back), one
+follower of the watch that may list anew, one who settles what is in doubt, a user who deletes pods,
+the clock. `moves` are the steps possible now, `do` takes one; a world can be copied and both go on.
+Served and delivered are two steps, so whatever an answer says may be old when it arrives.
+"""
+
+import copy
+import itertools
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpushare.core.model import Entry, NodeSpec, PodRef
+from gpushare.core.pairing import Pairing
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
+from gpushare.extender.binding.bind_transaction import Answer, Bind, ReadPod, Step, WriteBinding
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.ledger import HOLD, Ledger, Overdue
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import Pod, binding
+from gpushare.wire.pods import observe_pod, request_of
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.kit import RANKINGS, pod_json, read_pod
+from tests.unit.extender.pod_store import PodStore
+
+Move = tuple[str, ...]
+
+_FOREVER = float("inf")
+_SHARED = (type(threading.Lock()), itertools.count, Snapshot, Entry, NodeSpec, frozenset)
+_LOST = "no answer"
+
+
+@dataclass
+class Actor:
+    """A bind under way. carried: the answer on its way back, with when the read was sent."""
+
+    pod: str
+    node: str
+    bind: Bind | None = None
+    step: Step | None = None
+    carried: tuple[Any, float] | None = None
+
+
+@dataclass
+class World:
+    """pods: units by name. nodes: units of each device, by name. binds: (pod, node).
+
+    faults: how many answers may be lost, late or refused. rounds: how often what is in doubt is
+    read. waits: how often the clock may go on until no late write can land any more.
+    """
+
+    pods: Mapping[str, int]
+    nodes: Mapping[str, Sequence[int]]
+    binds: Sequence[tuple[str, str]]
+    deletes: Sequence[str] = ()
+    recreates: Sequence[str] = ()
+    relists: int = 0
+    faults: int = 0
+    rounds: int = 0
+    waits: int = 0
+    now: float = 0.0
+    watched: int = 0
+    listed: tuple[list[Pod], int] | None = None
+    asked: tuple[Overdue, Pod | None, float, bool] | None = None
+    late: list[bytes] = field(default_factory=list)
+    ever_bound: set[tuple[str, str]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.settle_in(Ledger(Pairing.OFF))
+        for name, capacity in self.nodes.items():
+            self.ledger.node_changed(make_node(name, *capacity))
+        self.store = PodStore()
+        for name, units in self.pods.items():
+            self.store.create(pod_json(name, units))
+        self.actors = [Actor(pod, node) for pod, node in self.binds]
+
+    def copy(self) -> "World":
+        """An independent world."""
+        twin = copy.copy(self)
+        twin.store = PodStore(dict(self.store.pods), list(self.store.log))
+        twin.late, twin.ever_bound = list(self.late), set(self.ever_bound)
+        twin.settle_in(_copied(self.ledger))
+        twin.actors = [replace(actor, bind=twin.moved(actor.bind)) for actor in self.actors]
+        return twin
+
+    def settle_in(self, ledger: Ledger) -> None:
+        """Let this world have that ledger."""
+        self.ledger = ledger
+        self.books = Books(ALIYUN, ledger, RANKINGS, "device-bestfit")
+        self.library = Library((self.books,))
+
+    def moved(self, bind: Bind | None) -> Bind | None:
+        """The same bind in this world."""
+        if bind is None or bind.asked is None:
+            return None
+        return replace(bind, library=self.library, asked=(self.books, bind.asked[1]))
+
+    # -- what may happen ------------------------------------------------------------------------
+
+    def moves(self) -> list[Move]:
+        """Every step possible now."""
+        moves = [move for index in range(len(self.actors)) for move in self._actor_moves(index)]
+        moves += [("late", str(index)) for index in range(len(self.late))]
+        if self.listed is not None:
+            moves.append(("listed",))
+        elif self.watched < len(self.store.log):
+            moves.append(("event",))
+        if self.relists and self.listed is None:
+            moves.append(("list",))
+        moves += [("delete", name) for name in self.deletes if name in self.store.pods]
+        moves += [("ended", name) for name in self._terminating()]
+        moves += [("recreate", name) for name in self.recreates if name not in self.store.pods]
+        return moves + self._settler_moves()
+
+    def _actor_moves(self, index: int) -> list[Move]:
+        actor, name = self.actors[index], str(index)
+        moves: list[Move] = []
+        if actor.bind is None:
+            moves.append(("start", name))
+        elif actor.carried is not None:
+            moves.append(("deliver", name))
+        elif isinstance(actor.step, ReadPod):
+            moves += [("serve", name)] + [("fail", name)] * bool(self.faults)
+        elif isinstance(actor.step, WriteBinding):
+            faults = ("lose", "half", "delay", "refuse", "gate") if self.faults else ()
+            moves += [("serve", name), *((fault, name) for fault in faults)]
+        return moves
+
+    def _settler_moves(self) -> list[Move]:
+        moves: list[Move] = []
+        if self.asked is not None:
+            moves.append(("settle",) if self.asked[3] else ("look",))
+        elif self.rounds:
+            overdue = self.ledger.overdue(self.now)
+            moves += [("overdue", str(index)) for index in range(len(overdue))]
+        # The API server ends every request within the time a charge in doubt is held.
+        if self.waits and not self.late:
+            moves.append(("wait",))
+        return moves
+
+    def do(self, move: Move) -> None:
+        """Take the step."""
+        kind, *rest = move
+        getattr(self, f"_do_{kind}")(*rest)
+
+    def _do_start(self, index: str) -> None:
+        actor = self.actors[int(index)]
+        document = self.store.pods.get(actor.pod) or pod_json(actor.pod, self.pods[actor.pod])
+        ref = PodRef("team", actor.pod, document["metadata"]["uid"])
+        asked = (self.books, request_of(read_pod(document), ALIYUN))
+        actor.bind = Bind(self.library, ref, actor.node, True, asked, stamp=int(index) + 1)
+        actor.step = actor.bind.start(self.now, _FOREVER)
+
+    def _do_serve(self, index: str) -> None:
+        actor = self.actors[int(index)]
+        if isinstance(actor.step, ReadPod):
+            actor.carried = (self.store.read(actor.pod), self.now)
+            return
+        try:
+            self._apply(_body(actor))
+        except ApiError as error:
+            actor.carried = (error, self.now)
+        else:
+            actor.carried = (None, self.now)
+
+    def _do_fail(self, index: str) -> None:
+        self._answer(index, ApiUnavailable(_LOST, 0))
+
+    def _do_lose(self, index: str) -> None:
+        self._answer(index, ApiUnavailable(_LOST, 0))
+
+    def _do_half(self, index: str) -> None:
+        self._late_apply(_body(self.actors[int(index)]))
+        self._answer(index, ApiUnavailable(_LOST, 504))
+
+    def _do_delay(self, index: str) -> None:
+        self.late.append(_body(self.actors[int(index)]))
+        self._answer(index, ApiUnavailable(_LOST, 0))
+
+    def _do_refuse(self, index: str) -> None:
+        self._answer(index, ApiError("an admission webhook says no", 403))
+
+    def _do_gate(self, index: str) -> None:
+        # Scheduling gates: the same status as for a pod that is bound already.
+        self._answer(index, ApiConflict("pod has non-empty .spec.schedulingGates", 409))
+
+    def _do_deliver(self, index: str) -> None:
+        actor = self.actors[int(index)]
+        assert actor.bind is not None
+        assert actor.carried is not None
+        what, sent = actor.carried
+        actor.carried = None
+        if isinstance(actor.step, WriteBinding):
+            actor.step = actor.bind.written(what, self.now)
+        else:
+            actor.step = actor.bind.read(what, sent, self.now, _FOREVER)
+
+    def _do_late(self, index: str) -> None:
+        self._late_apply(self.late.pop(int(index)))
+
+    def _do_list(self) -> None:
+        self.relists -= 1
+        self.listed = ([read_pod(pod) for pod in self.store.pods.values()], len(self.store.log))
+
+    def _do_listed(self) -> None:
+        assert self.listed is not None
+        pods, self.watched = self.listed
+        self.listed = None
+        self.ledger.replace_pods([observe_pod(pod, ALIYUN) for pod in pods])
+
+    def _do_event(self) -> None:
+        event = self.store.event(self.watched)
+        self.watched += 1
+        assert event.object is not None
+        pod = observe_pod(event.object, ALIYUN)
+        if event.kind == "DELETED":
+            self.ledger.pod_gone(pod.ref.uid)
+        else:
+            self.ledger.pod_changed(pod)
+
+    def _do_delete(self, name: str) -> None:
+        self.deletes = [other for other in self.deletes if other != name]
+        self.store.delete(name)
+
+    def _do_recreate(self, name: str) -> None:
+        self.recreates = [other for other in self.recreates if other != name]
+        self.store.create(pod_json(name, self.pods[name], uid=f"uid-{name}-again"))
+
+    def _do_ended(self, name: str) -> None:
+        self.store.remove(name)
+
+    def _do_overdue(self, index: str) -> None:
+        self.rounds -= 1
+        self.asked = (self.ledger.overdue(self.now)[int(index)], None, self.now, False)
+
+    def _do_look(self) -> None:
+        assert self.asked is not None
+        overdue, _, sent, _ = self.asked
+        seen = self.store.read(overdue.ref.name)
+        assert not isinstance(seen, ApiError)
+        self.asked = (overdue, seen, sent, True)
+
+    def _do_settle(self) -> None:
+        assert self.asked is not None
+        overdue, seen, sent, _ = self.asked
+        self.asked = None
+        pod = observe_pod(seen, ALIYUN) if seen else None
+        self.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+
+    def _do_wait(self) -> None:
+        self.waits -= 1
+        self.now += HOLD
+
+    # -- what must be true ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        """No device holds more than it has, and the books never show less than is held."""
+        held, charged = self.truth(), self.charges()
+        for name, capacity in self.nodes.items():
+            for device, units in enumerate(capacity):
+                truly = sum(holding.get((name, device), 0) for holding in held.values())
+                books = sum(holding.get((name, device), 0) for holding in charged.values())
+                assert truly <= units, f"{name}/{device}: {truly} of {units} held"
+                assert books >= truly, f"{name}/{device}: the books say {books} of {truly}"
+        for uid, holding in held.items():
+            assert charged.get(uid) == holding, f"{uid} holds {holding}"
+        for actor in self.actors:
+            if actor.step == Answer("", "bound"):
+                assert (actor.pod, actor.node) in self.ever_bound
+
+    def truth(self) -> dict[str, dict[tuple[str, int], int]]:
+        """uid -> (node, device) -> units, of the pods that have a node, by their annotations."""
+        held = {}
+        for document in self.store.pods.values():
+            pod = observe_pod(read_pod(document), ALIYUN)
+            if pod.node:
+                assert pod.placement is not None
+                held[pod.ref.uid] = {(pod.node, dev): units for dev, units in pod.placement}
+        return held
+
+    def charges(self) -> dict[str, dict[tuple[str, int], int]]:
+        """The same as the books have it."""
+        return {
+            entry.ref.uid: {(entry.node, dev): units for dev, units in entry.placement or ()}
+            for node in self.ledger.dump()
+            for entry in node.entries
+        }
+
+    def come_to_rest(self) -> None:
+        """Let everything under way end without further faults, and see that the books are right."""
+        self.deletes, self.recreates = (), ()
+        self.relists, self.faults, self.rounds, self.waits = 0, 0, 0, 0
+        for _ in range(3):
+            while moves := [move for move in self.moves() if move[0] != "start"]:
+                self.do(moves[0])
+                self.check()
+            self.now += HOLD
+            self.rounds = len(self.ledger.overdue(self.now))
+        assert self.ledger.overdue(self.now) == ()
+        self.ledger.check()
+        assert self.charges() == self.truth()
+        assert self.ledger.counts()["assumed"] == 0
+
+    def key(self) -> tuple[object, ...]:
+        """What decides the future, hashable. Tokens count by whom they belong to, not by number."""
+        return (
+            tuple(map(self._actor_key, self.actors)),
+            self._ledger_key(),
+            tuple(map(_pod_key, self.store.pods.items())),
+            tuple(_pod_key(each) for each in self.store.log[self.watched :]),
+            (self.now, self.relists, self.faults, self.rounds, self.waits),
+            (*self.deletes, "-", *self.recreates),
+            None if self.listed is None else (repr(self.listed[0]), self.listed[1] - self.watched),
+            None if self.asked is None else (*map(repr, self.asked[1:]), self._live(self.asked[0])),
+            tuple(self.late),
+        )
+
+    def _actor_key(self, actor: Actor) -> tuple[object, ...]:
+        bind = actor.bind
+        if bind is None:
+            return ()
+        fresh = bind.token == self.ledger.token(bind.ref.uid)
+        return (bind.phase, bind.again, fresh, repr(actor.step), repr(actor.carried))
+
+    def _ledger_key(self) -> tuple[object, ...]:
+        def due(now: float) -> frozenset[str]:
+            return frozenset(overdue.ref.uid for overdue in self.ledger.overdue(now))
+
+        moments = (-_FOREVER, *(self.now + HOLD * k for k in range(-2, 2)), _FOREVER)
+        entries = [entry for node in self.ledger.dump() for entry in node.entries]
+        return (*entries, *map(due, moments))
+
+    def _live(self, overdue: Overdue) -> tuple[str, bool]:
+        return overdue.ref.uid, overdue.token == self.ledger.token(overdue.ref.uid)
+
+    def _terminating(self) -> list[str]:
+        pods = self.store.pods.items()
+        return [name for name, pod in pods if "deletionTimestamp" in pod["metadata"]]
+
+    def _answer(self, index: str, error: ApiError) -> None:
+        self.faults -= 1
+        self.actors[int(index)].carried = (error, self.now)
+
+    def _apply(self, body: bytes) -> None:
+        before = len(self.store.log)
+        self.store.bind(body)
+        for _, pod in self.store.log[before:]:
+            self.ever_bound.add((pod["metadata"]["name"], pod["spec"]["nodeName"]))
+
+    def _late_apply(self, body: bytes) -> None:
+        try:
+            self._apply(body)
+        except (ApiConflict, ApiNotFound):
+            return
+
+
+def _copied(ledger: Ledger) -> Ledger:
+    """Independent books. What never changes is shared; so are lock and tokens, at no harm."""
+    parts = list(vars(ledger).values())
+    inner = [value for part in parts if isinstance(part, dict) for value in part.values()]
+    shared = [each for each in (*parts, *inner) if isinstance(each, _SHARED)]
+    return copy.deepcopy(ledger, {id(each): each for each in shared})
+
+
+def _body(actor: Actor) -> bytes:
+    assert isinstance(actor.step, WriteBinding)
+    return binding(actor.step.ref, actor.step.node, actor.step.annotations)
+
+
+def _pod_key(item: tuple[str, dict[str, Any]]) -> tuple[object, ...]:
+    kind, pod = item
+    metadata = pod["metadata"]
+    mark = "deletionTimestamp" in metadata
+    return (kind, metadata["uid"], mark, pod["spec"]["nodeName"], repr(metadata["annotations"]))
+
+
+def explore(start: World) -> int:
+    """How many states every order of steps reaches from here; all of them are checked.
+
+    States that look alike have the same future, so each is gone on from once.
+    """
+    seen = {start.key()}
+    open_: list[tuple[World, tuple[Move, ...]]] = [(start, ())]
+    while open_:
+        world, path = open_.pop()
+        moves = world.moves()
+        try:
+            world.check()
+            if not moves:
+                world.come_to_rest()
+        except AssertionError as error:
+            error.add_note(f"after {path}")
+            raise
+        for move in moves:
+            branch = world.copy()
+            branch.do(move)
+            key = branch.key()
+            if key not in seen:
+                seen.add(key)
+                open_.append((branch, (*path, move)))
+    return len(seen)

@@ -1,0 +1,57 @@
+"""Policies made in another process are those made here, and whatever goes wrong there is told."""
+
+import sys
+
+import pytest
+
+from gpushare.core.model import Request
+from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.core.workload import PodClass, workload_of
+from gpushare.extender.learning.policy_builder import RefitFailed, make_policies
+from tests.unit.core.clusters import Cluster
+from tests.unit.core.clusters import node as make_node
+
+WORKLOAD = workload_of(
+    {
+        PodClass(cpu=4000, units=4, devices=1, memory=2**33): 60,
+        PodClass(cpu=8000, units=16, devices=1, memory=2**34): 25,
+        PodClass(cpu=32000, units=16, devices=2, memory=2**36): 5,
+        PodClass(cpu=2000, memory=2**31): 10,
+    },
+    (8, 16),
+)
+
+
+def test_every_installed_policy_comes_back_and_judges_as_one_made_here() -> None:
+    made = make_policies(policy_names(), WORKLOAD)
+    assert sorted(made) == list(policy_names())
+    nodes = (make_node("a", 16, 16, cpu=64000, memory=2**38), make_node("b", 8, 8))
+    snapshot = Cluster(nodes, {"a": (4, 0)}).snapshot()
+    for name, policy in made.items():
+        assert isinstance(policy, Policy), policy
+        here = Ranking(load_policy(name, WORKLOAD))
+        for request in (Request(4, 1, 4000, 2**33), Request(8, 2, 2000, 2**31)):
+            there = Ranking(policy).judged(snapshot, request).values
+            assert (there == here.judged(snapshot, request).values).all(), name
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ((sys.executable, "-c", "raise ValueError('odd workload')"), "ValueError: odd workload"),
+        ((sys.executable, "-c", "import os; os.kill(os.getpid(), 9)"), "status -9: no word"),
+        ((sys.executable, "-c", ""), "cannot be read"),
+        ((sys.executable, "-c", "print('no pickle')"), "cannot be read"),
+        (("/nonexistent/python",), "No such file"),
+    ],
+)
+def test_whatever_goes_wrong_there_is_one_error(command: tuple[str, ...], said: str) -> None:
+    with pytest.raises(RefitFailed, match=said):
+        make_policies(("binpack",), WORKLOAD, command)
+
+
+def test_an_unknown_policy_is_told_by_its_name_and_the_others_are_made() -> None:
+    made = make_policies(("nosuch", "binpack"), WORKLOAD)
+    assert "no policy is called 'nosuch'" in str(made["nosuch"])
+    assert isinstance(made["binpack"], Policy)

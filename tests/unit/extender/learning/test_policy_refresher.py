@@ -1,0 +1,235 @@
+"""When policies are made anew, for what, and what happens when they cannot be."""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpushare.core.model import Request
+from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.prior import prior
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import PodClass, Workload
+from gpushare.extender.learning.policy_refresher import SPACING, Learning
+from gpushare.extender.managed_resources import Books, Library
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.core.clusters import node as make_node
+from tests.unit.extender.kit import NPU, make_library
+
+SHARE = Request(4, 1, cpu=1000, memory=2**30)
+PLAIN = Request(cpu=500)
+
+
+class Odd:
+    """A policy that cannot judge."""
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        raise ZeroDivisionError("a bug of the policy")
+
+
+@dataclass
+class Maker:
+    """Makes policies on the spot, and remembers for what."""
+
+    asked: list[Workload] = field(default_factory=list)
+    error: Exception | None = None
+    odd: bool = False
+    clock: float = 1000.0
+
+    def __call__(self, names: Sequence[str], workload: Workload) -> Mapping[str, Policy]:
+        self.asked.append(workload)
+        self.clock += 0.5
+        if self.error:
+            raise self.error
+        return {name: Odd() if self.odd else load_policy(name, workload) for name in names}
+
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker()
+
+
+@pytest.fixture
+def library() -> Iterator[Library]:
+    rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
+    made = Library((Books(ALIYUN, Ledger(), rankings, "device-bestfit"),))
+    made.shelves[0].ledger.node_changed(make_node("a", 16, 16, 8))
+    yield made
+    made.shelves[0].ledger.check()
+
+
+@pytest.fixture
+def books(library: Library) -> Books:
+    return library.shelves[0]
+
+
+@pytest.fixture
+def learning(library: Library, maker: Maker) -> Learning:
+    return Learning(library, maker, lambda: maker.clock)
+
+
+def create(learning: Learning, books: Books, pods: int, request: Request = SHARE) -> None:
+    for _ in range(pods):
+        learning.created(books, request)
+
+
+def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    learning.tick()
+    assert maker.asked == [prior({8: 1, 16: 2})]
+    create(learning, books, 49)
+    maker.clock += SPACING
+    learning.tick()
+    assert len(maker.asked) == 1
+    create(learning, books, 1)
+    learning.tick()
+    assert [workload.pods for workload in maker.asked[1:]] == [50]
+
+
+def test_policies_are_made_for_the_share_of_pods_that_leave(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    create(learning, books, 50)
+    for _ in range(20):
+        learning.moved(books, 1)
+    for _ in range(8):
+        learning.moved(books, -1)
+    learning.tick()
+    assert [workload.turnover for workload in maker.asked] == [0, 0.4]
+
+
+def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    books.ledger.node_changed(make_node("b", 80))
+    learning.tick()
+    assert len(maker.asked) == 1
+    maker.clock += SPACING
+    learning.tick()
+    learning.tick()
+    assert maker.asked[1:] == [prior({8: 1, 16: 2, 80: 1})]
+    books.ledger.node_gone("b")
+    maker.clock += SPACING
+    learning.tick()
+    assert len(maker.asked) == 2
+
+
+def test_policies_are_made_at_50_100_200_and_then_every_250(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    seen = []
+    learning.tick()
+    for total in range(1, 1001):
+        create(learning, books, 1)
+        maker.clock += SPACING
+        before = len(maker.asked)
+        learning.tick()
+        if len(maker.asked) > before:
+            seen.append(total)
+    assert seen == [50, 100, 200, 450, 700, 950]
+
+
+def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    learning.tick()
+    for pods in (50, 50, 100, 400, 400):
+        create(learning, books, pods)
+        learning.tick()
+    assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200]
+    maker.clock += SPACING
+    learning.tick()
+    assert [workload.pods for workload in maker.asked[1:]] == [50, 100, 200, 1000]
+    learning.tick()
+    assert len(maker.asked) == 5
+
+
+def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    create(learning, books, 30)
+    create(learning, books, 20, PLAIN)
+    learning.tick()
+    (workload,) = maker.asked
+    assert workload.capacities == ((8, 1), (16, 2))
+    share = PodClass(cpu=1000, units=4, devices=1, memory=2**30)
+    assert dict(workload.classes) == {share: 30, PodClass(cpu=500): 20}
+
+
+def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
+    learning: Learning, books: Books
+) -> None:
+    old = books.ranking(SHARE)
+    kinds = [Request(units, 1, models=("T4",)) for units in range(1, 5)]
+    for request in kinds:
+        old.judged(books.ledger.snapshot(), request)
+    create(learning, books, 50)
+    learning.tick()
+    new = books.ranking(SHARE)
+    assert new is not old
+    assert new.asked == tuple(request.kind for request in kinds)
+
+
+@pytest.mark.parametrize("odd", [True, False])
+def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_later(
+    learning: Learning,
+    books: Books,
+    maker: Maker,
+    caplog: pytest.LogCaptureFixture,
+    odd: bool,
+) -> None:
+    caplog.set_level(logging.INFO)
+    books.ranking(SHARE).judged(books.ledger.snapshot(), SHARE)
+    before = dict(books.rankings)
+    maker.odd, maker.error = odd, None if odd else MemoryError("no room")
+    create(learning, books, 50)
+    for _ in range(3):
+        learning.tick()
+        learning.tick()
+        maker.clock += SPACING
+    assert books.rankings == before
+    assert len(maker.asked) == 3
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "policies stay as they are" in said[0]
+    assert learning.state()["refit_failures_total"] == 3
+    maker.odd, maker.error = False, None
+    learning.tick()
+    assert books.ranking(SHARE) is not before["device-bestfit"]
+    assert learning.state()["refits_total"] == 1
+
+
+def test_metrics_say_how_much_was_learned_and_how_old_it_is(
+    learning: Learning, books: Books, maker: Maker
+) -> None:
+    none = dict.fromkeys(learning.state(), 0.0)
+    assert learning.state() == none
+    create(learning, books, 60)
+    learning.tick()
+    maker.clock += 7.0
+    assert learning.state() == {
+        "learned_pods_total": 60.0,
+        "refits_total": 1.0,
+        "refit_failures_total": 0.0,
+        "refit_duration_seconds": 0.5,
+        "refit_age_seconds": 7.0,
+    }
+
+
+def test_each_resource_learns_for_itself(maker: Maker) -> None:
+    library = make_library(ALIYUN, NPU)
+    learning = Learning(library, maker, lambda: maker.clock)
+    learning.tick()
+    assert maker.asked == []
+    create(learning, library.shelves[1], 50)
+    create(learning, library.shelves[0], 49)
+    learning.tick()
+    (workload,) = maker.asked
+    assert (workload.pods, workload.capacities) == (50, ())

@@ -1,0 +1,134 @@
+"""Whoever logs never waits for whoever reads the log."""
+
+import json
+import logging
+import os
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from gpushare.extender.logs.formatters import Line, formatter
+from gpushare.extender.logs.writer import LogWriter
+from tests.integration.verbs import poll
+
+SIZE = 1 << 16
+"""Bytes that a pipe holds."""
+
+
+@dataclass
+class Pipe:
+    """A pipe, what writes to it, and a logger of its own."""
+
+    read: int
+    write: int
+    writer: LogWriter
+    log: logging.Logger
+
+    def take(self, until: str) -> str:
+        """Everything up to a line that has the text."""
+        got = b""
+        while until.encode() not in got or not got.endswith(b"\n"):
+            got += os.read(self.read, 1 << 16)
+        return got.decode()
+
+
+@pytest.fixture
+def pipe() -> Iterator[Pipe]:
+    read, write = os.pipe()
+    writer = LogWriter(write, most=200_000)
+    writer.setFormatter(formatter("json"))
+    logger = logging.getLogger("gpushare.test.writer")
+    logger.setLevel(logging.INFO)
+    logger.propagate = False
+    logger.addHandler(writer)
+    yield Pipe(read, write, writer, logger)
+    logger.removeHandler(writer)
+    os.close(read)  # whoever still writes hears of it, and goes on
+    writer.stop(5.0)
+    os.close(write)
+
+
+def fill(pipe: Pipe, lines: int) -> None:
+    for number in range(lines):
+        pipe.log.info(Line("bind", number=number))
+
+
+def numbers(text: str) -> list[int]:
+    lines = [json.loads(line) for line in text.splitlines()]
+    return [line["number"] for line in lines if "number" in line]
+
+
+def test_lines_come_in_order_and_whole_to_who_reads_late(pipe: Pipe) -> None:
+    pipe.writer.start()
+    fill(pipe, 900)
+    pipe.log.info(Line("last"))
+    assert numbers(pipe.take('"last"')) == list(range(900))
+    assert pipe.writer.state() == {"log_lines_dropped_total": 0}
+
+
+def test_what_finds_no_room_is_dropped_counted_and_told(pipe: Pipe) -> None:
+    pipe.writer.start()
+    fill(pipe, 5000)
+    dropped = int(pipe.writer.state()["log_lines_dropped_total"])
+    assert 0 < dropped < 5000
+    # Lines can be dropped while the pipe still takes some: then they are told of more than once.
+    text, told = "", 0
+    while told < dropped or len(numbers(text)) < 5000 - dropped:
+        text += pipe.take("\n")
+        notes = [json.loads(line) for line in text.splitlines() if "log lines dropped" in line]
+        told = sum(int(note["message"].partition(" ")[0]) for note in notes)
+    assert told == dropped
+    assert {note["level"] for note in notes} == {"WARNING"}
+    found = numbers(text)
+    assert found == sorted(set(found))
+    assert len(found) == 5000 - dropped
+
+
+def test_without_its_thread_a_full_pipe_drops_too(pipe: Pipe) -> None:
+    fill(pipe, 2000)
+    assert pipe.writer.dropped > 0
+    pipe.log.info(Line("long", text=["x" * 300] * 9))
+    found = numbers(os.read(pipe.read, SIZE).decode().rpartition("\n")[0])
+    assert found == list(range(len(found)))
+
+
+def test_what_waits_is_written_at_the_end_and_no_longer_than_it_may_take(pipe: Pipe) -> None:
+    pipe.writer.start()
+    fill(pipe, 20)
+    pipe.writer.stop(5.0)
+    assert numbers(os.read(pipe.read, SIZE).decode()) == list(range(20))
+    pipe.writer.start()
+    fill(pipe, 900)
+    pipe.writer.stop(0.05)  # nobody reads
+
+
+def test_a_line_that_cannot_be_formatted_is_told_of_and_stops_nothing(pipe: Pipe) -> None:
+    pipe.writer.start()
+    pipe.writer.handle(logging.makeLogRecord({"msg": "%d", "args": ("no number",)}))
+    pipe.log.info(Line("last"))
+    assert "cannot be formatted" in pipe.take('"last"')
+
+
+def test_a_descriptor_that_is_gone_stops_nobody() -> None:
+    read, write = os.pipe()
+    os.close(read)
+    writer = LogWriter(write)
+    writer.handle(logging.makeLogRecord({"msg": "before"}))
+    writer.start()
+    writer.handle(logging.makeLogRecord({"msg": "after"}))
+    writer.stop(5.0)
+    poll(lambda: not any(each.name == "log" for each in threading.enumerate()), "it has ended")
+    os.close(write)
+
+
+def test_lines_of_many_threads_do_not_mix(pipe: Pipe) -> None:
+    pipe.writer.start()
+    threads = [threading.Thread(target=fill, args=(pipe, 150)) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    pipe.log.info(Line("last"))
+    assert sorted(numbers(pipe.take('"last"'))) == sorted(list(range(150)) * 8)

@@ -1,0 +1,191 @@
+"""The thread around the election, on a true server through the true client."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpushare.errors import ApiError
+from gpushare.kube.client import KubeClient
+from gpushare.kube.election import ElectionTiming, Elector
+from gpushare.kube.lease_runner import Leading
+from gpushare.kube.scheduler_lease import FollowScheduler
+from tests.unit.kube.lease_store import LeaseStore
+from tests.unit.kube.scripted_server import (
+    ScriptedServer,
+    Seen,
+    answer,
+    reset,
+)
+
+PATH = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+QUICK = ElectionTiming(duration=0.9, renew_deadline=0.6, retry=0.1)
+
+
+class LeaseServer:
+    """The Lease behind HTTP; `mood` may be to stall or to cut."""
+
+    def __init__(self, server: ScriptedServer) -> None:
+        self.store = LeaseStore()
+        self.mood = ""
+        self.paths: set[tuple[str, str]] = set()
+        self._stopped = server.stopped
+        self._lock = threading.Lock()
+        server.script = self.script
+
+    def script(self, connection: socket.socket, seen: Seen) -> bool:
+        if self.mood == "cut":
+            return reset(connection)
+        if self.mood == "stall":
+            self._stopped.wait(10)
+            return False
+        self.paths.add((seen.method, seen.target))
+        with self._lock:
+            try:
+                connection.sendall(answer(200, self.answer(seen)))
+            except ApiError as error:
+                connection.sendall(answer(error.status, b'{"kind":"Status"}'))
+        return True
+
+    def answer(self, seen: Seen) -> bytes:
+        if seen.method == "GET":
+            return self.store.get()
+        return (self.store.create if seen.method == "POST" else self.store.update)(seen.body)
+
+
+@pytest.fixture
+def lease(server: ScriptedServer) -> LeaseServer:
+    made = LeaseServer(server)
+    made.store.write("", leaseDurationSeconds=1)
+    return made
+
+
+@pytest.fixture
+def leading(client: KubeClient, lease: LeaseServer) -> Iterator[Leading]:
+    assert lease
+    machine = Elector("kube-system", "gpushare", "me_1", 0.1, QUICK)
+    made = Leading(client, machine, namespace="kube-system", name="gpushare", call_timeout=0.3)
+    yield made
+    made.stop(release=False)
+
+
+def soon(true: Callable[[], object], seconds: float = 10.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it did not come true"
+        time.sleep(0.01)
+
+
+def leads(leading: Leading) -> bool:
+    now = time.monotonic()
+    return leading.leads_until(now) > now
+
+
+def test_the_lease_is_won_renewed_and_given_away(leading: Leading, lease: LeaseServer) -> None:
+    leading.start()
+    soon(lambda: leads(leading))
+    assert leading.fenced_until() <= time.monotonic()
+    first = lease.store.spec["renewTime"]
+    soon(lambda: lease.store.spec["renewTime"] != first)
+    assert leading.alive(time.monotonic())
+    assert leading.stop()
+    assert not leads(leading)
+    assert not leading.alive(time.monotonic())
+    assert lease.store.spec["holderIdentity"] == ""
+    assert lease.paths == {("GET", f"{PATH}/gpushare"), ("PUT", f"{PATH}/gpushare")}
+
+
+def test_the_log_tells_when_it_leads_and_when_no_more(
+    leading: Leading, lease: LeaseServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another's term has to be waited out first, so that no call makes it lead: the clock does."""
+    caplog.set_level("INFO")
+    lease.store.write("other_1", leaseDurationSeconds=1)
+    leading.start()
+    soon(lambda: leads(leading))
+    soon(lambda: "leading=True" in caplog.text)
+    lease.mood = "cut"
+    soon(lambda: "leading=False" in caplog.text)
+    assert caplog.text.count("leading=") == 2
+
+
+def test_a_lease_that_does_not_exist_is_made(leading: Leading, lease: LeaseServer) -> None:
+    lease.store.document = None
+    leading.start()
+    soon(lambda: lease.store.document is not None)
+    assert lease.store.spec["holderIdentity"] == "me_1"
+    assert ("POST", PATH) in lease.paths
+
+
+def test_halted_it_leads_no_more_and_keeps_the_lease(leading: Leading, lease: LeaseServer) -> None:
+    leading.start()
+    soon(lambda: leads(leading))
+    leading.halt()
+    assert not leads(leading)
+    renewed = lease.store.spec["renewTime"]
+    soon(lambda: lease.store.spec["renewTime"] != renewed)
+    assert lease.store.spec["holderIdentity"] == "me_1"
+
+
+def test_without_release_the_lease_is_left_to_run_out(leading: Leading, lease: LeaseServer) -> None:
+    leading.start()
+    soon(lambda: leads(leading))
+    assert leading.stop(release=False)
+    assert not leads(leading)
+    assert lease.store.spec["holderIdentity"] == "me_1"
+
+
+@pytest.mark.parametrize("mood", ["cut", "stall"])
+def test_a_leader_that_cannot_reach_the_server_stops_leading_and_comes_back(
+    leading: Leading, lease: LeaseServer, mood: str
+) -> None:
+    leading.start()
+    soon(lambda: leads(leading))
+    lease.mood = mood
+    soon(lambda: not leads(leading), 3.0)
+    assert leading.alive(time.monotonic())
+    lease.mood = ""
+    soon(lambda: leads(leading))
+
+
+def test_a_stalled_server_does_not_delay_the_end(leading: Leading, lease: LeaseServer) -> None:
+    lease.mood = "stall"
+    leading.start()
+    assert leading.stop(timeout=5)
+
+
+def test_an_answer_that_is_no_lease_does_not_end_the_thread(
+    leading: Leading, lease: LeaseServer
+) -> None:
+    good = lease.store.document
+    lease.store.document = {"kind": "Pod"}
+    leading.start()
+    soon(lambda: lease.paths)
+    time.sleep(0.1)
+    assert leading.alive(time.monotonic())
+    lease.store.document = good
+    soon(lambda: leads(leading))
+
+
+def test_the_schedulers_lease_is_followed(client: KubeClient, lease: LeaseServer) -> None:
+    follower = FollowScheduler("here", bind_budget=0.1, poll=0.05)
+    leading = Leading(client, follower, namespace="kube-system", name="kube-scheduler")
+    old = "2020-01-01T00:00:00.000000Z"
+    lease.store.write("here_1", acquireTime=old, leaseDurationSeconds=1)
+    leading.start()
+    soon(lambda: lease.paths == {("GET", f"{PATH}/kube-scheduler")})
+    time.sleep(0.2)
+    assert not leads(leading)
+
+    def renewed() -> bool:
+        lease.store.write("here_1", acquireTime=old, leaseDurationSeconds=1)
+        return leads(leading)
+
+    soon(renewed)
+    lease.store.write("there_1", leaseDurationSeconds=1)
+    soon(lambda: not leads(leading))
+    assert leading.stop()
+    assert json.loads(lease.store.get())["spec"]["holderIdentity"] == "there_1"

@@ -1,0 +1,242 @@
+"""Other people's files: what is read of each, what is warned about, why it is refused."""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare.errors import SettingsError
+from gpushare.wire.scheduler.config import (
+    ExtenderConfig,
+    ManagedResource,
+    SchedulerConfig,
+    decode_scheduler_config,
+)
+from gpushare.wire.scheduler.policy import PolicyConfigMap, PolicyFile, policy_source
+
+FOLDER = Path(__file__).parents[3] / "data" / "scheduler_configs"
+URL = "http://127.0.0.1:32766/gpushare-scheduler"
+MEM = ManagedResource("aliyun.com/gpu-mem")
+
+
+def entry(**fields: Any) -> ExtenderConfig:
+    usual: dict[str, Any] = {
+        "filter_verb": "filter",
+        "bind_verb": "bind",
+        "node_cache_capable": True,
+    }
+    return ExtenderConfig(**{"url_prefix": URL, "managed_resources": (MEM,)} | usual | fields)
+
+
+FULL = entry(
+    prioritize_verb="sort",
+    preempt_verb="preempt",
+    weight=5,
+    http_timeout=20.0,
+    managed_resources=(MEM, ManagedResource("aliyun.com/gpu-count", True)),
+)
+BETA = entry(url_prefix="http://localhost:32766/gpushare-scheduler/", http_timeout=90.0)
+
+
+@dataclass(frozen=True)
+class Read:
+    """What stands in a file; warnings: a part of each."""
+
+    extenders: tuple[ExtenderConfig, ...]
+    warnings: tuple[str, ...] = ()
+    names: tuple[str, ...] = ("default-scheduler",)
+    more: dict[str, object] = field(default_factory=dict)
+
+
+READ = {
+    "original-policy.json": Read(
+        (entry(),), ('kube-scheduler 1.22 does not start .* add "priorities": \\[\\]',)
+    ),
+    "policy-full.json": Read((FULL,)),
+    "policy-any-case.json": Read((entry(),)),
+    "policy-text-timeout.json": Read(
+        (entry(http_timeout=30.0),), (r"extenders\[0\]\.httpTimeout: .* write 30000000000",)
+    ),
+    "policy-least-requested.json": Read((), ("LeastRequestedPriority",)),
+    "hami-like-v1.yaml": Read(
+        (
+            entry(
+                url_prefix="https://127.0.0.1:443",
+                weight=1,
+                http_timeout=30.0,
+                enable_https=True,
+                managed_resources=tuple(
+                    ManagedResource(f"example.com/{name}", True)
+                    for name in ("gpu", "gpumem", "gpucores")
+                ),
+            ),
+        ),
+        names=("shared-gpus",),
+        more={"lease": None},
+    ),
+    "everything-known-v1.yaml": Read(
+        (entry(prioritize_verb="prioritize", weight=20),),
+        names=("default-scheduler", "packing"),
+        more={
+            "percentage_of_nodes_to_score": 50,
+            "pod_initial_backoff": 2.0,
+            "pod_max_backoff": 20.0,
+        },
+    ),
+    "v1beta1.yaml": Read((BETA,)),
+    "v1beta2.yaml": Read((BETA,)),
+    "v1beta3.yaml": Read((BETA,)),
+    "v1alpha1-policy-file.yaml": Read(
+        (), names=("gpu-scheduler",), more={"lease": ("kube-system", "gpu-scheduler")}
+    ),
+    "v1alpha1-policy-configmap.yaml": Read((), names=("gpu-scheduler",)),
+    "v1alpha1-provider.yaml": Read(()),
+    "v1alpha2.yaml": Read(
+        (entry(url_prefix="http://10.0.0.5:32766/gpushare-scheduler", http_timeout=7.0),)
+    ),
+    "v1-tls.yaml": Read(
+        (entry(url_prefix="https://gpushare.kube-system.svc:8443/scheduler", enable_https=True),)
+    ),
+    "v1-two-extenders.yaml": Read(
+        (
+            entry(
+                url_prefix="http://127.0.0.1:8888/storage",
+                filter_verb="predicates",
+                prioritize_verb="prioritizes",
+                bind_verb="",
+                weight=3,
+                ignorable=True,
+                managed_resources=(ManagedResource("storage.example.com/volume", True),),
+            ),
+            entry(),
+        )
+    ),
+    "v1-no-resources.yaml": Read(
+        (entry(managed_resources=()),), (r"extenders\[0\]\.managedResources: .* every pod",)
+    ),
+    "v1-unknown-keys.yaml": Read(
+        (entry(),),
+        (
+            r"futureSwitch, leaderElection\.patience, extenders\[0\]\.scoreVerb, "
+            r"extenders\[0\]\.managedResources\[0\]\.colour: .* does not start",
+        ),
+    ),
+}
+
+REFUSED = {
+    "bad-duplicate-resource.yaml": "aliyun.com/gpu-mem is named 2 times",
+    "bad-weight-zero.yaml": r"extenders\[0\]\.weight: must be positive",
+    "bad-two-binders.yaml": r"extenders\[0\], extenders\[1\]: at most one may have a bindVerb",
+    "bad-number-as-timeout.yaml": r"extenders\[0\]\.httpTimeout: must be a duration as text",
+    "bad-resource-without-domain.yaml": r"managedResources\[0\]: 'gpu-mem' is no extended",
+    "bad-kubernetes-resource.yaml": r"managedResources\[0\].*kubernetes\.io/ is Kubernetes' own",
+    "bad-policy-spelling.yaml": r"extenders\[0\]\.enableHttps: write enableHTTPS",
+    "bad-two-queues.yaml": "profiles: all share one queue",
+    "bad-nameless-profile.yaml": r"profiles\[1\]\.schedulerName: missing",
+    "policy-weightless-priority.json": r"priorities\[0\]\.weight: must be positive",
+    "v1alpha1-policy-nowhere.yaml": r"algorithmSource\.policy: must name a file or a configMap",
+    "v1alpha1-policy-climbing.yaml": r"configMap\.name: .* is no Kubernetes name",
+}
+
+
+def document(name: str) -> object:
+    return yaml.safe_load((FOLDER / name).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", READ)
+def test_what_kube_scheduler_starts_from_is_read(name: str) -> None:
+    found, expected = decode_scheduler_config(document(name)), READ[name]
+    assert len(found.warnings) == len(expected.warnings), found.warnings
+    for warning, part in zip(found.warnings, expected.warnings, strict=True):
+        assert re.search(part, warning), warning
+    assert found == SchedulerConfig(
+        found.api_version,
+        expected.extenders,
+        scheduler_names=expected.names,
+        warnings=found.warnings,
+        **expected.more,  # type: ignore[arg-type]  # fields of several types
+    )
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_kube_scheduler_does_not_start_from_is_refused_by_the_field(name: str) -> None:
+    with pytest.raises(SettingsError, match=REFUSED[name]):
+        decode_scheduler_config(document(name))
+
+
+def test_every_file_is_tried_here() -> None:
+    names = {file.name for file in FOLDER.iterdir()} - {"README.md"}
+    assert names == READ.keys() | REFUSED.keys()
+    assert READ.keys().isdisjoint(REFUSED)
+
+
+@pytest.mark.parametrize(
+    ("name", "source"),
+    [
+        ("v1alpha1-policy-file.yaml", PolicyFile("policy-full.json")),
+        (
+            "v1alpha1-policy-configmap.yaml",
+            PolicyConfigMap("kube-system", "scheduler-policy"),
+        ),
+        ("v1alpha1-provider.yaml", None),
+        ("v1beta1.yaml", None),
+        ("original-policy.json", None),
+    ],
+)
+def test_a_configuration_says_which_policy_is_to_be_read_too(
+    name: str, source: PolicyFile | PolicyConfigMap | None
+) -> None:
+    assert policy_source(document(name)) == source
+
+
+def test_the_extenders_of_the_policy_become_the_configurations() -> None:
+    found = decode_scheduler_config(
+        document("v1alpha1-policy-file.yaml"), document("policy-full.json")
+    )
+    assert found.extenders == (FULL,)
+    assert found.scheduler_names == ("gpu-scheduler",)
+    assert found.warnings == ()
+
+
+def test_a_warning_or_an_error_in_the_policy_names_where_it_is() -> None:
+    outer = document("v1alpha1-policy-configmap.yaml")
+    (warning,) = decode_scheduler_config(outer, document("original-policy.json")).warnings
+    assert warning.startswith("policy ConfigMap kube-system/scheduler-policy: priorities: missing")
+    with pytest.raises(SettingsError, match=r"policy ConfigMap .*: priorities\[0\]"):
+        decode_scheduler_config(outer, document("policy-weightless-priority.json"))
+    with pytest.raises(SettingsError, match=r"policy ConfigMap .*: kind: must be Policy"):
+        decode_scheduler_config(outer, outer)
+    with pytest.raises(SettingsError, match="policy ConfigMap"):
+        decode_scheduler_config(outer, 7)
+
+
+def test_a_policy_that_nothing_names_is_not_used() -> None:
+    found = decode_scheduler_config(document("v1alpha2.yaml"), document("policy-full.json"))
+    assert found == decode_scheduler_config(document("v1alpha2.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        (7, "algorithmSource"),
+        ({"policy": 7}, "algorithmSource.policy"),
+        ({"policy": {"file": 7}}, r"policy\.file"),
+        ({"policy": {"file": {}}}, r"policy\.file\.path: missing"),
+        ({"policy": {"file": {"path": "a\0b"}}}, r"policy\.file\.path"),
+        ({"policy": {"configMap": {"namespace": "x"}}}, r"configMap\.name: missing"),
+        ({"policy": {"configMap": {"name": "x"}}}, r"configMap\.namespace: missing"),
+        ({"policy": {"configMap": {"name": "x", "namespace": ".."}}}, r"configMap\.namespace"),
+    ],
+)
+def test_a_half_named_policy_is_refused_by_the_field(source: object, field: str) -> None:
+    for version in ("v1alpha1", "v1alpha2"):
+        top = {
+            "apiVersion": f"kubescheduler.config.k8s.io/{version}",
+            "kind": "KubeSchedulerConfiguration",
+            "algorithmSource": source,
+        }
+        with pytest.raises(SettingsError, match=field):
+            decode_scheduler_config(top)
