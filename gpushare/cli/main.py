@@ -4,6 +4,7 @@ for others.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.util import find_spec
 
 from gpushare import __version__
 from gpushare.cli.ending import ended
@@ -75,6 +76,9 @@ _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "simulate": _simulate,
 }
 
+_NOT_IN_THE_IMAGE = {"demo": "gpushare.localcluster", "simulate": "gpushare.sim"}
+"""What a verb needs that the image leaves out, since no cluster runs it: see .dockerignore."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The exit code of the verb; 2 for one there is not, and see `ended`."""
@@ -88,6 +92,15 @@ def _run(words: Sequence[str]) -> int:
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
         case [verb, *rest] if verb in _VERBS:
+            needs = _NOT_IN_THE_IMAGE.get(verb)
+            if needs is not None and find_spec(needs) is None:
+                text = (
+                    f"gpushare: {verb} is not in this installation, which lacks {needs}. The image"
+                )
+                print(
+                    f"{text} leaves it out; run it from a clone (see README.md).", file=sys.stderr
+                )
+                return 1
             return _VERBS[verb](rest)
         case [verb, *_]:
             print(f"gpushare: there is no verb {verb!r}\n\n{_USAGE}", end="", file=sys.stderr)
