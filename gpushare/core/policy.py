@@ -16,7 +16,7 @@ from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 from gpushare.errors import SettingsError
 
-Stakes = npt.NDArray[np.int8]
+Taken = npt.NDArray[np.int8]
 
 
 @runtime_checkable
@@ -36,31 +36,29 @@ class Policy(Protocol):
 
 
 @runtime_checkable
-class Pressing(Policy, Protocol):
-    """A policy that also minds what is scarce in the whole cluster.
+class ClusterPricing(Policy, Protocol):
+    """A policy that also puts a price on what is scarce in the whole cluster.
 
-    What it counts for that is a sum over rows, and what a placement takes depends on its own row;
-    both are kept by `Ranking`. Only the prices of the moment are worked out at every request, of
-    the goods of the cluster now: int64 (groups, X), the sums of the offers by `snapshot.group`. A
-    pod of one device may cost another price on an idle device than on one in use: V is 2 for it (in
-    use, idle), else 1.
+    Each row has a supply of X scarce things, and a placement takes some of it; both depend on the
+    row alone and are kept (see `core/cluster_prices.py`). The prices are computed at each
+    request from totals, int64 (groups, X): the sums of the supply by `snapshot.group`. For a pod of
+    one device the price may differ between a device in use and an idle one: V is 2 (in use, idle),
+    else 1.
     """
 
-    def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """int64 (K, X): what each row adds to the X goods of the cluster."""
+    def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
+        """Return int64 (K, X): what each row has of each scarce thing."""
 
-    def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
-        """int8 (K, V * Y): what placing the request takes from the row, by the state of the row
-        alone.
-        """
+    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
+        """Return int8 (K, V * Y): what placing the request takes, by the state of the row alone."""
 
-    def by_group(self, snapshot: Snapshot, request: Request, goods: Ints) -> Floats:
-        """float64 (groups,): the price of placing the request on a node of each group."""
+    def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
+        """Return float64 (groups,): the price of placing the request on a node of each group."""
 
-    def by_stakes(
-        self, snapshot: Snapshot, request: Request, stakes: Stakes, goods: Ints
+    def taken_prices(
+        self, snapshot: Snapshot, request: Request, taken: Taken, totals: Ints
     ) -> Floats:
-        """float64 (V, K): the price of these stakes; 0 where a row has none at all."""
+        """Return float64 (V, K): the price of what is taken; 0 where a row takes nothing."""
 
 
 def policy_names() -> tuple[str, ...]:

@@ -3,11 +3,11 @@
 A memo, never a truth: dropping it changes no answer, only how long the answer takes. A score
 depends on the state of its row, the kind of request, and the shapes of the nodes there are; so only
 rows changed since the kind was last asked for are scored again, and all of them once any node came,
-went or changed. So with what a row offers and what a placement takes from it, of which a policy
-makes its prices (see `Pressing`). The prices themselves are never remembered.
+went or changed. Prices that depend on the whole cluster are computed at each request
+(`core/cluster_prices.py`).
 
-Of each row it keeps the best device, not all of them: the best in use and the best idle one where a
-policy's prices tell the two apart.
+Of each row it keeps the best device, not all of them: the best in use and the best idle one where
+prices differ between the two.
 """
 
 from collections.abc import Callable
@@ -17,9 +17,10 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
+from gpushare.core.cluster_prices import prices_of
 from gpushare.core.model import Kind, Request
-from gpushare.core.policy import Policy, Pressing, Stakes
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
+from gpushare.core.policy import Policy, Taken
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """bool (K, D): where the request fits, for the given rows, by the state of each row alone."""
@@ -29,8 +30,6 @@ Pause = Callable[[], object]
 
 _STEP = 500
 """Rows judged at once: more do not stay in the processor's cache, fewer cost more calls."""
-_NOTHING: Stakes = np.zeros((0, 0), dtype=np.int8)
-_NOWHERE: Bools = np.zeros(0, dtype=bool)
 
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
@@ -60,7 +59,7 @@ class Known:
     """What is remembered of a kind: true for this generation, and never changed.
 
     layout: the capacities, which snapshots share until a node changes. best, devices: (V, N) the
-    value of the best device and which it is; V is 1, or 2 for those in use and those idle. stakes:
+    value of the best device and which it is; V is 1, or 2 for those in use and those idle. taken:
     int8 (N, Y), touched: bool (N,) where any are.
     """
 
@@ -68,18 +67,8 @@ class Known:
     layout: Ints
     best: Floats
     devices: npt.NDArray[np.int16]
-    stakes: Stakes
+    taken: Taken
     touched: Bools
-
-
-@dataclass(frozen=True, slots=True)
-class _Goods:
-    """What each row offers, and the sums by group: true for this generation, and never changed."""
-
-    generation: int
-    layout: Ints
-    offers: Ints
-    sums: Ints
 
 
 class Judge(Protocol):
@@ -99,13 +88,17 @@ class Ranking:
     for its own snapshot, and whichever is kept is brought up to date by its generation.
     """
 
-    def __init__(self, policy: Policy, kinds: int = 64, fits: Fits = fits_devices) -> None:
+    def __init__(
+        self,
+        policy: Policy,
+        kinds: int = 64,
+        fits: Fits = fits_devices,
+    ) -> None:
         self.policy = policy
-        self._pressing = policy if isinstance(policy, Pressing) else None
+        self._prices = prices_of(policy)
         self._kinds = kinds
         self._fits = fits
         self._memo: dict[Kind, Known] = {}
-        self._goods: _Goods | None = None
 
     @property
     def asked(self) -> tuple[Kind, ...]:
@@ -116,40 +109,19 @@ class Ranking:
         """Get to know the kind of the request, pausing after each step: for who is in no hurry."""
         rows = np.arange(len(snapshot.names))
         self._keep(request.kind, self._judged(snapshot, rows, request, pause))
-        if self._pressing is not None:
-            self._sums(self._pressing, snapshot)
+        self._prices.prepare(snapshot)
 
     def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
         """What placing the request on each row is worth."""
         known = self._known(snapshot, request)
-        if self._pressing is None:
-            return Judgement(known.best[0], known.best, known.devices)
-        goods = self._sums(self._pressing, snapshot)
-        prices = self._pressing.by_group(snapshot, request, goods)
-        worth = known.best - prices.take(snapshot.group)
-        touched = known.touched.nonzero()[0]
-        if len(touched):
-            stakes = known.stakes.take(touched, axis=0)
-            worth[:, touched] -= self._pressing.by_stakes(snapshot, request, stakes, goods)
+        worth = self._prices.charge(snapshot, request, known.best, known.taken, known.touched)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Judgement(values, worth, known.devices)
 
     def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """float64 (K, D): the same for each device of these rows, anew, whether it fits or not."""
         scores = self.policy.score(snapshot, rows, request)
-        if self._pressing is None:
-            return scores
-        goods = self._sums(self._pressing, snapshot)
-        prices = self._pressing.by_group(snapshot, request, goods)
-        worth: Floats = scores - prices.take(snapshot.group[rows])[:, None]
-        stakes = self._pressing.stakes(snapshot, rows, request)
-        cost = self._pressing.by_stakes(snapshot, request, stakes, goods)
-        if len(cost) == 1:
-            worth -= cost[0][:, None]
-        else:
-            idle = idle_devices(snapshot, rows)
-            worth -= np.where(idle, cost[1][:, None], cost[0][:, None])
-        return worth
+        return self._prices.charge_devices(snapshot, rows, request, scores)
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         known = self._memo.get(request.kind)
@@ -178,16 +150,10 @@ class Ranking:
         scores = np.full(fits.shape, -np.inf)
         if fits.any():
             np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
-        if self._pressing is None:
-            return _best_of(snapshot, scores[None], _NOTHING, _NOWHERE)
-        stakes = self._pressing.stakes(snapshot, rows, request)
-        touched: Bools = np.logical_or.reduce(stakes, axis=1)
-        if request.devices != 1:
-            return _best_of(snapshot, scores[None], stakes, touched)
-        idle = idle_devices(snapshot, rows)
-        in_use = np.where(idle, -np.inf, scores)
-        scores = np.stack([in_use, np.where(idle, scores, -np.inf)])
-        return _best_of(snapshot, scores, stakes, touched)
+        taken, touched = self._prices.taken(snapshot, rows, request)
+        return _best_of(
+            snapshot, self._prices.split(snapshot, rows, request, scores), taken, touched
+        )
 
     def _keep(self, kind: Kind, known: Known) -> None:
         # The kind asked for longest ago goes first; a dict keeps the order of insertion.
@@ -198,33 +164,11 @@ class Ranking:
             for old in list(self._memo)[: -self._kinds]:
                 self._memo.pop(old, None)
 
-    def _sums(self, policy: Pressing, snapshot: Snapshot) -> Ints:
-        """int64 (groups, X): what the nodes of each group offer together."""
-        known = self._goods
-        if known is not None and known.layout is snapshot.capacity:
-            if known.generation == snapshot.generation:
-                return known.sums
-            if known.generation < snapshot.generation:
-                rows = snapshot.changed_since(known.generation)
-                offers = policy.offers(snapshot, rows)
-                sums = known.sums.copy()
-                np.add.at(sums, snapshot.group[rows], offers - known.offers[rows])
-                fresh = known.offers.copy()
-                fresh[rows] = offers
-                self._goods = _Goods(snapshot.generation, snapshot.capacity, fresh, sums)
-                return sums
-        offers = policy.offers(snapshot, np.arange(len(snapshot.names)))
-        sums = np.zeros((int(snapshot.group.max(initial=0)) + 1, offers.shape[1]), np.int64)
-        np.add.at(sums, snapshot.group, offers)
-        if known is None or known.generation <= snapshot.generation:
-            self._goods = _Goods(snapshot.generation, snapshot.capacity, offers, sums)
-        return sums
 
-
-def _best_of(snapshot: Snapshot, scores: Floats, stakes: Stakes, touched: Bools) -> Known:
+def _best_of(snapshot: Snapshot, scores: Floats, taken: Taken, touched: Bools) -> Known:
     """What is to be remembered of scores (V, K, D)."""
     best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
-    return Known(snapshot.generation, snapshot.capacity, best, devices, stakes, touched)
+    return Known(snapshot.generation, snapshot.capacity, best, devices, taken, touched)
 
 
 def _joined(parts: list[Known]) -> Known:
@@ -234,7 +178,7 @@ def _joined(parts: list[Known]) -> Known:
         parts[0].layout,
         np.concatenate([part.best for part in parts], axis=1),
         np.concatenate([part.devices for part in parts], axis=1),
-        np.concatenate([part.stakes for part in parts]),
+        np.concatenate([part.taken for part in parts]),
         np.concatenate([part.touched for part in parts]),
     )
 
@@ -243,8 +187,8 @@ def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
     """What is known, with these rows anew."""
     best, devices = known.best.copy(), known.devices.copy()
     best[:, rows], devices[:, rows] = fresh.best, fresh.devices
-    stakes, touched = known.stakes, known.touched
+    taken, touched = known.taken, known.touched
     if fresh.touched.any() or (len(touched) and touched[rows].any()):
-        stakes, touched = stakes.copy(), touched.copy()
-        stakes[rows], touched[rows] = fresh.stakes, fresh.touched
-    return Known(fresh.generation, fresh.layout, best, devices, stakes, touched)
+        taken, touched = taken.copy(), touched.copy()
+        taken[rows], touched[rows] = fresh.taken, fresh.touched
+    return Known(fresh.generation, fresh.layout, best, devices, taken, touched)

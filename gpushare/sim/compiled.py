@@ -109,13 +109,13 @@ class Judged(NamedTuple):
 
     best: Floats
     devices: npt.NDArray[np.int16]
-    stakes: npt.NDArray[np.int8]
+    taken: npt.NDArray[np.int8]
     touched: Bools
 
 
-class Market(NamedTuple):
-    """What Scarcity makes its prices of: group of each row, when each changed, what each offers,
-    and the sums of that by group; the last two are changed in place.
+class Supply(NamedTuple):
+    """What Scarcity makes its prices of. by_row: what each row has, totals: the sums by group; both
+    are changed in place.
     """
 
     needs: Floats
@@ -125,8 +125,8 @@ class Market(NamedTuple):
     largest: int
     group: npt.NDArray[np.int32]
     row_generation: Ints
-    offers: Ints
-    sums: Ints
+    by_row: Ints
+    totals: Ints
 
 
 class Wanted(NamedTuple):

@@ -10,23 +10,23 @@ from gpushare.core.model import Kind, Request
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.fragmentation import Fragmentation, Tables
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
-from gpushare.core.policy import Policy, Pressing
+from gpushare.core.policy import Policy
 from gpushare.core.ranking import Fits, Judgement, Known, Ranking
-from gpushare.core.snapshot import Ints, Snapshot
+from gpushare.core.snapshot import Snapshot
+from gpushare.sim.cluster_pricing import judge_and_price
 from gpushare.sim.compiled import (
     COMPILED,
     Asked,
     Blocks,
     Judged,
-    Market,
     Prices,
     State,
+    Supply,
     Typical,
     Wanted,
     World,
 )
 from gpushare.sim.kernel import judge
-from gpushare.sim.pressing import judge_now, offer
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_PRICES = np.zeros(0)
@@ -43,13 +43,13 @@ class FastRanking(Ranking):
 
     def __init__(self, policy: Fgd | ShadowPrice, kinds: int, fits: Fits) -> None:
         super().__init__(policy, kinds, fits)
-        self._by_stakes = policy if isinstance(policy, ShadowPrice) else None
+        self._pricing_policy = policy if isinstance(policy, ShadowPrice) else None
         self._fast = policy
         self._world: World | None = None
         self._wanted: dict[Kind, Wanted] = {}
         self._seen: dict[Kind, int] = {}
-        self._market: Market | None = None
-        self._offered = -1
+        self._supply: Supply | None = None
+        self._counted = -1
 
     @property
     def asked(self) -> tuple[Kind, ...]:
@@ -59,13 +59,13 @@ class FastRanking(Ranking):
     def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
         """What placing the request on each row is worth, until the next is asked for."""
         world = self._world or self._begin(snapshot)
-        if self._market is None:
+        if self._supply is None:
             known = self._known(snapshot, request)
             return Judgement(known.best[0], known.best, known.devices)
         wanted = self._kept(snapshot, request, world)
         known_at = self._seen.get(request.kind, -1)
-        judge_now(world, self._market, wanted, known_at, self._offered)
-        self._seen[request.kind] = self._offered = snapshot.generation
+        judge_and_price(world, self._supply, wanted, known_at, self._counted)
+        self._seen[request.kind] = self._counted = snapshot.generation
         return Judgement(wanted.values, wanted.by_state, wanted.judged.devices)
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
@@ -76,16 +76,6 @@ class FastRanking(Ranking):
             judge(world, wanted.asked, wanted.judged, rows)
         self._seen[request.kind] = snapshot.generation
         return Known(snapshot.generation, snapshot.capacity, *wanted.judged)
-
-    def _sums(self, policy: Pressing, snapshot: Snapshot) -> Ints:
-        world = self._world or self._begin(snapshot)
-        if self._market is None:
-            return super()._sums(policy, snapshot)
-        rows = snapshot.changed_since(self._offered)
-        if len(rows):
-            offer(world, self._market, rows)
-        self._offered = snapshot.generation
-        return self._market.sums
 
     def _begin(self, snapshot: Snapshot) -> World:
         model = snapshot.model.max(axis=1, initial=-1).astype(np.int64)
@@ -100,11 +90,11 @@ class FastRanking(Ranking):
             snapshot.kinds,
         )
         typical = _typical(self._fast.measure, self._fast.tables(snapshot))
-        world = World(state, typical, self._prices(snapshot), self._blocks(snapshot))
-        if self._by_stakes is not None:
-            scarce = self._by_stakes.scarce(snapshot)
+        world = World(state, typical, self._price_tables(snapshot), self._blocks(snapshot))
+        if self._pricing_policy is not None:
+            scarce = self._pricing_policy.scarce(snapshot)
             number = 1 + len(scarce.devices)
-            self._market = Market(
+            self._supply = Supply(
                 scarce.needs,
                 scarce.needed,
                 scarce.share,
@@ -118,8 +108,8 @@ class FastRanking(Ranking):
         self._world = world
         return world
 
-    def _prices(self, snapshot: Snapshot) -> Prices:
-        facts, policy = self._fast.ground(snapshot), self._by_stakes
+    def _price_tables(self, snapshot: Snapshot) -> Prices:
+        facts, policy = self._fast.ground(snapshot), self._pricing_policy
         if policy is None:
             none = _NONE, _NONE, _NO_PRICES, _NONE, _NO_PRICES
             return Prices(facts.even, facts.capacity, *none, 0.0, 0.0, 0.0, 0.0)
@@ -139,10 +129,10 @@ class FastRanking(Ranking):
         )
 
     def _blocks(self, snapshot: Snapshot) -> Blocks:
-        if self._by_stakes is None:
+        if self._pricing_policy is None:
             none = np.zeros((len(snapshot.names), 0), dtype=np.int64)
             return Blocks(_NONE, _NONE, _NONE, none)
-        scarce = self._by_stakes.scarce(snapshot)
+        scarce = self._pricing_policy.scarce(snapshot)
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted)
 
     def _kept(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
@@ -163,7 +153,7 @@ class FastRanking(Ranking):
             request.memory,
             np.array([*accepted, not request.models]),
         )
-        states = 2 if request.devices == 1 and self._by_stakes else 1
+        states = 2 if request.devices == 1 and self._pricing_policy else 1
         count, number = len(snapshot.names), len(world.blocks.devices)
         judged = Judged(
             np.full((states, count), -np.inf),
@@ -172,9 +162,9 @@ class FastRanking(Ranking):
             np.zeros(count, dtype=bool),
         )
         weight, per_unit = 0.0, _NO_PRICES
-        if self._by_stakes is not None:
-            weight = self._by_stakes.block_weight(request)
-            per_unit = self._by_stakes.scarce(snapshot).per_unit
+        if self._pricing_policy is not None:
+            weight = self._pricing_policy.block_weight(request)
+            per_unit = self._pricing_policy.scarce(snapshot).per_unit
         return Wanted(
             asked,
             judged,

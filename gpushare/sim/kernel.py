@@ -24,7 +24,7 @@ def judge(world: World, asked: Asked, judged: Judged, rows: Rows) -> None:
     chosen = np.zeros(world.state.free.shape[1], dtype=np.bool_)
     for row in rows:
         judged.best[:, row] = -np.inf
-        judged.stakes[row, :] = 0
+        judged.taken[row, :] = 0
         judged.touched[row] = False
         if not _fits(world.state, asked, row):
             continue
@@ -128,7 +128,7 @@ def _stake(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) 
             continue
         for variant in range(2 if asked.devices == 1 else 1):
             broken = before - blocks_left(blocks, row, index, left - variant, then)
-            judged.stakes[row, variant * number + index] = broken
+            judged.taken[row, variant * number + index] = broken
             if broken:
                 judged.touched[row] = True
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from gpushare.core.model import Request
-from gpushare.core.policy import Pressing, load_policy, policy_names
+from gpushare.core.policy import ClusterPricing, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from tests.unit.core.clusters import POLICIES, Cluster, node
 
@@ -33,9 +33,9 @@ def test_a_pod_without_gpu_is_worth_the_same_whichever_device_it_leaves_alone(na
 def test_a_pod_without_gpu_pays_for_the_blocks_whose_cpu_it_takes() -> None:
     view, rows = CLUSTER.snapshot(), np.arange(3)
     policy = POLICIES["shadow-price"]
-    assert isinstance(policy, Pressing)
-    assert policy.stakes(view, rows, Request(0, 0, 8000)).any()
-    assert not policy.stakes(view, rows, Request(0, 0, 1)).any()
+    assert isinstance(policy, ClusterPricing)
+    assert policy.taken(view, rows, Request(0, 0, 8000)).any()
+    assert not policy.taken(view, rows, Request(0, 0, 1)).any()
 
 
 @pytest.mark.parametrize("name", ["fgd", "shadow-price"])

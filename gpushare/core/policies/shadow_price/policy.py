@@ -54,7 +54,7 @@ from gpushare.core.policies.node_shape import (
 )
 from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
 from gpushare.core.policies.shadow_price.residual_value import worth
-from gpushare.core.policy import Stakes
+from gpushare.core.policy import Taken
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload
 
@@ -143,31 +143,31 @@ class ShadowPrice:
             value = self._without_gpu(value, snapshot, rows, request, free)
         return with_blind(value, facts, snapshot, rows, request)
 
-    def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
+    def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Free GPU and blocks of each row."""
-        return self.scarce(snapshot).offers(snapshot, rows)
+        return self.scarce(snapshot).supply(snapshot, rows)
 
-    def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
+    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
         """The blocks that a placement breaks; none on nodes whose CPU is unknown."""
-        stakes = self.scarce(snapshot).stakes(snapshot, rows, request)
+        taken = self.scarce(snapshot).taken(snapshot, rows, request)
         facts = self.ground(snapshot)
         if facts.any_blind:
-            stakes[facts.blind[rows]] = 0
-        return stakes
+            taken[facts.blind[rows]] = 0
+        return taken
 
-    def by_group(self, snapshot: Snapshot, request: Request, goods: Ints) -> Floats:
+    def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
         """What a placement costs those who need nodes of a group."""
         scarce = self.scarce(snapshot)
         # Without a workload nothing is needed, and a pod without GPU takes none.
         asked = request.total * scarce.per_unit
-        cost: Floats = np.floor(THETA * scarce.by_group(goods) * asked + HAIR)
+        cost: Floats = np.floor(THETA * scarce.group_prices(totals) * asked + HAIR)
         return cost
 
-    def by_stakes(
-        self, snapshot: Snapshot, request: Request, stakes: Stakes, goods: Ints
+    def taken_prices(
+        self, snapshot: Snapshot, request: Request, taken: Taken, totals: Ints
     ) -> Floats:
         """What a placement costs those who need blocks."""
-        cost: Floats = self.scarce(snapshot).by_stakes(stakes, goods)
+        cost: Floats = self.scarce(snapshot).taken_prices(taken, totals)
         return np.floor(self.block_weight(request) * cost + HAIR)
 
     def block_weight(self, request: Request) -> float:

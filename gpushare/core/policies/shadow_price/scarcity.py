@@ -20,7 +20,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.node_shape import BEFORE_AFTER, tightest
-from gpushare.core.policy import Stakes
+from gpushare.core.policy import Taken
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
 from gpushare.core.workload import PodClass
 
@@ -63,17 +63,17 @@ class Scarcity:
     fewest: int
     roaming: float
 
-    def offers(self, snapshot: Snapshot, rows: Rows) -> Ints:
+    def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """int64 (K, 1 + Y): the free units of a row, and its blocks."""
-        offers = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
-        np.add.reduce(snapshot.free.take(rows, axis=0), axis=1, out=offers[:, 0])
+        supply = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
+        np.add.reduce(snapshot.free.take(rows, axis=0), axis=1, out=supply[:, 0])
         whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
         if whole.max(initial=0) >= self.fewest:
             cpu, memory = snapshot.cpu_free.take(rows), snapshot.memory_free.take(rows)
-            offers[:, 1:] = self._blocks(rows, whole, cpu, memory)
-        return offers
+            supply[:, 1:] = self._blocks(rows, whole, cpu, memory)
+        return supply
 
-    def stakes(self, snapshot: Snapshot, rows: Rows, request: Request) -> Stakes:
+    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
         """int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one device
         first on a device in use, then on an idle one.
         """
@@ -95,26 +95,26 @@ class Scarcity:
         broken = (before - after).transpose(1, 0, 2).reshape(len(rows), -1)
         return broken.astype(np.int8)
 
-    def by_group(self, goods: Ints) -> Floats:
+    def group_prices(self, totals: Ints) -> Floats:
         """float64 (groups,): the price of a device on the nodes of each group."""
-        free = goods[:, 0]
+        free = totals[:, 0]
         every = float(free.sum())
         of_needed = np.maximum((self.needed * free).sum(axis=1), self.largest)
         price = (self.needed * (self.needs * every / of_needed)[:, None]).sum(axis=0)
         dear: Floats = np.minimum(price, DEAREST)
         return dear
 
-    def by_stakes(self, stakes: Stakes, goods: Ints) -> Floats:
+    def taken_prices(self, taken: Taken, totals: Ints) -> Floats:
         """float64 (V, K): the price of the blocks that a placement breaks."""
-        sums = goods.sum(axis=0)
+        sums = totals.sum(axis=0)
         blocks = np.maximum(self.units * sums[1:], self.largest)
         price = np.minimum(self.share * float(sums[0]) / blocks, DEAREST)
         # Whole numbers below 2**53: the product is exact, however it is summed.
         exact = np.rint(price * FINE * (self.units / self.largest))
         if not len(exact):
-            return np.zeros((1, len(stakes)))
-        cost: Floats = stakes.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
-        return cost.reshape(len(stakes), -1).T
+            return np.zeros((1, len(taken)))
+        cost: Floats = taken.reshape(-1, len(exact)).astype(np.float64) @ exact / FINE
+        return cost.reshape(len(taken), -1).T
 
     def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
         """int64 (..., K, Y): the blocks of rows with so many idle devices, CPU and memory."""
