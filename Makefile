@@ -5,6 +5,7 @@ PYTHON ?= python3
 # Another one for another Python: make test VENV=.venv-3.13 PYTHON=python3.13
 VENV ?= .venv
 BIN := $(VENV)/bin
+RUNTIME := $(VENV)/.runtime
 INSTALLED := $(VENV)/.installed
 UV := 0.13.9
 CYCLONEDX := 7.5.0
@@ -29,7 +30,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/un
 help: ## say what there is
 	@sed -n 's/^\([a-z0-9-]*\):[^#]*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 18
 
-demo: $(INSTALLED) ## try it: pods share GPUs on a cluster that lives in this machine's memory
+demo: $(RUNTIME) ## try it: pods share GPUs on a cluster that lives in this machine's memory
 	@$(BIN)/gpushare demo
 
 test: $(INSTALLED) ## the unit, contract and integration tests
@@ -112,8 +113,9 @@ clean: ## remove .venv and whatever else was made here
 	@rm -rf .venv .venv-* build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 # Made anew when the dependencies change, or when its Python is gone. What the image runs with
-# (requirements.lock) is installed first, so tests see the same versions; pip checks the hashes.
-$(INSTALLED): setup.cfg pyproject.toml requirements.lock
+# (requirements.lock) comes first, and is all that the demo needs; pip checks the hashes. Modules are
+# compiled when they are imported: most of the Kubernetes client never is.
+$(RUNTIME): setup.cfg pyproject.toml requirements.lock
 	@command -v $(PYTHON) >/dev/null 2>&1 || { \
 	  echo "gpushare: $(PYTHON) is not there. Install Python 3.11 or newer, or say where it is:" \
 	    "make PYTHON=/path/to/python3 ..."; exit 1; } >&2
@@ -123,11 +125,17 @@ $(INSTALLED): setup.cfg pyproject.toml requirements.lock
 	@$(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || { \
 	  echo "gpushare: $(PYTHON) cannot make virtual environments. On Debian and Ubuntu:" \
 	    "apt install python3-venv"; exit 1; } >&2
-	@echo "gpushare: installing into $(VENV) (once, a minute or so) ..." >&2
+	@echo "gpushare: installing into $(VENV) (once, half a minute or so) ..." >&2
 	@$(BIN)/python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
 	  || rm -rf $(VENV)
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check \
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	  --require-hashes --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --editable .
+	@touch $@
+
+# Tests run with the same versions, and with tools of their own.
+$(INSTALLED): $(RUNTIME)
+	@echo "gpushare: installing what tests need into $(VENV) (once, a minute or so) ..." >&2
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
