@@ -29,7 +29,7 @@ from gpushare.doctor.facts import (
 )
 from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, read_pods
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
-from gpushare.kube.server_clock import DatedClient
+from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.wire.annotations import Names
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
@@ -46,7 +46,7 @@ _LEASES = "/apis/coordination.k8s.io/v1"
 class Collector:
     """Reads one cluster, by one account."""
 
-    def __init__(self, client: DatedClient, names: Names, unit: str, namespace: str) -> None:
+    def __init__(self, client: ServerTimeClient, names: Names, unit: str, namespace: str) -> None:
         self._client = client
         self._names = names
         self._unit = unit
@@ -64,7 +64,7 @@ class Collector:
                 said = {"gitVersion": "but may not tell its version"}
             git, minor = str(said.get("gitVersion")), str(said.get("minor")).rstrip("+")
             number = int(minor) if minor.isascii() and minor.isdigit() else minor_of(git)
-            date = self._client.date
+            date = self._client.server_time
             ahead = None if date is None else date - time.time()
             return ApiServer(git[:80], number, ahead)
 

@@ -20,7 +20,7 @@ from gpushare.doctor.collect import Collector, read_extender, read_route
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, judge
 from gpushare.errors import ApiError, MessageError, SettingsError
-from gpushare.kube.server_clock import DatedClient
+from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
@@ -76,7 +76,7 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
     kubeconfig = given.kubeconfig or _usual_kubeconfig()
     now = time.time()
     try:
-        client = DatedClient(kubeconfig, given.context or None, 1, "gpushare-doctor")
+        client = ServerTimeClient(kubeconfig, given.context or None, 1, "gpushare-doctor")
     except SettingsError as error:
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
         facts = _without(api, now, "not read: there is no API server to ask")

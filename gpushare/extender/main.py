@@ -56,10 +56,10 @@ from gpushare.extender.scheduler_file import (
 from gpushare.extender.service import Service
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
-from gpushare.kube.lease_runner import Leading
+from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.kube.scheduler_lease import FollowScheduler
+from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Ledger
 from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
 from gpushare.wire.annotations import ALIYUN, Names, distinct
@@ -111,7 +111,7 @@ class Extender:
             self._library,
             settings.unit,
             not_ready=self._gate.not_ready,
-            shown=self._gate.shown,
+            shown=self._gate.last_resource_version,
             tell=self._notices.books_wrong,
         )
         self._garbage = Garbage()
@@ -363,7 +363,7 @@ def _sources(
 
 def _leading(
     settings: Settings, client: KubeClient, lease: tuple[str, str] | None
-) -> Leading | None:
+) -> LeaseRunner | None:
     """lease: that of kube-scheduler. Raises SettingsError where there is none to follow."""
     host = socket.gethostname()
     if settings.leadership == "off":
@@ -375,11 +375,11 @@ def _leading(
                 " so there is no Lease of kube-scheduler to follow; with one kube-scheduler alone,"
                 " say lease"
             )
-        follower = FollowScheduler(host, BUDGET)
-        return Leading(client, follower, namespace=lease[0], name=lease[1])
+        follower = SchedulerLease(host, BUDGET)
+        return LeaseRunner(client, follower, namespace=lease[0], name=lease[1])
     identity = settings.identity or f"{host}_{uuid.uuid4()}"
     elector = Elector(settings.namespace, _LEASE, identity, BUDGET)
-    return Leading(client, elector, namespace=settings.namespace, name=_LEASE)
+    return LeaseRunner(client, elector, namespace=settings.namespace, name=_LEASE)
 
 
 def _keep_to_one_cpu() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.kube.lease_runner import Leading
+from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.reflector import Reflector
 
 STALE = 150.0
@@ -43,7 +43,7 @@ class Gate:
     def __init__(
         self,
         sources: Mapping[str, Source],
-        leading: Leading | None,
+        leading: LeaseRunner | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
@@ -87,7 +87,7 @@ class Gate:
     def liveness(self) -> dict[str, str]:
         """Whether each thread turns, and we do not lead in vain; else only a restart helps."""
         now = self._clock()
-        parts: dict[str, Reflector[Any, Any] | Leading] = {
+        parts: dict[str, Reflector[Any, Any] | LeaseRunner] = {
             name: source.reflector for name, source in self._sources.items()
         }
         if self._leading is not None:
@@ -124,9 +124,9 @@ class Gate:
             self._asked_after = fence
             self._sources["pods"].reflector.request_relist()
 
-    def shown(self, name: str) -> str:
+    def last_resource_version(self, name: str) -> str:
         """Up to which resourceVersion the books hold that collection; "" where that is open."""
-        return self._sources[name].reflector.shown
+        return self._sources[name].reflector.last_resource_version
 
     def state(self) -> dict[str, float]:
         """Values for metrics."""

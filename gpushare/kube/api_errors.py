@@ -13,21 +13,21 @@ TEXT_LIMIT = 500
 # A Status fits easily; a proxy's error page need not be read whole.
 BODY_LIMIT = 64 << 10
 _BY_STATUS = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
-_TOO_MANY = 429
+_TOO_MANY_REQUESTS = 429
 """kube-apiserver says this in plain text (its filters for requests in flight), before it begins."""
 
 
-def refusal(where: str, status: int, body: bytes) -> ApiError:
+def response_error(where: str, status: int, body: bytes) -> ApiError:
     """Return the error for an answer with `status`: ApiNotFound, ApiConflict, ApiGone, and plain
     ApiError for any other definite refusal.
 
     The outcome is unknown (ApiUnavailable) for 5xx, for a redirect, and for 4xx without a Status.
     """
-    said = _message(body)
-    text = body[:TEXT_LIMIT].decode(errors="replace") if said is None else said
-    definite = 400 <= status < 500 and (said is not None or status == _TOO_MANY)
-    kind = _BY_STATUS.get(status, ApiError) if definite else ApiUnavailable
-    return kind(f"{where}: {status} {one_line(text)}".rstrip(), status)
+    message = _message(body)
+    text = body[:TEXT_LIMIT].decode(errors="replace") if message is None else message
+    definite = 400 <= status < 500 and (message is not None or status == _TOO_MANY_REQUESTS)
+    error_class = _BY_STATUS.get(status, ApiError) if definite else ApiUnavailable
+    return error_class(f"{where}: {status} {one_line(text)}".rstrip(), status)
 
 
 def _message(body: bytes) -> str | None:
@@ -41,7 +41,7 @@ def _message(body: bytes) -> str | None:
         return None
 
 
-def unanswered(where: str, cause: Exception) -> ApiUnavailable:
+def no_response_error(where: str, cause: Exception) -> ApiUnavailable:
     """Return the error for a call that got no whole answer."""
     return ApiUnavailable(f"{where}: {one_line(cause) or type(cause).__name__}", 0)
 

@@ -23,9 +23,15 @@ import urllib3
 from urllib3.exceptions import HTTPError, SSLError
 
 from gpushare.errors import ApiError, ApiUnreachable, SettingsError
-from gpushare.kube.api_errors import one_line, refusal, unanswered
-from gpushare.kube.connection import TooLateError, departure
-from gpushare.kube.responses import LineStream, give_back, read_all, read_some, socket_of
+from gpushare.kube.api_errors import no_response_error, one_line, response_error
+from gpushare.kube.connection import TooLateError, send_deadline
+from gpushare.kube.responses import (
+    LineStream,
+    read_all,
+    read_beginning,
+    return_to_pool,
+    socket_of_response,
+)
 from gpushare.kube.session import Session, load
 
 log = logging.getLogger(__name__)
@@ -33,21 +39,21 @@ log = logging.getLogger(__name__)
 # How long a client that found no credentials goes without before it looks again.
 _ANONYMOUS_SECONDS = 5.0
 # For the rest of all answers' bodies, when connections are warmed.
-_BODIES_SECONDS = 1.0
+_BODY_READ_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class _Call:
     """One call as it goes out; `content_type` None: it has no body.
 
-    `patience`: seconds for the connection, and then for the answer's head. Monotonic times:
+    `step_timeout`: seconds for the connection, and then for the answer's head. Monotonic times:
     `deadline`, by which all of it ends; `not_after`, from which on it is not sent.
     """
 
     method: str
     path: str
     target: str
-    patience: float
+    step_timeout: float
     deadline: float
     not_after: float
     body: bytes | None = None
@@ -68,7 +74,7 @@ class KubeClient:
         self._load = partial(load, kubeconfig, context, pool_size, user_agent)
         self._reload_lock = threading.Lock()
         self._session = self._load()
-        self._read_at = time.monotonic()
+        self._loaded_at = time.monotonic()
 
     def request(
         self,
@@ -102,10 +108,10 @@ class KubeClient:
             data = read_all(response, deadline)
         except (HTTPError, OSError) as error:
             response.close()
-            raise unanswered(call.where, error) from error
+            raise no_response_error(call.where, error) from error
         response.release_conn()
         if not 200 <= response.status < 300:
-            raise refusal(call.where, response.status, data)
+            raise response_error(call.where, response.status, data)
         return data
 
     @contextmanager
@@ -127,13 +133,13 @@ class KubeClient:
         response = self._send(call)
         try:
             if response.status != 200:
-                raise refusal(call.where, response.status, read_some(response))
-            live = socket_of(response)
+                raise response_error(call.where, response.status, read_beginning(response))
+            live = socket_of_response(response)
             live.settimeout(read_timeout)
             lines = LineStream(response, live, call.where)
         except OSError as error:
             response.close()
-            raise unanswered(call.where, error) from error
+            raise no_response_error(call.where, error) from error
         except ApiError:
             response.close()
             raise
@@ -151,21 +157,21 @@ class KubeClient:
         idle ones open. `count` beyond the pool's size is of no use. Raises as `request` does when
         the first cannot be opened.
         """
-        held: list[urllib3.BaseHTTPResponse] = []
+        answers: list[urllib3.BaseHTTPResponse] = []
         deadline = time.monotonic() + timeout
         call = _Call("GET", "/version", "/version", timeout, deadline, deadline)
         try:
-            while len(held) < count:
+            while len(answers) < count:
                 # Holding each answer makes the pool open another connection for the next. Any
                 # status will do: what counts is the connection.
-                held.append(self._send(call))
+                answers.append(self._send(call))
         except ApiError:
-            if not held:
+            if not answers:
                 raise
         finally:
             # What is in time has its body here already.
-            deadline = time.monotonic() + _BODIES_SECONDS
-            warmed = sum(give_back(answer, deadline) for answer in held)
+            deadline = time.monotonic() + _BODY_READ_SECONDS
+            warmed = sum(return_to_pool(answer, deadline) for answer in answers)
         return warmed
 
     def close(self) -> None:
@@ -196,11 +202,11 @@ class KubeClient:
                 return response
         else:
             return response
-        give_back(response, call.deadline)
+        return_to_pool(response, call.deadline)
         return self._send_once(session, call)
 
     def _send_once(self, session: Session, call: _Call) -> urllib3.BaseHTTPResponse:
-        departure.not_after, departure.sent = call.not_after, False
+        send_deadline.not_after, send_deadline.sent = call.not_after, False
         try:
             headers = session.headers(call.content_type)
             left = call.deadline - time.monotonic()
@@ -214,13 +220,15 @@ class KubeClient:
                 retries=False,
                 redirect=False,  # a redirect would carry our token elsewhere
                 assert_same_host=False,
-                timeout=urllib3.Timeout(connect=call.patience, read=call.patience, total=left),
+                timeout=urllib3.Timeout(
+                    connect=call.step_timeout, read=call.step_timeout, total=left
+                ),
                 preload_content=False,
             )
         except (HTTPError, OSError) as error:
-            if not departure.sent:
+            if not send_deadline.sent:
                 raise ApiUnreachable(f"{call.where}: {one_line(error)}", 0) from error
-            raise unanswered(call.where, error) from error
+            raise no_response_error(call.where, error) from error
 
     def _reload(self, since: float) -> Session:
         """Return a session whose credentials were read after `since`, reading them if need be.
@@ -230,7 +238,7 @@ class KubeClient:
         fails or a token file is empty, and who is anonymous gets no 401 that would heal it.
         """
         with self._reload_lock:
-            if self._read_at < since:
+            if self._loaded_at < since:
                 try:
                     session = self._load()
                     if session.anonymous and not self._session.anonymous:
@@ -238,7 +246,7 @@ class KubeClient:
                     self._session = session
                 except SettingsError as error:
                     log.warning("credentials not read again error=%s", error)
-                self._read_at = time.monotonic()
+                self._loaded_at = time.monotonic()
             return self._session
 
 

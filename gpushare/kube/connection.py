@@ -20,7 +20,7 @@ class TooLateError(HTTPError):
         super().__init__("not sent: its time was over before it could be")
 
 
-class Departure(threading.local):
+class SendDeadline(threading.local):
     """The call this thread makes: until when it may leave (monotonic), and whether any byte has.
 
     Of the thread, since urllib3 hands its connections nothing that it does not know.
@@ -29,14 +29,14 @@ class Departure(threading.local):
     not_after: float = math.inf
     sent: bool = False
 
-    def leave(self) -> None:
+    def mark_sent(self) -> None:
         """Note that the call leaves now. Raises TooLateError where it must not any more."""
         if time.monotonic() > self.not_after:
             raise TooLateError
         self.sent = True
 
 
-departure = Departure()
+send_deadline = SendDeadline()
 
 
 class PlainConnection(HTTPConnection):
@@ -62,13 +62,13 @@ class PlainConnection(HTTPConnection):
         self._parts = []
         try:
             super().request(*args, **options)
-            whole = b"".join(self._parts)
+            message = b"".join(self._parts)
         finally:
             self._parts = None
         if self.sock is None:
             self.connect()
-        departure.leave()
-        self.send(whole)
+        send_deadline.mark_sent()
+        self.send(message)
 
     def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class
         """Send bytes, or keep them until the call is whole."""

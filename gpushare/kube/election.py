@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 
 from gpushare.errors import ApiConflict, ApiError, SettingsError, WireError
 from gpushare.kube.lease import (
-    GIVEN_AWAY,
     NEVER,
+    RELEASED_DURATION,
     Action,
     Create,
     Done,
@@ -68,17 +68,17 @@ class Elector:
     timing: ElectionTiming = field(default_factory=ElectionTiming)
     term: Term = field(default_factory=Term)
     _lease: Lease | None = None
-    _seen_at: float = NEVER
-    _fresh: bool = False
+    _changed_at: float = NEVER
+    _lease_is_current: bool = False
     # The acquire time that we last wrote to take the Lease; "": it was another's since.
-    _claimed: str = ""
+    _acquire_time: str = ""
     # The renew time that we last wrote.
-    _renewal: str = ""
+    _renew_time: str = ""
     _fence: float = NEVER
     _sent_at: float = NEVER
     _next_at: float = NEVER
     _stopping: bool = False
-    _giving: bool = False
+    _releasing: bool = False
     _done: bool = False
 
     def copy(self) -> "Elector":
@@ -101,97 +101,97 @@ class Elector:
     def tick(self, now: float, wall: float, jitter: float) -> Action:
         """Return what to do. `wall` is for the Lease's readers; `jitter` in [0, 1)."""
         if self._stopping:
-            return self._give_away(now, wall)
+            return self._release_lease(now, wall)
         if now < self._next_at:
             return Wait(self._next_at - now)
-        if not self._fresh:
+        if not self._lease_is_current:
             self._sent_at = now
             return Read()
-        return self._try(now, wall, jitter)
+        return self._acquire_or_renew(now, wall, jitter)
 
     def on_lease(self, body: bytes | None, now: float) -> None:
         """The Lease was read; None: it does not exist. Raises WireError where it is none."""
         lease = read_lease(body) if body is not None else None
         changed = lease is None or self._lease is None or not lease.same_term(self._lease)
         if changed:
-            self._seen_at = now
+            self._changed_at = now
         self._lease = lease
-        self._fresh = True
-        if lease is not None and not self._ours(lease):
+        self._lease_is_current = True
+        if lease is not None and not self._is_ours(lease):
             self.term = Term()
             # Should our name come back, by hand or with an older etcd, another may still lead.
-            self._claimed = ""
+            self._acquire_time = ""
 
     def on_written(self, body: bytes, now: float) -> None:
         """Our write was accepted. Raises WireError where the answer does not show the Lease as
         written: an older one, from a cache on the way, renews nothing.
         """
-        if self._giving:
+        if self._releasing:
             self._done = True
             return
         lease = read_lease(body)
-        if not self._ours(lease):
+        if not self._is_ours(lease):
             raise WireError("Lease: the answer to our write names another holder")
-        if lease.renewed != self._renewal:
+        if lease.renewed != self._renew_time:
             raise WireError("Lease: the answer to our write does not have its renew time")
         self._lease = lease
-        self._seen_at = now
+        self._changed_at = now
         if not self._stopping:
             self.term = Term(self._fence, self._sent_at + self.timing.renew_deadline)
         self._next_at = self._sent_at + self.timing.retry
 
     def on_error(self, error: ApiError | WireError, now: float) -> None:
         """The call was refused or not answered: what the Lease is now must be read again."""
-        if self._giving:
+        if self._releasing:
             self._done = True
             return
-        self._fresh = False
+        self._lease_is_current = False
         # After a conflict there is news to be read; still never in a hot loop.
         pause = self.timing.retry / 4 if isinstance(error, ApiConflict) else self.timing.retry
         self._next_at = max(now, self._sent_at) + pause
 
-    def _try(self, now: float, wall: float, jitter: float) -> Action:
+    def _acquire_or_renew(self, now: float, wall: float, jitter: float) -> Action:
         """Return the write that makes or keeps us leader, or a wait for the other's end."""
         lease = self._lease
         duration = self.timing.duration
         if lease is None:
             # Somebody may have deleted the Lease of a leader who does not know it yet.
-            self._claim(now, wall, fence=now + duration + self.bind_budget)
-            self._renewal = stamp(wall)
+            self._acquire(now, wall, fence=now + duration + self.bind_budget)
+            self._renew_time = stamp(wall)
             return Create(new_lease(self.namespace, self.name, self.identity, wall, duration))
-        if not self._ours(lease):
-            expiry = self._seen_at + max(lease.duration, duration)
-            if not lease.given_away and now < expiry:
-                return self._look_again(now, expiry, jitter)
-            self._claim(now, wall, fence=now if lease.given_away else expiry + self.bind_budget)
+        if not self._is_ours(lease):
+            expiry = self._changed_at + max(lease.duration, duration)
+            if not lease.released and now < expiry:
+                return self._retry_later(now, expiry, jitter)
+            self._acquire(now, wall, fence=now if lease.released else expiry + self.bind_budget)
             lease = replace(lease, holder="")  # it changes hands, though it may be in our name
         self._sent_at = now
-        self._renewal = stamp(wall)
+        self._renew_time = stamp(wall)
         return Update(lease.held_by(self.identity, wall, duration))
 
-    def _claim(self, now: float, wall: float, *, fence: float) -> None:
+    def _acquire(self, now: float, wall: float, *, fence: float) -> None:
         """From here on a Lease so acquired is ours: the answer to this write may get lost."""
-        self._claimed = stamp(wall)
+        self._acquire_time = stamp(wall)
         self._fence = max(self._fence, fence)
         self._sent_at = now
 
-    def _look_again(self, now: float, expiry: float, jitter: float) -> Wait:
-        self._fresh = False
+    def _retry_later(self, now: float, expiry: float, jitter: float) -> Wait:
+        self._lease_is_current = False
         pause = self.timing.retry * (1 + self.timing.spread * jitter)
         self._next_at = min(now + pause, expiry)
         return Wait(self._next_at - now)
 
-    def _ours(self, lease: Lease) -> bool:
+    def _is_ours(self, lease: Lease) -> bool:
         """Exactly our identity, and written by this process, not by one before it."""
-        return lease.holder == self.identity and lease.acquired == self._claimed != ""
+        return lease.holder == self.identity and lease.acquired == self._acquire_time != ""
 
-    def _give_away(self, now: float, wall: float) -> Action:
+    def _release_lease(self, now: float, wall: float) -> Action:
         lease = self._lease
         # Within our fence an earlier leader's calls may still land, so that the next must wait too.
-        known = self._fresh and now >= self._fence
-        if self._done or not known or lease is None or not self._ours(lease):
+        known = self._lease_is_current and now >= self._fence
+        if self._done or not known or lease is None or not self._is_ours(lease):
             self._done = True
             return Done()
         self._sent_at = now
-        self._giving = True
-        return Update(lease.held_by("", wall, GIVEN_AWAY))
+        self._releasing = True
+        return Update(lease.held_by("", wall, RELEASED_DURATION))

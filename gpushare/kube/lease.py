@@ -14,7 +14,7 @@ from gpushare.errors import WireError
 
 NEVER = float("-inf")
 
-GIVEN_AWAY = 1.0
+RELEASED_DURATION = 1.0
 """The duration that its holder writes as it gives a Lease away, as client-go does."""
 
 
@@ -62,16 +62,16 @@ class Lease:
         """Return whether nobody renewed, took, released or edited the Lease between the two."""
         return replace(self, document=b"") == replace(other, document=b"")
 
-    def hands_since(self, other: "Lease") -> float:
+    def transitions_since(self, other: "Lease") -> float:
         """Return how often it changed hands since the other was read; infinity where it was made
         anew meanwhile: then its transitions count from 0 again.
         """
         return self.transitions - other.transitions if self.uid == other.uid else math.inf
 
     @property
-    def given_away(self) -> bool:
+    def released(self) -> bool:
         """Whether its last holder leads no more; one that was taken out by hand may."""
-        return not self.holder and self.duration == GIVEN_AWAY
+        return not self.holder and self.duration == RELEASED_DURATION
 
     def held_by(self, holder: str, wall: float, duration: float) -> bytes:
         """Return the document to PUT: `holder` ("" releases) holds it from now on.

@@ -1,4 +1,4 @@
-"""The thread around `Elector` or `FollowScheduler`: asks the API server what they say.
+"""The thread around `Elector` or `SchedulerLease`: asks the API server what they say.
 
 Knows paths of Leases and `gpushare.kube.api.Api`. Every decision is the machine's; here are the
 clocks, the jitter, the thread and the log.
@@ -22,7 +22,7 @@ _SLACK_SECONDS = 5.0
 _AFTER_BUG_SECONDS = 1.0
 
 
-class Machine(Protocol):
+class LeadershipMachine(Protocol):
     """What the two ways of leading have in common."""
 
     @property
@@ -55,13 +55,13 @@ class Machine(Protocol):
         ...
 
 
-class Leading:
+class LeaseRunner:
     """Keeps a leadership, or the wait for it, going until it is stopped."""
 
     def __init__(
         self,
         api: Api,
-        machine: Machine,
+        machine: LeadershipMachine,
         *,
         namespace: str,
         name: str,
@@ -83,7 +83,7 @@ class Leading:
         self._ended = False
         self._halted = False
         self._stopping = False
-        self._said = False
+        self._logged_leading = False
         self._due = NEVER
         self._name = f"lease {name}"
         self._thread: threading.Thread | None = None
@@ -156,17 +156,17 @@ class Leading:
 
     def _call(self, action: Read | Create | Update) -> None:
         try:
-            self._ask(action)
+            self._execute(action)
         except (ApiError, WireError) as error:
             log.warning("lease call failed lease=%s error=%s", self._path, error)
             self._machine.on_error(error, self._clock())
         leads = self.leads_until(self._clock()) > self._clock()
         # Compared with what was said, as it may begin and end between two calls, by the clock.
-        if leads != self._said:
-            self._said = leads
+        if leads != self._logged_leading:
+            self._logged_leading = leads
             log.info("leadership changed lease=%s leading=%s", self._path, leads)
 
-    def _ask(self, action: Read | Create | Update) -> None:
+    def _execute(self, action: Read | Create | Update) -> None:
         match action:
             case Create(body):
                 answer = self._request("POST", self._collection, body)

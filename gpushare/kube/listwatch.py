@@ -137,7 +137,7 @@ class Timing:
     page_limit: int = 500
     list_timeout: float = 30.0
     # How long a page may fail, each time anew, until its list is begun again.
-    page_patience: float = 60.0
+    page_retry_for: float = 60.0
     connect_timeout: float = 10.0
     # Soon enough for a list before the books are taken for old, where nothing was said meanwhile.
     watch_shortest: float = 90.0
@@ -145,7 +145,7 @@ class Timing:
     # Beyond the server's own end of the watch; a connection that died without a word ends here.
     watch_grace: float = 15.0
     # A watch that ends when its last word is as old as this is followed by a list.
-    quiet: float = 30.0
+    quiet_after: float = 30.0
     pause: float = 0.1
     longest_pause: float = 30.0
     # Less than the time after which load balancers cut what is idle: 20 s and more.
@@ -233,14 +233,14 @@ class ListWatch(Generic[PageT, EventT]):
             spaced = self._list_started + self.timing.relist_spacing
             self._not_before = max(self._not_before, spaced)
         opened, self._opened = self._opened, False
-        if opened and now >= self.last_contact + self.timing.quiet:
+        if opened and now >= self.last_contact + self.timing.quiet_after:
             self._forget_place()
         if now < self._not_before:
             return Sleep(self._not_before - now)
         return self._watch(now, jitter) if self._version else self._list(now)
 
     def on_page(self, body: bytes, now: float) -> Replace[PageT] | None:
-        """Return the whole list when this was its last page; to be answered with `on_taken`."""
+        """Return the whole list when this was its last page; to be answered with `on_delivered`."""
         try:
             page = self.decoder.decode_list(body)
         except Exception:  # a page that a decoder trips over must not end the loop
@@ -252,7 +252,7 @@ class ListWatch(Generic[PageT, EventT]):
         if (token and token == self._token) or not page.resource_version:
             self._fail("bad-list", now, relist=True)
             return None
-        self._touch(now)
+        self._note_contact(now)
         self.decode_errors += len(page.bad)
         self._pages += (page,)
         self._token = token
@@ -263,7 +263,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._pause, self._pause_from = self.timing.pause, now
         return None
 
-    def on_taken(self, whole: Replace[PageT]) -> None:
+    def on_delivered(self, whole: Replace[PageT]) -> None:
         """The receiver holds the whole list now: long after its last page, if it is long."""
         self.relists += 1
         self.listed_at = whole.started
@@ -288,7 +288,7 @@ class ListWatch(Generic[PageT, EventT]):
         if not event.resource_version:
             self._bad_line(now)
             return None
-        self._touch(now)
+        self._note_contact(now)
         self._version = event.resource_version
         if event.kind == "BOOKMARK":
             return None
@@ -317,11 +317,11 @@ class ListWatch(Generic[PageT, EventT]):
             self._fail("refused", now, relist=True)
         else:
             # It may never again have what a page's token asks for: etcd can be set back.
-            stuck = not was_watch and now >= self.last_contact + self.timing.page_patience
+            stuck = not was_watch and now >= self.last_contact + self.timing.page_retry_for
             reason = f"http-{error.status}" if error.status else "no-answer"
             self._fail(reason, now, relist=stuck)
 
-    def on_sink_error(self, now: float) -> None:
+    def on_handler_error(self, now: float) -> None:
         """The receiver failed on a delivery: what it holds is in doubt until the next list."""
         self.synced = False
         self._fail("sink", now, relist=True)
@@ -359,7 +359,7 @@ class ListWatch(Generic[PageT, EventT]):
         self._bad_lines = 0
         return whole
 
-    def _touch(self, now: float) -> None:
+    def _note_contact(self, now: float) -> None:
         self.last_contact = now
         if self._healthy_since is None:
             self._healthy_since = now
@@ -377,21 +377,21 @@ class ListWatch(Generic[PageT, EventT]):
 
     def _versions_gone(self, now: float) -> None:
         """List again: at once the first time, as versions age in the best of clusters."""
-        self._judge_health(now)
+        self._reset_failures_after_health(now)
         self._gone += 1
         self.restarts["gone"] += 1
         self._forget_place()
         self._pause, self._pause_from = self._backoff(self._gone - 1), now
 
     def _fail(self, reason: str, now: float, *, relist: bool = False) -> None:
-        self._judge_health(now)
+        self._reset_failures_after_health(now)
         self._failures += 1
         self.restarts[reason] += 1
         self._pause, self._pause_from = self._backoff(self._failures), now
         if relist:
             self._forget_place()
 
-    def _judge_health(self, now: float) -> None:
+    def _reset_failures_after_health(self, now: float) -> None:
         """A while of health before this trouble makes it a first one."""
         self.watching = False
         since = self._healthy_since

@@ -25,7 +25,7 @@ _DELIVERY_SECONDS = 30.0
 _AFTER_BUG_SECONDS = 1.0
 
 
-class Sink(Protocol[_PageT_contra, _EventT_contra]):
+class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
     """Who wants to know. Called by one thread; an exception has everything listed anew."""
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
@@ -44,7 +44,7 @@ class Reflector(Generic[PageT, EventT]):
         self,
         api: Api,
         machine: ListWatch[PageT, EventT],
-        sink: Sink[PageT, EventT],
+        handler: EventHandler[PageT, EventT],
         *,
         clock: Callable[[], float] = time.monotonic,
         jitter: Callable[[], float] = random.random,
@@ -52,7 +52,7 @@ class Reflector(Generic[PageT, EventT]):
     ) -> None:
         self._api = api
         self._machine = machine
-        self._sink = sink
+        self._handler = handler
         self._clock = clock
         self._jitter = jitter
         self._wake = wake()
@@ -60,7 +60,7 @@ class Reflector(Generic[PageT, EventT]):
         self._relist = False
         self._lines: Lines | None = None
         self._due = NEVER
-        self._shown = ""
+        self._last_resource_version = ""
         self._thread: threading.Thread | None = None
 
     @property
@@ -69,9 +69,9 @@ class Reflector(Generic[PageT, EventT]):
         return self._machine
 
     @property
-    def shown(self) -> str:
+    def last_resource_version(self) -> str:
         """Up to which resourceVersion the sink has been told everything; "" where that is open."""
-        return self._shown
+        return self._last_resource_version
 
     def start(self) -> None:
         """Run in a thread of its own."""
@@ -92,7 +92,7 @@ class Reflector(Generic[PageT, EventT]):
             except Exception:
                 # A bug on the way must not end the thread silently: the books would go stale.
                 log.exception("reflector failed resource=%s", self._machine.path)
-                self._machine.on_sink_error(self._clock())
+                self._machine.on_handler_error(self._clock())
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
     def request_relist(self) -> None:
@@ -128,7 +128,7 @@ class Reflector(Generic[PageT, EventT]):
     def _do(self, action: Action) -> None:
         match action:
             case Sleep(seconds):
-                self._expect(seconds)
+                self._set_due(seconds)
                 self._wake.wait(seconds)
                 self._wake.clear()
             case List():
@@ -137,7 +137,7 @@ class Reflector(Generic[PageT, EventT]):
                 self._watch(action)
 
     def _list(self, action: List) -> None:
-        self._expect(action.timeout)
+        self._set_due(action.timeout)
         try:
             body = self._api.request(
                 "GET", action.path, query=dict(action.query), timeout=action.timeout
@@ -147,12 +147,12 @@ class Reflector(Generic[PageT, EventT]):
             return
         whole = self._machine.on_page(body, self._clock())
         if whole is not None:
-            if self._deliver(partial(self._sink.replace, whole.pages, whole.started)):
-                self._machine.on_taken(whole)
-            self._shown = self._machine.version
+            if self._deliver(partial(self._handler.replace, whole.pages, whole.started)):
+                self._machine.on_delivered(whole)
+            self._last_resource_version = self._machine.version
 
     def _watch(self, action: Watch) -> None:
-        self._expect(2 * action.connect_timeout)
+        self._set_due(2 * action.connect_timeout)
         try:
             with self._api.stream(
                 action.path,
@@ -169,18 +169,18 @@ class Reflector(Generic[PageT, EventT]):
             self._lines = None
 
     def _read(self, lines: Lines, silence: float) -> None:
-        self._expect(silence)
+        self._set_due(silence)
         # Asked once before the first line too: who stops us looks for the stream after raising the
         # flag, we look at the flag after showing the stream.
         if not self._interrupted():
             for line in lines:
                 event = self._machine.on_line(line, self._clock())
                 if event is not None:
-                    self._deliver(partial(self._sink.apply, event))
-                self._shown = self._machine.version
+                    self._deliver(partial(self._handler.apply, event))
+                self._last_resource_version = self._machine.version
                 if not self._machine.watching or self._interrupted():
                     break
-                self._expect(silence)
+                self._set_due(silence)
         if self._relist:
             self._relist = False
             self._machine.request_relist()
@@ -194,12 +194,12 @@ class Reflector(Generic[PageT, EventT]):
         """Return whether the sink has taken it."""
         if self._stopped:
             return False
-        self._expect(0.0)
+        self._set_due(0.0)
         try:
             delivery()
         except Exception:
             log.exception("delivery failed, listing anew resource=%s", self._machine.path)
-            self._machine.on_sink_error(self._clock())
+            self._machine.on_handler_error(self._clock())
             return False
         return True
 
@@ -210,6 +210,6 @@ class Reflector(Generic[PageT, EventT]):
     def _interrupted(self) -> bool:
         return self._stopped or self._relist
 
-    def _expect(self, seconds: float) -> None:
+    def _set_due(self, seconds: float) -> None:
         """Say by when the loop will turn again."""
         self._due = self._clock() + seconds + _DELIVERY_SECONDS

@@ -13,7 +13,7 @@ from contextlib import suppress
 import urllib3
 from urllib3.exceptions import HTTPError
 
-from gpushare.kube.api_errors import BODY_LIMIT, unanswered
+from gpushare.kube.api_errors import BODY_LIMIT, no_response_error
 from gpushare.kube.line_splitter import LineSplitter
 
 _CHUNK = 256 << 10
@@ -51,7 +51,7 @@ class LineStream:
         except (HTTPError, OSError, ValueError) as error:
             if self._closed:
                 return None
-            raise unanswered(self._where, error) from error
+            raise no_response_error(self._where, error) from error
 
     def close(self) -> None:
         """End the iteration at once."""
@@ -66,7 +66,7 @@ class LineStream:
         self._response.close()
 
 
-def socket_of(response: urllib3.BaseHTTPResponse) -> socket.socket:
+def socket_of_response(response: urllib3.BaseHTTPResponse) -> socket.socket:
     """Return the socket an unread answer comes from."""
     live = getattr(response.connection, "live", None)
     if not isinstance(live, socket.socket):
@@ -100,14 +100,14 @@ def _read_piece(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
     return response.read1(_CHUNK, decode_content=True)
 
 
-def read_some(response: urllib3.BaseHTTPResponse) -> bytes:
+def read_beginning(response: urllib3.BaseHTTPResponse) -> bytes:
     """Return the beginning of a refusal's body, as far as it can be had."""
     with suppress(HTTPError, OSError):
         return response.read(BODY_LIMIT, decode_content=True)
     return b""
 
 
-def give_back(response: urllib3.BaseHTTPResponse, deadline: float) -> bool:
+def return_to_pool(response: urllib3.BaseHTTPResponse, deadline: float) -> bool:
     """Return whether the answer's connection went back to the pool alive."""
     try:
         read_all(response, deadline)

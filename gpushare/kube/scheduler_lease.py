@@ -26,7 +26,7 @@ from gpushare.kube.lease import (
 
 
 @dataclass(slots=True)
-class FollowScheduler:
+class SchedulerLease:
     """The state of one follower of its scheduler.
 
     `host` is the name the scheduler of this host has for itself. A renewal counts from when the
@@ -41,16 +41,16 @@ class FollowScheduler:
     term: Term = field(default_factory=Term)
     _lease: Lease | None = None
     _changed_at: float = NEVER
-    _looked_at: float = NEVER
-    _asked_at: float = NEVER
-    _asked_wall: float = NEVER
+    _read_at: float = NEVER
+    _requested_at: float = NEVER
+    _requested_wall: float = NEVER
     _next_at: float = NEVER
     _fence: float = NEVER
     # The last Lease seen held by our scheduler with nobody seen to hold it since.
-    _ours_last: Lease | None = None
+    _last_own: Lease | None = None
     _stopping: bool = False
 
-    def copy(self) -> "FollowScheduler":
+    def copy(self) -> "SchedulerLease":
         """Return an independent copy."""
         return replace(self)
 
@@ -69,28 +69,28 @@ class FollowScheduler:
             return Done()
         if now < self._next_at:
             return Wait(self._next_at - now)
-        self._asked_at = now
-        self._asked_wall = wall
+        self._requested_at = now
+        self._requested_wall = wall
         self._next_at = now + self.poll * (1 + jitter / 10)
         return Read()
 
     def on_lease(self, body: bytes | None, now: float) -> None:
         """The Lease was read; None: it does not exist. Raises WireError where it is none."""
         lease = read_lease(body) if body is not None else None
-        before, looked_before = self._lease, self._looked_at
+        before, read_before = self._lease, self._read_at
         others_expired = lease is not None and self._expired_before(lease)
-        self._lease, self._looked_at = lease, self._asked_at
+        self._lease, self._read_at = lease, self._requested_at
         if before is None or lease is None or not lease.same_term(before):
             self._changed_at = now
-        if lease is None or not self._of_our_host(lease):
+        if lease is None or not self._is_own(lease):
             self.term = Term()
             if lease is None or lease.holder:
-                self._ours_last = None
+                self._last_own = None
             return
-        self._see_ours(lease, others_expired, looked_before, now)
+        self._observe_own(lease, others_expired, read_before, now)
         renewed = before is not None and lease.renewed != before.renewed
         if renewed and not self._stopping:
-            self.term = Term(self._fence, looked_before + lease.duration)
+            self.term = Term(self._fence, read_before + lease.duration)
 
     def on_written(self, body: bytes, now: float) -> None:
         """Never called: nothing is ever written."""
@@ -99,15 +99,15 @@ class FollowScheduler:
         """The Lease could not be read: the term runs on to its end."""
         self._next_at = max(self._next_at, now + self.poll / 2)
 
-    def _see_ours(
-        self, lease: Lease, others_expired: bool, looked_before: float, now: float
+    def _observe_own(
+        self, lease: Lease, others_expired: bool, read_before: float, now: float
     ) -> None:
         """Set the fence when the Lease may have come to our host from elsewhere."""
-        if not self._continues(lease):
-            held = min(self._held_for(lease), now - looked_before)
+        if not self._held_continuously(lease):
+            held = min(self._held_for(lease), now - read_before)
             left = 0.0 if others_expired else max(0.0, lease.duration - held)
             self._fence = now + left + self.bind_budget
-        self._ours_last = lease
+        self._last_own = lease
 
     def _expired_before(self, lease: Lease) -> bool:
         """Return whether another's term, seen to its end without a renewal, came right before."""
@@ -115,25 +115,25 @@ class FollowScheduler:
         return (
             last is not None
             and last.holder != ""
-            and self._looked_at >= self._changed_at + last.duration
-            and lease.hands_since(last) == 1
+            and self._read_at >= self._changed_at + last.duration
+            and lease.transitions_since(last) == 1
         )
 
-    def _continues(self, lease: Lease) -> bool:
+    def _held_continuously(self, lease: Lease) -> bool:
         """Return whether only our host led since it was last seen to."""
-        last = self._ours_last
+        last = self._last_own
         if last is None:
             return False
         # Where our scheduler restarted it is one change, so nobody else's in between.
-        return lease.hands_since(last) == (0 if lease.holder == last.holder else 1)
+        return lease.transitions_since(last) == (0 if lease.holder == last.holder else 1)
 
     def _held_for(self, lease: Lease) -> float:
         """Return for how long our scheduler holds it, by the clock of this host, which is the clock
         that wrote it, and may have been set since. An earlier holder may have given it away.
         """
-        held = self._asked_wall - seconds_of(lease.acquired)
+        held = self._requested_wall - seconds_of(lease.acquired)
         return 0.0 if math.isnan(held) else max(0.0, held)
 
-    def _of_our_host(self, lease: Lease) -> bool:
+    def _is_own(self, lease: Lease) -> bool:
         host, underscore, unique = lease.holder.rpartition("_")
         return bool(underscore and unique) and host == self.host

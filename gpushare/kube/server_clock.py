@@ -1,6 +1,6 @@
-"""A client that remembers what time the API server said it was.
+"""A client that keeps the time of the API server.
 
-Knows the Date header of HTTP, and nothing of what the time is wanted for.
+Knows the Date header of HTTP, and nothing of what the time is used for.
 """
 
 from email.utils import parsedate_to_datetime
@@ -9,17 +9,19 @@ from typing import Any
 from gpushare.kube.client import KubeClient
 
 
-class DatedClient(KubeClient):
-    """A KubeClient for one thread; `date` is the clock of the last answer, in seconds since the
-    epoch, or None where it did not say (whole seconds: HTTP has no finer ones).
+class ServerTimeClient(KubeClient):
+    """A KubeClient for one thread that keeps the server's time.
+
+    `server_time` is the Date header of the last response in seconds since the epoch (whole seconds:
+    HTTP has no finer ones), or None where the response had no such header.
     """
 
-    date: float | None = None
+    server_time: float | None = None
 
     def _send(self, call: Any) -> Any:  # noqa: ANN401 -- urllib3's types stay behind client.py
         response = super()._send(call)
         try:
-            self.date = parsedate_to_datetime(response.headers["Date"]).timestamp()
+            self.server_time = parsedate_to_datetime(response.headers["Date"]).timestamp()
         except (KeyError, ValueError):
-            self.date = None
+            self.server_time = None
         return response

@@ -53,9 +53,9 @@ class Session:
         read = {"ssl_context": context, **dict.fromkeys(_FILES)}
         self.pool = manager.connection_from_url(settings.host, read)
         self.pool.ConnectionCls = TlsConnection if tls else PlainConnection
-        self._fixed = {"User-Agent": user_agent, "Accept": "application/json"}
+        self._fixed_headers = {"User-Agent": user_agent, "Accept": "application/json"}
         if proxied:
-            self._fixed["Host"] = host.netloc
+            self._fixed_headers["Host"] = host.netloc
 
     @property
     def anonymous(self) -> bool:
@@ -79,7 +79,7 @@ class Session:
                     log.warning("credentials not refreshed error=%s", one_line(error))
                 self._checked = time.monotonic()
             authorization = self._authorization
-        headers = dict(self._fixed)
+        headers = dict(self._fixed_headers)
         if authorization:
             headers["Authorization"] = authorization
         if content_type is not None:
@@ -157,7 +157,7 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
     """Return how to name the kubeconfig in a message. Raises SettingsError if none can be seen."""
     files = [Path(name) for name in kubeconfig.split(os.pathsep) if name]
     try:
-        found = any(_is_there(file.expanduser()) for file in files)
+        found = any(_exists(file.expanduser()) for file in files)
     except (OSError, RuntimeError) as error:  # no right to its folder; no such home
         raise SettingsError(f"kubeconfig {kubeconfig} cannot be used: {one_line(error)}") from error
     if not found:
@@ -165,7 +165,7 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
     return f"kubeconfig {kubeconfig}" + (f" with context {context!r}" if context else "")
 
 
-def _is_there(file: Path) -> bool:
+def _exists(file: Path) -> bool:
     """Whether there is such a file. Raises OSError where it cannot be looked for: from Python 3.14
     on `Path.exists` says False then.
     """

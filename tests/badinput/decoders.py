@@ -14,7 +14,7 @@ import yaml
 from gpushare.cli import facts
 from gpushare.core.model import MAX_UNITS, Request
 from gpushare.errors import MessageError, SettingsError, WireError
-from gpushare.kube.api_errors import refusal
+from gpushare.kube.api_errors import response_error
 from gpushare.kube.lease import read_lease, seconds_of
 from gpushare.kube.line_splitter import LineSplitter
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
@@ -194,7 +194,7 @@ def _lines(data: bytes) -> None:
 
 
 def _refusal(data: bytes) -> None:
-    assert "\n" not in str(refusal("GET /x", 500, data))
+    assert "\n" not in str(response_error("GET /x", 500, data))
 
 
 def _facts(data: bytes) -> None:

@@ -33,7 +33,7 @@ class Audited:
             library,
             "GiB",
             not_ready=wired.gate.not_ready,
-            shown=wired.gate.shown,
+            shown=wired.gate.last_resource_version,
             tell=lambda finding, healed: self.found.append((finding.what, healed)),
             pause=0.0,
         )
@@ -45,7 +45,7 @@ class Audited:
         self.cluster.annotate_node(self.cluster.node(total=0), "x", "y")
 
         def caught_up() -> bool:
-            shown = [self.wired.gate.shown(name) for name in ("nodes", "pods")]
+            shown = [self.wired.gate.last_resource_version(name) for name in ("nodes", "pods")]
             return all(version and int(version) >= int(mark) for version in shown)
 
         poll(caught_up, "the watches have caught up")

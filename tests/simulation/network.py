@@ -121,13 +121,13 @@ _BEFORE: _Errors = {
         code: partial(ApiError, f"{code} on order", int(code))
         for code in ("401", "403", "404", "422", "429")
     },
-    "html-404": lambda: api_errors.refusal("a page", 404, _PAGE),
+    "html-404": lambda: api_errors.response_error("a page", 404, _PAGE),
 }
 _AFTER: _Errors = {
     "reply-reset": partial(ApiUnavailable, "connection reset", 0),
     "504-applied": partial(ApiUnavailable, "504 on order", 504),
     "500-applied": partial(ApiUnavailable, "500 on order", 500),
-    "html-404-applied": lambda: api_errors.refusal("a page", 404, _PAGE),
+    "html-404-applied": lambda: api_errors.response_error("a page", 404, _PAGE),
 }
 _LATE: _Errors = {
     "late": partial(ApiUnavailable, "connection reset", 0),

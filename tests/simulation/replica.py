@@ -25,10 +25,10 @@ from gpushare.extender.managed_resources import Books, Library
 from gpushare.extender.readiness import Gate, Source
 from gpushare.extender.service import Service
 from gpushare.kube.election import Elector
-from gpushare.kube.lease_runner import Leading
+from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
-from gpushare.kube.scheduler_lease import FollowScheduler
+from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
@@ -237,7 +237,7 @@ class Replica:
             asked,
             "GiB",
             not_ready=self.gate.not_ready,
-            shown=self.gate.shown,
+            shown=self.gate.last_resource_version,
             clock=tasks.clock,
             every=shape.audit,
             page=shape.page_limit,
@@ -284,16 +284,16 @@ class Replica:
         """Whether it leads, as it sees it."""
         return self.leading is None or self.leading.leads_until(self._tasks.now) > self._tasks.now
 
-    def _leads(self, how: str, api: SimApi, wake: Callable[[], Wake]) -> Leading | None:
+    def _leads(self, how: str, api: SimApi, wake: Callable[[], Wake]) -> LeaseRunner | None:
         if how == "off":
             return None
-        machine: Elector | FollowScheduler
+        machine: Elector | SchedulerLease
         name = LEASE_NAMES[how]
         if how == "scheduler":
-            machine = FollowScheduler(self.host, BUDGET)
+            machine = SchedulerLease(self.host, BUDGET)
         else:
             machine = Elector(NAMESPACE, name, self.identity, BUDGET)
-        return Leading(
+        return LeaseRunner(
             api,
             machine,
             namespace=NAMESPACE,

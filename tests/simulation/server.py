@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 
 from gpushare.errors import ApiGone
-from gpushare.kube.api_errors import refusal
+from gpushare.kube.api_errors import response_error
 from gpushare.localcluster.api.calls import Call, target_of
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.reading import selection
@@ -78,7 +78,7 @@ class Server:
             answer = self._rest.answer(found["group"] or "", found["version"], found["rest"], call)
         except StatusError as error:
             text = json.dumps(error.body()).encode()
-            raise refusal(f"{method} {path}", error.code, text) from error
+            raise response_error(f"{method} {path}", error.code, text) from error
         assert isinstance(answer.body, bytes)
         return answer.body
 

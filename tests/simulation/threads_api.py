@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from random import Random
 
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.kube.api_errors import refusal
+from gpushare.kube.api_errors import response_error
 from gpushare.localcluster.api.calls import Call
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry
@@ -122,7 +122,7 @@ class ThreadsApi:
             ).body
         except StatusError as error:
             text = json.dumps(error.body()).encode()
-            raise refusal(f"{method} {path}", error.code, text) from error
+            raise response_error(f"{method} {path}", error.code, text) from error
 
     def _random(self) -> float:
         if not hasattr(self._chance, "random"):

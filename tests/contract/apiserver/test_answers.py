@@ -8,7 +8,7 @@ import json
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.kube.api_errors import refusal
+from gpushare.kube.api_errors import response_error
 from gpushare.kube.lease import read_lease
 from gpushare.wire.objects import (
     BUDGETS,
@@ -102,7 +102,7 @@ def test_a_refusal_is_a_status(
     api: Api, namespace: str, method: str, path: str, *, body: Json | None, kind: type[ApiError]
 ) -> None:
     reply = api.call(method, f"{namespace}/{path}", body)
-    assert type(refusal("it", reply.status, encoded(reply))) is kind
+    assert type(response_error("it", reply.status, encoded(reply))) is kind
 
 
 def test_a_conflict_is_a_status(api: Api, namespace: str, node_name: str) -> None:
@@ -110,7 +110,7 @@ def test_a_conflict_is_a_status(api: Api, namespace: str, node_name: str) -> Non
     path = f"{namespace}/pods/p/binding"
     api.create(path, binding("p", node_name))
     again = api.call("POST", path, binding("p", node_name))
-    assert type(refusal("it", again.status, encoded(again))) is ApiConflict
+    assert type(response_error("it", again.status, encoded(again))) is ApiConflict
 
 
 def _lease(renewed: str) -> Json:

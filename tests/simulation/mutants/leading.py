@@ -6,7 +6,7 @@ from typing import Any
 from gpushare.extender.readiness import Gate
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Lease, Term
-from gpushare.kube.scheduler_lease import FollowScheduler
+from gpushare.kube.scheduler_lease import SchedulerLease
 from tests.simulation.mutants.museum import mutant
 
 
@@ -35,7 +35,7 @@ def answers_without_leading(original: Any) -> Any:
     return leadership
 
 
-@mutant("D7", "HAMi takes the lease of a name that begins like its own", Elector, "_ours")
+@mutant("D7", "HAMi takes the lease of a name that begins like its own", Elector, "_is_ours")
 def owns_by_prefix(original: Any) -> Any:
     del original
 
@@ -55,7 +55,7 @@ def does_not_list_anew(original: Any) -> Any:
     return relist_wanted
 
 
-@mutant("D8", "begins to lead as soon as its scheduler does", FollowScheduler, "_see_ours")
+@mutant("D8", "begins to lead as soon as its scheduler does", SchedulerLease, "_observe_own")
 def follows_without_a_fence(original: Any) -> Any:
     def see_ours(self: Any, *seen: Any) -> None:
         original(self, *seen)
@@ -92,16 +92,16 @@ def leads_from_the_answer_on(original: Any) -> Any:
     return on_written
 
 
-@mutant("D7", "takes an expired Lease before it has expired", Elector, "_try")
+@mutant("D7", "takes an expired Lease before it has expired", Elector, "_acquire_or_renew")
 def takes_a_lease_early(original: Any) -> Any:
     def attempt(self: Any, now: float, wall: float, jitter: float) -> Any:
-        self._seen_at -= 13.0
+        self._changed_at -= 13.0
         return original(self, now, wall, jitter)
 
     return attempt
 
 
-@mutant("D7", "a Lease in its name is its own, whoever wrote that", Elector, "_ours")
+@mutant("D7", "a Lease in its name is its own, whoever wrote that", Elector, "_is_ours")
 def owns_by_name(original: Any) -> Any:
     del original
 
@@ -112,7 +112,7 @@ def owns_by_name(original: Any) -> Any:
     return ours
 
 
-@mutant("D7", "a Lease without a holder is taken for given away", Lease, "given_away")
+@mutant("D7", "a Lease without a holder is taken for given away", Lease, "released")
 def takes_what_nobody_gave(original: Any) -> Any:
     del original
     return property(lambda self: not self.holder)

@@ -152,7 +152,7 @@ def wraps_around(original: Any) -> Any:
 def answers_while_it_takes_over(original: Any) -> Any:
     def complete(self: Any) -> Any:
         whole = original(self)
-        self.on_taken(whole)
+        self.on_delivered(whole)
         return whole
 
     return complete
@@ -174,14 +174,16 @@ def skips_bad_lines(original: Any) -> Any:
     return bad_line
 
 
-@mutant("B20", "the Python informer swallows what its handler raises", ListWatch, "on_sink_error")
+@mutant(
+    "B20", "the Python informer swallows what its handler raises", ListWatch, "on_handler_error"
+)
 def swallows_sink_errors(original: Any) -> Any:
     del original
 
-    def on_sink_error(self: Any, now: float) -> None:
+    def on_handler_error(self: Any, now: float) -> None:
         return
 
-    return on_sink_error
+    return on_handler_error
 
 
 @mutant("B21", "client #696: one odd object blocks the list", event_handlers, "_observed")

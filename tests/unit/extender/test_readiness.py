@@ -16,7 +16,7 @@ from gpushare.extender.readiness import STALE, USELESS, Gate, Source
 from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Create, Read, Term, Update, new_lease
-from gpushare.kube.lease_runner import Leading
+from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import List, ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import PODS, Decoded, Event, Pod
@@ -99,7 +99,7 @@ class World:
             assert isinstance(machine.next(self.now, 0.0), List)
             whole = machine.on_page(LIST, self.now)
             assert whole is not None
-            machine.on_taken(whole)
+            machine.on_delivered(whole)
 
     def fail(self, name: str, status: int) -> None:
         """Let a list be answered with this status, or not at all (0)."""
@@ -109,8 +109,8 @@ class World:
         machine.on_error(ApiError("no list", status), self.now)
 
 
-def _leading(api: SilentApi, elector: Elector) -> Leading:
-    return Leading(api, elector, namespace="kube-system", name="gpushare-extender")
+def _leading(api: SilentApi, elector: Elector) -> LeaseRunner:
+    return LeaseRunner(api, elector, namespace="kube-system", name="gpushare-extender")
 
 
 def win(elector: Elector, now: float) -> None:

@@ -11,8 +11,8 @@ import pytest
 from gpushare.errors import ApiError
 from gpushare.kube.client import KubeClient
 from gpushare.kube.election import ElectionTiming, Elector
-from gpushare.kube.lease_runner import Leading
-from gpushare.kube.scheduler_lease import FollowScheduler
+from gpushare.kube.lease_runner import LeaseRunner
+from gpushare.kube.scheduler_lease import SchedulerLease
 from tests.unit.kube.lease_store import LeaseStore
 from tests.unit.kube.scripted_server import (
     ScriptedServer,
@@ -64,10 +64,10 @@ def lease(server: ScriptedServer) -> LeaseServer:
 
 
 @pytest.fixture
-def leading(client: KubeClient, lease: LeaseServer) -> Iterator[Leading]:
+def leading(client: KubeClient, lease: LeaseServer) -> Iterator[LeaseRunner]:
     assert lease
     machine = Elector("kube-system", "gpushare", "me_1", 0.1, QUICK)
-    made = Leading(client, machine, namespace="kube-system", name="gpushare", call_timeout=0.3)
+    made = LeaseRunner(client, machine, namespace="kube-system", name="gpushare", call_timeout=0.3)
     yield made
     made.stop(release=False)
 
@@ -79,12 +79,12 @@ def soon(true: Callable[[], object], seconds: float = 10.0) -> None:
         time.sleep(0.01)
 
 
-def leads(leading: Leading) -> bool:
+def leads(leading: LeaseRunner) -> bool:
     now = time.monotonic()
     return leading.leads_until(now) > now
 
 
-def test_the_lease_is_won_renewed_and_given_away(leading: Leading, lease: LeaseServer) -> None:
+def test_the_lease_is_won_renewed_and_given_away(leading: LeaseRunner, lease: LeaseServer) -> None:
     leading.start()
     soon(lambda: leads(leading))
     assert leading.fenced_until() <= time.monotonic()
@@ -99,7 +99,7 @@ def test_the_lease_is_won_renewed_and_given_away(leading: Leading, lease: LeaseS
 
 
 def test_the_log_tells_when_it_leads_and_when_no_more(
-    leading: Leading, lease: LeaseServer, caplog: pytest.LogCaptureFixture
+    leading: LeaseRunner, lease: LeaseServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Another's term has to be waited out first, so that no call makes it lead: the clock does."""
     caplog.set_level("INFO")
@@ -112,7 +112,7 @@ def test_the_log_tells_when_it_leads_and_when_no_more(
     assert caplog.text.count("leading=") == 2
 
 
-def test_a_lease_that_does_not_exist_is_made(leading: Leading, lease: LeaseServer) -> None:
+def test_a_lease_that_does_not_exist_is_made(leading: LeaseRunner, lease: LeaseServer) -> None:
     lease.store.document = None
     leading.start()
     soon(lambda: lease.store.document is not None)
@@ -120,7 +120,9 @@ def test_a_lease_that_does_not_exist_is_made(leading: Leading, lease: LeaseServe
     assert ("POST", PATH) in lease.paths
 
 
-def test_halted_it_leads_no_more_and_keeps_the_lease(leading: Leading, lease: LeaseServer) -> None:
+def test_halted_it_leads_no_more_and_keeps_the_lease(
+    leading: LeaseRunner, lease: LeaseServer
+) -> None:
     leading.start()
     soon(lambda: leads(leading))
     leading.halt()
@@ -130,7 +132,9 @@ def test_halted_it_leads_no_more_and_keeps_the_lease(leading: Leading, lease: Le
     assert lease.store.spec["holderIdentity"] == "me_1"
 
 
-def test_without_release_the_lease_is_left_to_run_out(leading: Leading, lease: LeaseServer) -> None:
+def test_without_release_the_lease_is_left_to_run_out(
+    leading: LeaseRunner, lease: LeaseServer
+) -> None:
     leading.start()
     soon(lambda: leads(leading))
     assert leading.stop(release=False)
@@ -140,7 +144,7 @@ def test_without_release_the_lease_is_left_to_run_out(leading: Leading, lease: L
 
 @pytest.mark.parametrize("mood", ["cut", "stall"])
 def test_a_leader_that_cannot_reach_the_server_stops_leading_and_comes_back(
-    leading: Leading, lease: LeaseServer, mood: str
+    leading: LeaseRunner, lease: LeaseServer, mood: str
 ) -> None:
     leading.start()
     soon(lambda: leads(leading))
@@ -151,14 +155,14 @@ def test_a_leader_that_cannot_reach_the_server_stops_leading_and_comes_back(
     soon(lambda: leads(leading))
 
 
-def test_a_stalled_server_does_not_delay_the_end(leading: Leading, lease: LeaseServer) -> None:
+def test_a_stalled_server_does_not_delay_the_end(leading: LeaseRunner, lease: LeaseServer) -> None:
     lease.mood = "stall"
     leading.start()
     assert leading.stop(timeout=5)
 
 
 def test_an_answer_that_is_no_lease_does_not_end_the_thread(
-    leading: Leading, lease: LeaseServer
+    leading: LeaseRunner, lease: LeaseServer
 ) -> None:
     good = lease.store.document
     lease.store.document = {"kind": "Pod"}
@@ -171,8 +175,8 @@ def test_an_answer_that_is_no_lease_does_not_end_the_thread(
 
 
 def test_the_schedulers_lease_is_followed(client: KubeClient, lease: LeaseServer) -> None:
-    follower = FollowScheduler("here", bind_budget=0.1, poll=0.05)
-    leading = Leading(client, follower, namespace="kube-system", name="kube-scheduler")
+    follower = SchedulerLease("here", bind_budget=0.1, poll=0.05)
+    leading = LeaseRunner(client, follower, namespace="kube-system", name="kube-scheduler")
     old = "2020-01-01T00:00:00.000000Z"
     lease.store.write("here_1", acquireTime=old, leaseDurationSeconds=1)
     leading.start()

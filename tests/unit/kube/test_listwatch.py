@@ -46,7 +46,7 @@ def taken(machine: Machine, body: bytes, now: float) -> Replace[JsonPage]:
     """Bring the last page of a list, and have its receiver take it over."""
     whole = machine.on_page(body, now)
     assert whole is not None
-    machine.on_taken(whole)
+    machine.on_delivered(whole)
     return whole
 
 
@@ -80,7 +80,7 @@ def test_a_list_in_pages_is_delivered_once_when_it_is_whole(machine: Machine) ->
     assert [item for each in whole.pages for item in each.items] == ["a", "b"]
     assert whole.started == 10.0
     assert not machine.synced, "its receiver is still to take it over"
-    machine.on_taken(whole)
+    machine.on_delivered(whole)
     assert (machine.synced, machine.listed_at, machine.last_contact) == (True, 10.0, 12.0)
     watch = machine.next(12.0, 0.5)
     assert isinstance(watch, Watch)
@@ -303,7 +303,7 @@ def test_a_failed_delivery_puts_the_books_in_doubt_until_they_are_listed_anew(
 ) -> None:
     watching(machine)
     machine.on_line(event("ADDED", "b", "8"), 1.0)
-    machine.on_sink_error(1.0)
+    machine.on_handler_error(1.0)
     assert not machine.synced
     assert not machine.watching
     assert isinstance(machine.next(2.0, 0.5), List)
@@ -475,9 +475,9 @@ class Story:
             if whole is not None:
                 self.delivered.append("replace")
                 if choice == 1:
-                    self.machine.on_sink_error(self.now)
+                    self.machine.on_handler_error(self.now)
                 else:
-                    self.machine.on_taken(whole)
+                    self.machine.on_delivered(whole)
         else:
             self.machine.on_error([GONE, NO_ANSWER, ApiError("", 403)][choice % 3], self.now)
 
@@ -492,7 +492,7 @@ class Story:
         if got is not None:
             self.delivered.append("event")
             if choice % 2:
-                self.machine.on_sink_error(self.now)
+                self.machine.on_handler_error(self.now)
         if choice == 7:
             self.machine.request_relist()
         if self.machine.watching:

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.errors import ApiUnavailable, WireError
 from gpushare.kube.lease import Done, Read, Wait
-from gpushare.kube.scheduler_lease import FollowScheduler
+from gpushare.kube.scheduler_lease import SchedulerLease
 from tests.unit.kube.lease_store import LeaseStore
 
 BUDGET = 4.0
@@ -26,7 +26,7 @@ class Cluster:
 
     def __init__(self, now: float = 1000.0) -> None:
         self.store = LeaseStore()
-        self.me = FollowScheduler("here", BUDGET)
+        self.me = SchedulerLease("here", BUDGET)
         self.now = now
 
     def renew(self, holder: str = OURS, **spec: Any) -> None:
@@ -165,7 +165,7 @@ def test_any_other_holder_ends_the_term_at_once(cluster: Cluster, holder: str) -
 
 
 def test_a_host_name_may_hold_underscores(cluster: Cluster) -> None:
-    cluster.me = FollowScheduler("my_host", BUDGET)
+    cluster.me = SchedulerLease("my_host", BUDGET)
     cluster.renew("my_host_1-2", acquireTime=stamp(0.0))
     cluster.wait(8, renewing="my_host_1-2")
     assert cluster.leads

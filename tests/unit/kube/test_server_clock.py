@@ -1,4 +1,4 @@
-"""DatedClient: what time the server said it was."""
+"""ServerTimeClient: what time the server said it was."""
 
 import threading
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.kube.server_clock import DatedClient
+from gpushare.kube.server_clock import ServerTimeClient
 
 _KUBECONFIG = """\
 apiVersion: v1
@@ -21,7 +21,7 @@ current-context: c
 
 
 @contextmanager
-def dated(folder: Path, date: str | None) -> Iterator[DatedClient]:
+def dated(folder: Path, date: str | None) -> Iterator[ServerTimeClient]:
     """A client of a server that says it is `date`."""
 
     class Handler(BaseHTTPRequestHandler):
@@ -38,7 +38,7 @@ def dated(folder: Path, date: str | None) -> Iterator[DatedClient]:
     thread.start()
     file = folder / "kubeconfig"
     file.write_text(_KUBECONFIG.format(port=server.server_port))
-    client = DatedClient(str(file), None, 1, "test")
+    client = ServerTimeClient(str(file), None, 1, "test")
     try:
         yield client
     finally:
@@ -62,4 +62,4 @@ def test_the_date_of_the_last_answer_is_kept(
 ) -> None:
     with dated(tmp_path, date) as client:
         assert client.request("GET", "/version", timeout=10) == b"{}"
-        assert client.date == seconds
+        assert client.server_time == seconds
