@@ -6,11 +6,11 @@ roots read it.
 """
 
 import argparse
-import ipaddress
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
 
 MAX_BODY = 16 * 1024 * 1024
@@ -121,14 +121,6 @@ def address(text: str, name: str) -> tuple[str, int]:
     if not colon or not bare or bracketed != (":" in bare) or not 0 <= number <= 65535:
         raise SettingsError(f"{name}: {text!r} is not HOST:PORT (of IPv6: [HOST]:PORT)")
     return bare, number
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the host."""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def _add_flag(parser: argparse.ArgumentParser, setting: "Field[Any]") -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import yaml
 
+from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -39,10 +40,10 @@ from gpushare.extender.http.callers import Callers
 from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.health import Checks, HealthServer
 from gpushare.extender.http.server import Server
-from gpushare.extender.http.unanswered import Asked, Unanswered
+from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.learning.policy_builder import make_policies
 from gpushare.extender.learning.policy_refresher import Learning
-from gpushare.extender.logs.formatters import Line, begin, configure
+from gpushare.extender.logs.formatters import Line, configure, start_logging
 from gpushare.extender.logs.writer import LogWriter
 from gpushare.extender.managed_resources import Books, Library, Served
 from gpushare.extender.metrics import Metrics
@@ -61,7 +62,7 @@ from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
 from gpushare.kube.scheduler_lease import SchedulerLease
 from gpushare.ledger import Ledger
-from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
+from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.fields import NAME
 from gpushare.wire.inventory import is_unit
@@ -115,8 +116,8 @@ class Extender:
             tell=self._notices.books_wrong,
         )
         self._garbage = Garbage()
-        self._unanswered = Unanswered()
-        self._asked: Callable[[], Iterable[Asked]] = tuple
+        self._unanswered_requests = UnansweredRequests()
+        self._pending_requests: Callable[[], Iterable[PendingRequest]] = tuple
         self._ready_since = math.inf
         self._service = service = Service(
             self._library,
@@ -136,16 +137,16 @@ class Extender:
         self._health = _health_server(settings, self._live, self._gate, self._metrics)
         self._beat = self._warmed = time.monotonic()
 
-    def start(self, asked: Callable[[], Iterable[Asked]]) -> None:
+    def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:
         """Start the threads; connections to the API server are open before this is ready.
 
-        asked: the requests that have no answer yet.
+        pending_requests: the requests that have no answer yet.
         """
         # Before any thread: each keeps to the CPU of the one that starts it.
         if not self._settings.any_cpu:
             _keep_to_one_cpu()
-        begin(self._log_writer)
-        self._asked = asked
+        start_logging(self._log_writer)
+        self._pending_requests = pending_requests
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._beat = time.monotonic()
         self._garbage.start(time.monotonic())
@@ -183,7 +184,7 @@ class Extender:
     def _settle(self) -> None:
         while True:
             self._beat = time.monotonic()
-            self._unanswered.look(self._asked())
+            self._unanswered_requests.observe(self._pending_requests())
             try:
                 if self._beat > self._warmed + _WARM_EVERY:
                     self._warm()
@@ -219,7 +220,7 @@ class Extender:
         stuck = time.monotonic() - self._beat > STUCK
         own = {"settling": stuck, "audit": self._auditor.stuck()}
         told = {name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()}
-        return {**self._gate.liveness(), **told, "verbs": self._unanswered.wrong()}
+        return {**self._gate.liveness(), **told, "verbs": self._unanswered_requests.stuck()}
 
 
 def main(argv: Sequence[str]) -> int:

@@ -23,7 +23,7 @@ from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import Patience
 from gpushare.extender.binding.request_cache import Remembered
 from gpushare.extender.events.messages import Notices
-from gpushare.extender.http.document_cache import Kept
+from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import Books, Library
 from gpushare.extender.preemption import Covering, no_budgets, trim_candidates
@@ -97,7 +97,7 @@ class Service:
         self._covering = covering
         self._patience = patience
         self._remembered = Remembered()
-        self._kept = Kept()
+        self._kept = DocumentCache()
 
     def filter(self, body: bytes) -> bytes:
         """The answer to filter; whatever is wrong stands in its Error."""

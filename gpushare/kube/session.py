@@ -4,7 +4,6 @@ Knows the official client, which reads kubeconfigs, credentials and certificates
 connection pool; makes no calls itself.
 """
 
-import ipaddress
 import logging
 import os
 import ssl
@@ -21,6 +20,7 @@ from kubernetes.client import Configuration
 from kubernetes.client.rest import RESTClientObject, should_bypass_proxies
 from urllib3.util.ssl_ import create_urllib3_context
 
+from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
 from gpushare.kube.api_errors import one_line
 from gpushare.kube.connection import PlainConnection, TlsConnection
@@ -121,7 +121,9 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
         raise ValueError("its cluster names no server")
     settings.keep_alive = True
     settings.connection_pool_maxsize = pool_size
-    if settings.proxy in getproxies().values() and _is_loopback(settings.host):
+    if settings.proxy in getproxies().values() and is_loopback(
+        urlsplit(settings.host).hostname or ""
+    ):
         # Go never sends calls to this machine to a proxy of the environment; nor do we.
         settings.proxy = None
     used = settings.proxy and not should_bypass_proxies(settings.host, settings.no_proxy or "")
@@ -174,11 +176,3 @@ def _exists(file: Path) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     return True
-
-
-def _is_loopback(url: str) -> bool:
-    host = urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"

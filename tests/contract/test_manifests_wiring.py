@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare.settings import address, is_loopback
+from gpushare.addresses import is_loopback
+from gpushare.settings import address
 from gpushare.wire.scheduler.entry import endpoint, our_entry
 from tests.contract.manifests import (
     EXTENDER,

@@ -14,7 +14,7 @@ from gpushare.cli.main import main
 from gpushare.extender import main as serve
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.http.unanswered import Unanswered
+from gpushare.extender.http.unanswered import UnansweredRequests
 from gpushare.extender.service import Service
 
 STUCK = 2.0
@@ -35,8 +35,8 @@ def _hang(*_: object) -> None:
 if __name__ == "__main__":
     fate = sys.argv[1]
     hurried = functools.partial(Auditor, every=0.2, pause=0.0)
-    impatient = functools.partial(Unanswered, most=int(STUCK))
-    mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried, Unanswered=impatient).start()
+    impatient = functools.partial(UnansweredRequests, most=int(STUCK))
+    mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried, UnansweredRequests=impatient).start()
     mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
     if fate == "prioritize hangs":
         mock.patch.object(Service, "prioritize", _hang).start()

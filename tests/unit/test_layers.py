@@ -18,12 +18,13 @@ PACKAGE = Path(gpushare.__file__).parent
 LAYERS: dict[str, tuple[str, ...]] = {
     "__init__": (),
     "errors": (),
-    "settings": ("errors",),
+    "addresses": (),
+    "settings": ("errors", "addresses"),
     "core": ("errors",),
-    "wire": ("errors", "core"),
+    "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
-    "kube": ("errors",),
-    "extender": ("errors", "core", "wire", "ledger", "kube"),
+    "kube": ("errors", "addresses"),
+    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube"),
     "device_plugin": ("errors", "core", "wire", "ledger", "kube"),
     "cli": ("errors", "core.model", "core.cover", "wire", "kube"),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
@@ -162,15 +163,27 @@ def test_every_import_keeps_to_the_layers_and_doors() -> None:
     [
         ("errors", "import gpushare.core.model", "errors may import nothing of ours"),
         ("core.decide", "from gpushare import ledger", "core may import errors and itself"),
-        ("wire.pods", "from gpushare.ledger import Ledger", "wire may import errors, core and"),
+        (
+            "wire.pods",
+            "from gpushare.ledger import Ledger",
+            "wire may import errors, addresses, core and",
+        ),
         ("ledger", "def f():\n    import gpushare.wire.pods", "ledger may import errors, core and"),
-        ("kube.client", "from gpushare.wire import pods", "kube may import errors and itself"),
+        (
+            "kube.client",
+            "from gpushare.wire import pods",
+            "kube may import errors, addresses and itself",
+        ),
         (
             "cli.report",
             "from gpushare.core.decide import place",
             "cli may import errors, core.model",
         ),
-        ("extender.http.app", "from gpushare.sim import trace", "extender may import errors, core"),
+        (
+            "extender.http.app",
+            "from gpushare.sim import trace",
+            "extender may import errors, addresses, core",
+        ),
         (
             "doctor.collect",
             "from gpushare.extender.binding.bind_transaction import BUDGET",

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
-from gpushare.settings import SPARE_THREADS, Settings, address, is_loopback, read_settings
+from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 
 EVERYWHERE = "0.0.0.0"  # noqa: S104 -- what must be refused
 NAMELESS = {"tls-cert": "c", "tls-key": "k", "tls-client-ca": "a"}

@@ -14,7 +14,7 @@ from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
-from gpushare.extender.http.callers import Callers, browsers_word, names_of
+from gpushare.extender.http.callers import Callers, browser_header, names_of
 from gpushare.extender.http.openapi import openapi_document
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.service import Service
@@ -23,11 +23,11 @@ from gpushare.wire.extender import encode_bind, encode_filter
 log = logging.getLogger("gpushare.serve")
 
 _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
-_READS = ("GET", "HEAD")
-_LATER = 503
-_MOST_TOLD = 64
+_SAFE_METHODS = ("GET", "HEAD")
+_SERVICE_UNAVAILABLE = 503
+_MAX_LOGGED_CALLERS = 64
 """Callers refused of which the log tells."""
-_LONGEST_TOLD = 500
+_MAX_LOGGED_NAMES = 500
 """Characters of the names in a certificate that are told."""
 _TOO_LARGE = (
     "body: larger than --body-limit; with nodeCacheCapable: true in its file kube-scheduler sends"
@@ -64,7 +64,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     }
     views = _Views(service, openapi_document(paths))
 
-    app.before_request(_Door(callers).refusal)
+    app.before_request(_AccessControl(callers).check)
     for operation, path in paths.items():
         rule, method = path.replace("{", "<").replace("}", ">"), _METHODS.get(operation, "GET")
         app.add_url_rule(rule, operation, getattr(views, operation), methods=[method])
@@ -111,40 +111,40 @@ class _Views:
         return _json(self._document)
 
 
-class _Door:
+class _AccessControl:
     """Refuses whom `callers` does not let in, and tells the log once of each."""
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
-        self._told: set[str] = set()
+        self._logged: set[str] = set()
 
-    def refusal(self) -> Response | None:
+    def check(self) -> Response | None:
         """Return the answer to a caller that may not call; None for one that may."""
         callers = self._callers
-        if callers.names and not callers.knows(names := names_of(_certificate())):
-            refused = ", ".join(sorted(names))[:_LONGEST_TOLD] or "nobody"
-            self._tell(certificate=refused, wanted=", ".join(sorted(callers.names)))
+        if callers.names and not callers.allows_certificate(names := names_of(_certificate())):
+            refused = ", ".join(sorted(names))[:_MAX_LOGGED_NAMES] or "nobody"
+            self._log_once(certificate=refused, wanted=", ".join(sorted(callers.names)))
             return _failure(f"a certificate of {refused} may not call (--tls-client-names)", 403)
         host = request.headers.get("Host", "")
-        if not callers.calls(host):
-            self._tell(host=host)
+        if not callers.allows_host(host):
+            self._log_once(host=host)
             return _failure(
                 f"Host: {host[:80]!r} is no name of loopback, where this listens: call 127.0.0.1,"
                 " or what urlPrefix names",
                 403,
             )
         # What is only read no page can read either: nothing here allows it to.
-        word = browsers_word(request.environ) if request.method not in _READS else ""
-        if word:
-            self._tell(header=word)
-            return _failure(f"{word}: a page in a browser may not call", 403)
+        header = browser_header(request.environ) if request.method not in _SAFE_METHODS else ""
+        if header:
+            self._log_once(header=header)
+            return _failure(f"{header}: a page in a browser may not call", 403)
         return None
 
-    def _tell(self, **values: str) -> None:
+    def _log_once(self, **values: str) -> None:
         """Log it once: kube-scheduler drops the answer's text, and calls for each pod."""
         line = Line("caller refused", **values)
-        if str(line) not in self._told and len(self._told) < _MOST_TOLD:
-            self._told.add(str(line))
+        if str(line) not in self._logged and len(self._logged) < _MAX_LOGGED_CALLERS:
+            self._logged.add(str(line))
             log.warning(line)
 
 
@@ -187,6 +187,6 @@ def _json(body: bytes, status: int = 200) -> Response:
 
 def _failure(text: str, status: int) -> Response:
     answer = _json(json.dumps({"error": text}).encode(), status)
-    if status == _LATER:
+    if status == _SERVICE_UNAVAILABLE:
         answer.headers["Retry-After"] = "1"
     return answer

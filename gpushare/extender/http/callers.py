@@ -5,10 +5,11 @@ and cannot have it leave out what tells of it: `Origin`, `Sec-Fetch-Site`, and t
 page's own name, where that name was made to mean 127.0.0.1.
 """
 
-import ipaddress
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from gpushare.addresses import is_loopback
 
 _BROWSERS = {"HTTP_ORIGIN": "Origin", "HTTP_SEC_FETCH_SITE": "Sec-Fetch-Site"}
 _LONGEST_NAME = 253
@@ -25,14 +26,19 @@ class Callers:
     names: frozenset[str] = frozenset()
     hosts: frozenset[str] | None = None
 
-    def knows(self, certificate: frozenset[str]) -> bool:
+    def allows_certificate(self, certificate: frozenset[str]) -> bool:
         """Return whether a caller may call whose certificate has these names."""
         return not self.names or bool(self.names & certificate)
 
-    def calls(self, host: str) -> bool:
+    def allows_host(self, host: str) -> bool:
         """Return whether that is how this machine may be called: the text of `Host`, or ""."""
         # Every browser sends one.
-        return self.hosts is None or not host or _bare(host) in self.hosts or is_here(_bare(host))
+        return (
+            self.hosts is None
+            or not host
+            or _host_name(host) in self.hosts
+            or is_loopback(_host_name(host))
+        )
 
 
 def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
@@ -47,7 +53,7 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     return frozenset(names)
 
 
-def browsers_word(environ: Mapping[str, Any]) -> str:
+def browser_header(environ: Mapping[str, Any]) -> str:
     """Return the header by which a browser tells that a page calls; "" where there is none.
 
     environ: of WSGI.
@@ -55,15 +61,7 @@ def browsers_word(environ: Mapping[str, Any]) -> str:
     return next((name for key, name in _BROWSERS.items() if key in environ), "")
 
 
-def is_here(name: str) -> bool:
-    """Return whether the name or address can mean this machine alone."""
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return name == "localhost"
-
-
-def _bare(host: str) -> str:
+def _host_name(host: str) -> str:
     """Return the name or address in HOST:PORT, in small letters; "" where there can be none."""
     if len(host) > _LONGEST_NAME + len("[]:65535"):
         return ""

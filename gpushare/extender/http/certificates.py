@@ -42,10 +42,10 @@ class Certificates:
         if self._context is None or state != self._state:
             # The state of before the reading: what changes meanwhile is read again.
             self._state = state
-            self._context = self._renewed(self._context)
+            self._context = self._reload(self._context)
         return self._context
 
-    def _renewed(self, last: ssl.SSLContext | None) -> ssl.SSLContext:
+    def _reload(self, last: ssl.SSLContext | None) -> ssl.SSLContext:
         try:
             return self._read()
         except SettingsError as error:

@@ -20,7 +20,7 @@ from gpushare.extender.http.framing import (
     HEAD_END,
     HEAD_TOO_LARGE,
     TOO_LARGE,
-    Refused,
+    FramingError,
     body_length,
 )
 
@@ -104,17 +104,17 @@ class Connection(TConn):
         self.initialized = self.data_ready = True
 
     @property
-    def held(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes of a request that is not answered yet, and of what came behind it."""
         return self._parsed + len(self.received)
 
-    def answered(self) -> None:
+    def release_request(self) -> None:
         """Hold no more bytes for the request that came whole last."""
         self._parsed = 0
 
-    def asks_within(self, seconds: float) -> bool:
+    def next_request_within(self, seconds: float) -> bool:
         """Return whether the next request is whole by then; as receive()."""
-        if self._whole():  # it came along with the last one
+        if self._request_complete():  # it came along with the last one
             return True
         something = select.poll()
         something.register(self.sock, select.POLLIN)
@@ -132,9 +132,9 @@ class Connection(TConn):
         if self.refused:  # closing while the client still sends would destroy our answer
             return False
         self.received += data or b""
-        return self._whole()
+        return self._request_complete()
 
-    def _whole(self) -> bool:
+    def _request_complete(self) -> bool:
         """Return whether a request is whole, and then give it to gunicorn's parser, alone.
 
         What came behind it stays, and is looked at as a request of its own.
@@ -142,7 +142,7 @@ class Connection(TConn):
         try:
             if not self._end and not self._find_end():
                 return False
-        except Refused as error:
+        except FramingError as error:
             self._refuse(error.status)
             return False
         if len(self.received) < self._end:
@@ -162,19 +162,19 @@ class Connection(TConn):
         if self.received.startswith(_TLS_HELLO):
             # At once, or kube-scheduler would stand still till the deadline. Go says of this
             # answer "server gave HTTP response to HTTPS client".
-            raise Refused(BAD_REQUEST)
+            raise FramingError(BAD_REQUEST)
         # From where the last look ended, so that a client that drips costs no more than another.
         start = max(0, self._scanned - len(HEAD_END) + 1)
         at = self.received.find(HEAD_END, start, self.max_head)
         self._scanned = len(self.received)
         if at < 0:
             if self._scanned >= self.max_head:
-                raise Refused(HEAD_TOO_LARGE)
+                raise FramingError(HEAD_TOO_LARGE)
             return False
         self._body = at + len(HEAD_END)
         size = body_length(bytes(self.received[: self._body]))
         if size > self.max_body:
-            raise Refused(TOO_LARGE)
+            raise FramingError(TOO_LARGE)
         self._end = self._body + size
         return True
 

@@ -10,21 +10,21 @@ from collections.abc import Callable
 
 from gpushare.errors import NotReady
 
-_CHEAP = 0.005
+_CHEAP_SECONDS = 0.005
 """CPU seconds of a making that nobody notices: such a document is not kept."""
-_LONGEST = 1.0
+_MAX_AGE = 1.0
 """Seconds that a document is kept at most."""
-_TIMES = 10
+_COST_FACTOR = 10
 """A document is kept for so many times what it cost."""
-_AT_ONCE = 4
+_MAX_WAITING = 4
 """How many may wait for a document that is not cheap."""
 
 
-class Kept:
+class DocumentCache:
     """Documents by name, each made anew once it has been kept for ten times what it cost."""
 
     def __init__(self) -> None:
-        self._turns = threading.BoundedSemaphore(_AT_ONCE)
+        self._slots = threading.BoundedSemaphore(_MAX_WAITING)
         self._making = threading.Lock()
         self._documents: dict[str, tuple[float, bytes]] = {}
         self._cheap: set[str] = set()
@@ -34,31 +34,31 @@ class Kept:
 
         Raises NotReady where some wait for their turn already.
         """
-        found = self._found(name)
+        found = self._cached(name)
         if found is not None:
             return found
         if name in self._cheap:
-            return self._made(name, make)
-        if not self._turns.acquire(blocking=False):
+            return self._make(name, make)
+        if not self._slots.acquire(blocking=False):
             raise NotReady("gpushare: too many ask for this at once; ask again in a second")
         try:
             with self._making:
-                return self._found(name) or self._made(name, make)
+                return self._cached(name) or self._make(name, make)
         finally:
-            self._turns.release()
+            self._slots.release()
 
-    def _found(self, name: str) -> bytes | None:
+    def _cached(self, name: str) -> bytes | None:
         until, document = self._documents.get(name, (0.0, b""))
         return document if time.monotonic() < until else None
 
-    def _made(self, name: str, make: Callable[[], bytes]) -> bytes:
+    def _make(self, name: str, make: Callable[[], bytes]) -> bytes:
         begin = time.thread_time()
         document = make()
         cost = time.thread_time() - begin
-        if cost < _CHEAP:
+        if cost < _CHEAP_SECONDS:
             self._cheap.add(name)
         else:
             self._cheap.discard(name)
-            until = time.monotonic() + min(_LONGEST, cost * _TIMES)
+            until = time.monotonic() + min(_MAX_AGE, cost * _COST_FACTOR)
             self._documents[name] = (until, document)
         return document

@@ -19,7 +19,7 @@ _LARGEST = 15
 """Digits of a length: more are more than anybody has."""
 
 
-class Refused(Exception):
+class FramingError(Exception):
     """The head is no request that can be answered; `status` is the answer's."""
 
     def __init__(self, status: bytes) -> None:
@@ -35,16 +35,16 @@ def body_length(head: bytes) -> int:
     lines = head[: -len(HEAD_END)].split(b"\r\n")
     # Control characters may only be the ends of these lines: no bare CR or LF, no NUL.
     if head.translate(None, _NO_CONTROLS) != b"\r\n" * (len(lines) + 1) or not lines[0]:
-        raise Refused(BAD_REQUEST)
+        raise FramingError(BAD_REQUEST)
     lengths = []
     for line in lines[1:]:
         name, colon, value = line.partition(b":")
         # A folded line begins with a blank, and a blank before the colon is an old trick.
         if not colon or not name or name.translate(None, _TOKEN):
-            raise Refused(BAD_REQUEST)
+            raise FramingError(BAD_REQUEST)
         name = name.lower()
         if name == b"transfer-encoding":
-            raise Refused(LENGTH_REQUIRED)  # Go's client always knows the length of JSON
+            raise FramingError(LENGTH_REQUIRED)  # Go's client always knows the length of JSON
         if name == b"content-length":
             lengths.append(value.strip(b" \t"))
     return _number(lengths) if lengths else 0
@@ -53,8 +53,8 @@ def body_length(head: bytes) -> int:
 def _number(lengths: list[bytes]) -> int:
     digits = lengths[0]
     if len(lengths) > 1 or not digits or digits.translate(None, _DIGITS):
-        raise Refused(BAD_REQUEST)
+        raise FramingError(BAD_REQUEST)
     digits = digits.lstrip(b"0") or b"0"
     if len(digits) > _LARGEST:
-        raise Refused(TOO_LARGE)
+        raise FramingError(TOO_LARGE)
     return int(digits)

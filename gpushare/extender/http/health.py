@@ -21,7 +21,7 @@ Checks = Callable[[], Mapping[str, str]]
 
 
 _Accepted = socket.socket | tuple[bytes, socket.socket]  # socketserver's own type for TCP and UDP
-_MOST_OPEN = 64
+_MAX_OPEN = 64
 _PIECE = 1 << 16
 
 
@@ -67,12 +67,12 @@ class HealthServer:
 
 def _report(checks: Mapping[str, str], query: Mapping[str, list[str]]) -> tuple[bool, str]:
     """(whether one fails, the text): "ok", or a line for each check, as Kubernetes writes."""
-    left_out = set(query.get("exclude", ()))
-    kept = {name: wrong for name, wrong in checks.items() if name not in left_out}
-    failing = any(kept.values())
+    excluded = set(query.get("exclude", ()))
+    included = {name: wrong for name, wrong in checks.items() if name not in excluded}
+    failing = any(included.values())
     if not failing and "verbose" not in query:
         return False, "ok\n"
-    lines = (f"[-]{name} {wrong}" if wrong else f"[+]{name} ok" for name, wrong in kept.items())
+    lines = (f"[-]{name} {wrong}" if wrong else f"[+]{name} ok" for name, wrong in included.items())
     return failing, "\n".join(lines) + "\n"
 
 
@@ -100,7 +100,7 @@ class _Server(ThreadingHTTPServer):
         """Serve the connection in a thread."""
         if isinstance(request, socket.socket):
             self._open.append(request)
-        if len(self._open) > _MOST_OPEN:
+        if len(self._open) > _MAX_OPEN:
             with contextlib.suppress(OSError, IndexError):  # it may be closing by itself
                 self._open.popleft().shutdown(socket.SHUT_RDWR)
         super().process_request(request, client_address)

@@ -67,29 +67,31 @@ def openapi_document(paths: Mapping[str, str]) -> bytes:
     ).encode()
 
 
-def _verb(name: str, summary: str, asked: str, answer: Schema, *refusals: int) -> Schema:
+def _verb(
+    name: str, summary: str, request_schema: str, response_schema: Schema, *refusals: int
+) -> Schema:
     """A verb; one without refusals says in its answer's `Error` what is wrong."""
-    said = "The answer" if refusals else _ERROR_IN_BODY
+    description = "The answer" if refusals else _ERROR_IN_BODY
     statuses = (*refusals, 403, 404, 405, 411, 413, 431)
     return {
         "post": {
             "operationId": name,
             "summary": summary,
-            "requestBody": {"required": True, "content": _json(_ref(asked))},
-            "responses": {"200": {"description": said, "content": _json(answer)}}
+            "requestBody": {"required": True, "content": _json(_ref(request_schema))},
+            "responses": {"200": {"description": description, "content": _json(response_schema)}}
             | _refusals(*statuses),
         }
     }
 
 
-def _read(name: str, summary: str, answer: str, *parameters: Schema) -> Schema:
+def _read(name: str, summary: str, response_schema: str, *parameters: Schema) -> Schema:
     document: dict[str, Any] = {
         "operationId": name,
         "summary": summary,
         "responses": {
             "200": {
                 "description": "The answer",
-                "content": _json(_ref(answer) if answer else {"type": "object"}),
+                "content": _json(_ref(response_schema) if response_schema else {"type": "object"}),
             }
         }
         | _refusals(*((404, 503) if parameters else ()), 403, 405, 411, 413, 431),

@@ -12,7 +12,7 @@ from typing import Any
 from gunicorn.app.base import BaseApplication
 
 from gpushare.extender.http.certificates import Certificates
-from gpushare.extender.http.unanswered import Asked
+from gpushare.extender.http.unanswered import PendingRequest
 from gpushare.extender.http.worker import BufferedThreadWorker
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
@@ -38,7 +38,7 @@ class Server(BaseApplication):
         log: logging.Handler,
         tls: Certificates | None,
         not_ready: Callable[[], str],
-        start: Callable[[Callable[[], Iterable[Asked]]], None],
+        start: Callable[[Callable[[], Iterable[PendingRequest]]], None],
         stop: Callable[[], None],
     ) -> None:
         self._app = app
@@ -65,10 +65,10 @@ class Server(BaseApplication):
             "loglevel": "warning",
             "accesslog": None,
             # Behind a Service another replica may be ready: only a new connection comes to it.
-            "pre_request": lambda _worker, asked: asked.force_close() if not_ready() else None,
+            "pre_request": lambda _worker, request: request.force_close() if not_ready() else None,
             "on_starting": lambda _server: _take_over_log(log),
             "when_ready": lambda _server: _keep_one_worker(),
-            "post_worker_init": lambda worker: _begin(worker, start),
+            "post_worker_init": lambda worker: _start_in_worker(worker, start),
             "worker_exit": lambda _server, _worker: stop(),
         }
         if tls is not None:
@@ -90,12 +90,12 @@ class Server(BaseApplication):
         return self._app
 
 
-def _begin(
-    worker: BufferedThreadWorker, start: Callable[[Callable[[], Iterable[Asked]]], None]
+def _start_in_worker(
+    worker: BufferedThreadWorker, start: Callable[[Callable[[], Iterable[PendingRequest]]], None]
 ) -> None:
     """In the worker: gunicorn has set its signals as they are by default."""
     _keep_one_worker()
-    start(worker.asked)
+    start(worker.pending_requests)
 
 
 def _keep_one_worker() -> None:

@@ -8,25 +8,25 @@ settles takes once a second, so a process that stood still for an hour has not b
 
 from collections.abc import Iterable
 
-LOOKS = 60
+MAX_LOOKS = 60
 """Looks that a request may be seen at."""
 
-Asked = tuple[int, float]
+PendingRequest = tuple[int, float]
 """A request that waits for a thread or is being answered: its connection, and since when."""
 
 
-class Unanswered:
+class UnansweredRequests:
     """Counts at how many looks in a row each request was there."""
 
-    def __init__(self, most: int = LOOKS) -> None:
+    def __init__(self, most: int = MAX_LOOKS) -> None:
         self._most = most
-        self._looks: dict[Asked, int] = {}
+        self._looks: dict[PendingRequest, int] = {}
 
-    def look(self, asked: Iterable[Asked]) -> None:
+    def observe(self, pending: Iterable[PendingRequest]) -> None:
         """Take note of the requests that have no answer yet."""
-        self._looks = {each: self._looks.get(each, 0) + 1 for each in asked}
+        self._looks = {each: self._looks.get(each, 0) + 1 for each in pending}
 
-    def wrong(self) -> str:
+    def stuck(self) -> str:
         """What is wrong, or "": for the liveness."""
         stuck = sum(looks > self._most for looks in self._looks.values())
         return f"requests without an answer for {self._most} s: {stuck}" if stuck else ""

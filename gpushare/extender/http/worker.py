@@ -21,7 +21,7 @@ from typing import Any, cast
 from gunicorn.workers.gthread import ThreadWorker
 
 from gpushare.extender.http.connection import CHUNK, Connection
-from gpushare.extender.http.unanswered import Asked
+from gpushare.extender.http.unanswered import PendingRequest
 
 
 class BufferedThreadWorker(ThreadWorker):
@@ -56,12 +56,12 @@ class BufferedThreadWorker(ThreadWorker):
         super().__init__(*args, **kwargs)
         self.silent_conns: deque[Connection] = deque()
         self.answering_conns: deque[Connection] = deque()
-        self._asked: dict[Connection, float] = {}
+        self._pending_since: dict[Connection, float] = {}
 
-    def asked(self) -> list[Asked]:
+    def pending_requests(self) -> list[PendingRequest]:
         """Return the requests that wait for a thread or are being answered; for any thread."""
         # In one step of the interpreter: others change it meanwhile.
-        return [(id(conn), since) for conn, since in self._asked.copy().items()]
+        return [(id(conn), since) for conn, since in self._pending_since.copy().items()]
 
     def accept(self, listener: socket.socket) -> None:
         """Take one connection, at the cost of another one when full."""
@@ -123,7 +123,7 @@ class BufferedThreadWorker(ThreadWorker):
         except (OSError, EOFError):
             self._drop(conn, self.pending_conns)
             return False
-        if conn.held > CHUNK and self._held() > self.max_held:
+        if conn.held_bytes > CHUNK and self._total_held_bytes() > self.max_held:
             self._drop(self.pending_conns[0], self.pending_conns)
         if whole and not conn.closed:
             self.poller.unregister(conn.sock)
@@ -133,7 +133,7 @@ class BufferedThreadWorker(ThreadWorker):
 
     def enqueue_req(self, conn: Connection) -> None:  # type: ignore[override]
         """Give a connection whose request is whole to the next thread that is free."""
-        self._asked[conn] = time.monotonic()
+        self._pending_since[conn] = time.monotonic()
         super().enqueue_req(conn)
 
     def handle(self, conn: Connection) -> bool:  # type: ignore[override]
@@ -141,21 +141,21 @@ class BufferedThreadWorker(ThreadWorker):
         try:
             while True:
                 keep = bool(super().handle(conn))
-                conn.answered()
+                conn.release_request()
                 taken = conn.outbox.flush()
                 # A thread that others wait for waits for nobody.
-                crowded = len(self._asked) > self.cfg.threads
+                crowded = len(self._pending_since) > self.cfg.threads
                 if crowded or not (taken and keep and self.alive):
                     return keep
-                if not conn.asks_within(self.linger):
+                if not conn.next_request_within(self.linger):
                     return True
-                self._asked[conn] = time.monotonic()
+                self._pending_since[conn] = time.monotonic()
         except (OSError, EOFError):
             return False
 
     def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
         """Take a connection back from the thread that has answered."""
-        self._asked.pop(conn, None)
+        self._pending_since.pop(conn, None)
         if not conn.outbox.unsent:
             self._finish(conn, fs)
             return
@@ -226,6 +226,6 @@ class BufferedThreadWorker(ThreadWorker):
         self.nr_conns -= 1
         conn.close()
 
-    def _held(self) -> int:
+    def _total_held_bytes(self) -> int:
         """Return the bytes of requests that are not answered yet."""
-        return sum(conn.held for conn in (*self.pending_conns, *self._asked.copy()))
+        return sum(conn.held_bytes for conn in (*self.pending_conns, *self._pending_since.copy()))

@@ -14,11 +14,13 @@ from datetime import UTC, datetime
 from gpushare.extender.logs.writer import LogWriter
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-_ODD_LINES = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u200e\u200f\u2066-\u2069]")
-_PLAIN = re.compile(r"[!#-<>-~]+")
+_CONTROL_IN_LINES = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u200e\u200f\u2066-\u2069]"
+)
+_UNQUOTED = re.compile(r"[!#-<>-~]+")
 """Printable ASCII without space, quote and =."""
 
-_LONGEST = 400
+_MAX_VALUE = 400
 _STDERR = 2
 _TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
@@ -52,7 +54,7 @@ class TextFormatter(logging.Formatter):
         self, ei: "logging._SysExcInfoType"
     ) -> str:
         """The traceback: lines of its own, nothing else odd."""
-        return _ODD_LINES.sub(_escaped, super().formatException(ei))
+        return _CONTROL_IN_LINES.sub(_escaped, super().formatException(ei))
 
 
 class JsonFormatter(logging.Formatter):
@@ -84,11 +86,11 @@ def configure(level: str, form: str) -> LogWriter:
     return handler
 
 
-def begin(writer: LogWriter) -> None:
+def start_logging(writer: LogWriter) -> None:
     """Write by a thread from now on, and log what would go to stderr past it and wait there."""
     writer.start()
     logging.captureWarnings(True)
-    threading.excepthook = _log_end
+    threading.excepthook = _log_thread_end
 
 
 def formatter(form: str) -> logging.Formatter:
@@ -96,7 +98,7 @@ def formatter(form: str) -> logging.Formatter:
     return JsonFormatter() if form == "json" else TextFormatter()
 
 
-def _log_end(ended: threading.ExceptHookArgs) -> None:
+def _log_thread_end(ended: threading.ExceptHookArgs) -> None:
     error = ended.exc_value
     name = ended.thread.name if ended.thread else "?"
     logging.getLogger("gpushare").error(Line("a thread has ended", thread=name), exc_info=error)
@@ -104,12 +106,12 @@ def _log_end(ended: threading.ExceptHookArgs) -> None:
 
 def _value(value: object) -> str:
     text = _cut(value)
-    return text if _PLAIN.fullmatch(text) else json.dumps(text)
+    return text if _UNQUOTED.fullmatch(text) else json.dumps(text)
 
 
 def _cut(value: object) -> str:
     text = str(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+    return text if len(text) <= _MAX_VALUE else f"{text[:_MAX_VALUE]}..."
 
 
 def _escaped(found: re.Match[str]) -> str:

@@ -14,12 +14,12 @@ import threading
 import time
 import traceback
 
-MOST = 4 << 20
+MAX_WAITING_BYTES = 4 << 20
 """Bytes that may wait: some 20,000 lines."""
 
 _PIECE = 4096
 """Bytes that a pipe which is ready takes at once without waiting (PIPE_BUF)."""
-_TELL_EVERY = 1.0
+_REPORT_EVERY = 1.0
 """Seconds from one line about dropped lines to the next: a slow reader would read little else."""
 
 
@@ -30,14 +30,14 @@ class LogWriter(logging.Handler):
     whoever logs it, as far as that can be done without waiting. most: bytes that may wait.
     """
 
-    def __init__(self, descriptor: int, most: int = MOST) -> None:
+    def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING_BYTES) -> None:
         super().__init__()
         self._descriptor = descriptor
-        self._most = most
+        self._max_waiting = max_waiting
         self._waiting: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         # Two counts with one writer each: what waits is their difference.
         self._put = self._written = 0
-        self._told, self._told_at = 0, 0.0
+        self._reported, self._reported_at = 0, 0.0
         self._thread: threading.Thread | None = None
         self.dropped = 0
 
@@ -61,7 +61,7 @@ class LogWriter(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Have the record written, or count it as dropped. Called with the handler's lock held."""
-        if self._put - self._written >= self._most:
+        if self._put - self._written >= self._max_waiting:
             self.dropped += 1
             return
         try:
@@ -82,18 +82,18 @@ class LogWriter(logging.Handler):
         while (line := self._waiting.get()) is not None:
             self._write(line)
             self._written += len(line)
-            self._tell()
+            self._report_dropped()
 
-    def _tell(self) -> None:
+    def _report_dropped(self) -> None:
         """Write how many lines were dropped since this was last told."""
         dropped, now = self.dropped, time.monotonic()
-        soon = now < self._told_at + _TELL_EVERY and not self._waiting.empty()
-        if dropped == self._told or soon:
+        soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
+        if dropped == self._reported or soon:
             return
-        text = f"{dropped - self._told} log lines dropped: they were not read in time"
+        text = f"{dropped - self._reported} log lines dropped: they were not read in time"
         fields = {"name": "gpushare.log", "levelno": logging.WARNING, "levelname": "WARNING"}
         self._write(self._line(logging.makeLogRecord({**fields, "msg": text})))
-        self._told, self._told_at = dropped, now
+        self._reported, self._reported_at = dropped, now
 
     def _write(self, line: bytes) -> None:
         """Write it whole, however long that takes; a descriptor that is gone takes nothing."""

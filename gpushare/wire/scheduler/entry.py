@@ -3,12 +3,12 @@
 Knows decoded configurations and URLs; not who listens, and not where settings come from.
 """
 
-import ipaddress
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
+from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
 
@@ -30,10 +30,7 @@ class Endpoint:
     @property
     def loopback(self) -> bool:
         """Whether the calls stay on one machine."""
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return self.host == "localhost"
+        return is_loopback(self.host)
 
     @property
     def listen(self) -> str:

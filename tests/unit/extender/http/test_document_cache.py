@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpushare.errors import NotReady
-from gpushare.extender.http.document_cache import Kept
+from gpushare.extender.http.document_cache import DocumentCache
 
 
 def spend(seconds: float) -> bytes:
@@ -18,7 +18,7 @@ def spend(seconds: float) -> bytes:
 
 
 def test_a_costly_document_is_made_once_for_all_who_ask() -> None:
-    kept, made = Kept(), list[int]()
+    kept, made = DocumentCache(), list[int]()
 
     def make() -> bytes:
         made.append(1)
@@ -37,12 +37,12 @@ def test_a_costly_document_is_made_once_for_all_who_ask() -> None:
 
 
 def test_a_cheap_document_is_always_as_things_are() -> None:
-    kept = Kept()
+    kept = DocumentCache()
     assert [kept.get("a", str(n).encode) for n in range(5)] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_a_document_is_made_anew_after_a_second_at_the_latest() -> None:
-    kept = Kept()
+    kept = DocumentCache()
     first = kept.get("a", lambda: spend(0.2))
     end = time.monotonic() + 20
     while kept.get("a", lambda: spend(0.006)) is first:
@@ -50,7 +50,7 @@ def test_a_document_is_made_anew_after_a_second_at_the_latest() -> None:
 
 
 def test_few_wait_for_a_document_and_the_others_are_told_to_come_again() -> None:
-    kept, go, threads = Kept(), threading.Event(), list[threading.Thread]()
+    kept, go, threads = DocumentCache(), threading.Event(), list[threading.Thread]()
 
     def make() -> bytes:
         go.wait(20)

@@ -15,7 +15,7 @@ from gpushare.extender.http.framing import (
     BAD_REQUEST,
     LENGTH_REQUIRED,
     TOO_LARGE,
-    Refused,
+    FramingError,
     body_length,
 )
 from tests.growth import assert_linear
@@ -92,14 +92,14 @@ def test_the_length_of_the_body_is_what_the_head_says(
 def test_what_two_readers_could_read_in_two_ways_is_refused(
     lines: tuple[bytes, ...], status: bytes
 ) -> None:
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(FramingError) as refused:
         body_length(head(*lines))
     assert refused.value.status == status
 
 
 @pytest.mark.parametrize("start", [b"\r\n", b"\r\n\r\n", b"\n", b"\rPOST / HTTP/1.1\r\n\r\n"])
 def test_nothing_may_stand_before_the_request_line(start: bytes) -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(FramingError):
         body_length(start + b"\r\n\r\n")
 
 
@@ -155,7 +155,7 @@ def test_what_comes_behind_a_request_is_one_of_its_own_whenever_its_body_comes(
         head(b"Content-Length: 5") + b"hello" + head(b"Content-Length: %d" % len(hidden))
     )
     assert parsed(pair.conn)[1] == b"hello"
-    assert not pair.conn.asks_within(0)
+    assert not pair.conn.next_request_within(0)
     assert pair.send(hidden)
     assert parsed(pair.conn)[1] == hidden
     assert not pair.conn.received
@@ -164,7 +164,7 @@ def test_what_comes_behind_a_request_is_one_of_its_own_whenever_its_body_comes(
 def test_a_request_behind_another_is_judged_as_the_first_is(pair: Pair) -> None:
     assert pair.send(head(b"Content-Length: 1") + b"x" + head(b"Transfer-Encoding: chunked") + b"0")
     assert parsed(pair.conn)[1] == b"x"
-    assert not pair.conn.asks_within(0)
+    assert not pair.conn.next_request_within(0)
     assert pair.conn.refused
     assert pair.client.recv(1000).startswith(b"HTTP/1.1 411")
 
@@ -256,7 +256,7 @@ def test_a_head_costs_no_more_than_its_length(line: Callable[[int], bytes]) -> N
             for _ in range(10):
                 try:
                     body_length(made)
-                except Refused:
+                except FramingError:
                     continue
 
         return judge

@@ -37,7 +37,7 @@ class Pipe:
 @pytest.fixture
 def pipe() -> Iterator[Pipe]:
     read, write = os.pipe()
-    writer = LogWriter(write, most=200_000)
+    writer = LogWriter(write, max_waiting=200_000)
     writer.setFormatter(formatter("json"))
     logger = logging.getLogger("gpushare.test.writer")
     logger.setLevel(logging.INFO)
