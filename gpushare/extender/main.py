@@ -30,10 +30,10 @@ from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import Patience
 from gpushare.extender.disruption_budgets import Budgets
 from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
-from gpushare.extender.events.messages import Notices
+from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
-from gpushare.extender.events.recorder import NoRecords, Recorder
-from gpushare.extender.events.unserved_pods import Unserved
+from gpushare.extender.events.recorder import NullRecorder, Recorder
+from gpushare.extender.events.unserved_pods import UnservedPods
 from gpushare.extender.garbage_collection import Garbage
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.callers import Callers
@@ -102,18 +102,18 @@ class Extender:
         self._gate = Gate(sources, _leading(settings, self._client, found.lease))
         self.not_ready = self._gate.not_ready
         self._binder = Binder(self._client, self._library, self._gate.leads_until)
-        self._unserved = Unserved(self._library)
+        self._unserved_pods = UnservedPods(self._library)
         self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
-        records = self._events if settings.events else NoRecords()
-        self._notices = Notices(records, self._library, settings.unit)
+        recorder = self._events if settings.events else NullRecorder()
+        self._event_messages = EventMessages(recorder, self._library, settings.unit)
         self._auditor = Auditor(
             self._client,
             self._library,
             settings.unit,
             not_ready=self._gate.not_ready,
-            shown=self._gate.last_resource_version,
-            tell=self._notices.books_wrong,
+            watch_version=self._gate.last_resource_version,
+            report=self._event_messages.books_wrong,
         )
         self._garbage = Garbage()
         self._unanswered_requests = UnansweredRequests()
@@ -127,7 +127,7 @@ class Extender:
             most_binds=settings.threads - SPARE_THREADS,
             observe=self._metrics.observe,
             rejected=self._metrics.rejected,
-            notices=self._notices,
+            event_messages=self._event_messages,
             covering=budgets.covering,
             patience=Patience(),
         )
@@ -202,7 +202,7 @@ class Extender:
             self._ready_since = math.inf
         elif self._ready_since == math.inf:
             self._ready_since = time.time()
-        self._notices.tick(ready)
+        self._event_messages.tick(ready)
 
     def _state(self) -> dict[str, float]:
         """What metrics say of this process."""
@@ -210,7 +210,7 @@ class Extender:
         if self._ready_since < math.inf:
             since, called = self._ready_since, self._service.called
             pending = pending_without_call(self._library, called, since, time.time())
-        unserved = self._unserved.seconds(time.monotonic())
+        unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
         parts = (self._auditor, self._gate, self._binder, self._events, self._learning)
         own |= self._log_writer.state()

@@ -22,7 +22,7 @@ from gpushare.extender.binding.bind_transaction import Answer as BindAnswer
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import Patience
 from gpushare.extender.binding.request_cache import Remembered
-from gpushare.extender.events.messages import Notices
+from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import Books, Library
@@ -82,7 +82,7 @@ class Service:
         most_binds: int,
         observe: Observe,
         rejected: Callable[[Mapping[str, int]], None] | None = None,
-        notices: Notices | None = None,
+        event_messages: EventMessages | None = None,
         covering: Covering = no_budgets,
         patience: Patience | None = None,
     ) -> None:
@@ -93,7 +93,7 @@ class Service:
         self._binds = threading.BoundedSemaphore(most_binds)
         self._observe = observe
         self._rejected = rejected
-        self._notices = notices
+        self._event_messages = event_messages
         self._covering = covering
         self._patience = patience
         self._remembered = Remembered()
@@ -255,9 +255,9 @@ class Service:
             self._rejected(reasons)
         nominated = args.pod.status and args.pod.status.nominated_node_name
         refused = reasons and not verdict.fit and [*args.names] != [nominated]
-        if self._notices is not None and refused:
+        if self._event_messages is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
-                self._notices.no_fit(pod_ref(args.pod), reasons)
+                self._event_messages.no_fit(pod_ref(args.pod), reasons)
 
     def _prioritize(self, body: bytes) -> Answer:
         args = decode_filter(body)
@@ -324,8 +324,8 @@ class Service:
         answer = self._binder.bind(args.ref, args.node, known, asked)
         if not answer.error:
             self._remembered.drop(uid)
-        elif self._notices is not None and answer.reason != NOT_OURS:
-            self._notices.bind_failed(args.ref, args.node, answer.error)
+        elif self._event_messages is not None and answer.reason != NOT_OURS:
+            self._event_messages.bind_failed(args.ref, args.node, answer.error)
         return answer
 
     def _told_bound(self, args: BindArgs) -> str:
@@ -335,8 +335,8 @@ class Service:
             entry = books.ledger.standing(args.ref.uid)
             if entry is not None and entry.placement is not None:
                 shares = entry.placement
-        if self._notices is not None:
-            self._notices.bound(args.ref, args.node, shares)
+        if self._event_messages is not None:
+            self._event_messages.bound(args.ref, args.node, shares)
         return ",".join(f"{device}:{units}" for device, units in shares) or "-"
 
     def _remember(

@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ObjectReference:
     """What an event regards; namespace "" for a cluster-wide object."""
 
     kind: str
@@ -30,34 +30,34 @@ class About:
     uid: str
 
     @property
-    def home(self) -> str:
+    def event_namespace(self) -> str:
         """The namespace its events lie in."""
         return self.namespace or "default"
 
     @property
     def is_sound(self) -> bool:
         """Whether an object can be called so; another name could lead to another path."""
-        names = (self.home, self.name)
+        names = (self.event_namespace, self.name)
         return len(self.uid) <= _UID_LIMIT and all(
             len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) for name in names
         )
 
 
-def events_path(about: About, name: str = "") -> str:
+def events_path(regarding: ObjectReference, name: str = "") -> str:
     """The path of the events about an object, or of one of them."""
-    path = f"/apis/events.k8s.io/v1/namespaces/{about.home}/events"
+    path = f"/apis/events.k8s.io/v1/namespaces/{regarding.event_namespace}/events"
     return f"{path}/{name}" if name else path
 
 
-def event_name(about: About, stamp: int) -> str:
+def event_name(regarding: ObjectReference, stamp: int) -> str:
     """A name no other event has: as client-go, the object's and the time (ns since the epoch)."""
     end = f".{stamp:x}"
-    return about.name[: _NAME_LIMIT - len(end)].rstrip(".-") + end
+    return regarding.name[: _NAME_LIMIT - len(end)].rstrip(".-") + end
 
 
 def encode_event(
     name: str,
-    about: About,
+    regarding: ObjectReference,
     *,
     reason: str,
     action: str,
@@ -71,7 +71,7 @@ def encode_event(
         {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"name": name, "namespace": about.home},
+            "metadata": {"name": name, "namespace": regarding.event_namespace},
             "eventTime": _micro_time(stamp),
             "reportingController": CONTROLLER,
             "reportingInstance": _cut(instance, _SHORT_LIMIT) or CONTROLLER,
@@ -79,10 +79,10 @@ def encode_event(
             "reason": reason,
             "regarding": {
                 "apiVersion": "v1",
-                "kind": about.kind,
-                **({"namespace": about.namespace} if about.namespace else {}),
-                "name": about.name,
-                "uid": about.uid,
+                "kind": regarding.kind,
+                **({"namespace": regarding.namespace} if regarding.namespace else {}),
+                "name": regarding.name,
+                "uid": regarding.uid,
             },
             "note": _cut(note, NOTE_LIMIT),
             "type": "Warning" if warning else "Normal",

@@ -33,8 +33,8 @@ class Audited:
             library,
             "GiB",
             not_ready=wired.gate.not_ready,
-            shown=wired.gate.last_resource_version,
-            tell=lambda finding, healed: self.found.append((finding.what, healed)),
+            watch_version=wired.gate.last_resource_version,
+            report=lambda finding, healed: self.found.append((finding.what, healed)),
             pause=0.0,
         )
 

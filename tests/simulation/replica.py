@@ -16,7 +16,7 @@ from typing import Any, cast
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
-from gpushare.extender.audit.auditor import EVERY, Auditor, Tell
+from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import Patience
@@ -76,7 +76,7 @@ class Shape:
     page_limit: int
     slow: float = 0.0
     crowded: float = 0.0
-    audit: float = EVERY
+    audit: float = AUDIT_INTERVAL
 
 
 class _Books(Ledger):
@@ -181,7 +181,7 @@ class Replica:
         tasks: Tasks,
         network: Network,
         skew: float,
-        tell: Tell,
+        tell: Report,
     ) -> None:
         self.identity, self.host = identity, host
         self.frozen = self.ending = self.ended = False
@@ -237,13 +237,13 @@ class Replica:
             asked,
             "GiB",
             not_ready=self.gate.not_ready,
-            shown=self.gate.last_resource_version,
+            watch_version=self.gate.last_resource_version,
             clock=tasks.clock,
             every=shape.audit,
             page=shape.page_limit,
             wake=wake,
         )
-        self.auditor = self.new_auditor(tell=tell)
+        self.auditor = self.new_auditor(report=tell)
         self.service = Service(
             asked,
             self.binder,

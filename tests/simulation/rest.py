@@ -12,7 +12,7 @@ from typing import TypeVar
 from gpushare.core.model import NodeBooks, Reason
 from gpushare.core.snapshot import REASONS
 from gpushare.errors import ApiUnavailable
-from gpushare.extender.audit.auditor import EVERY
+from gpushare.extender.audit.auditor import AUDIT_INTERVAL
 from gpushare.localcluster.api.resources import PODS
 from tests.simulation.kubelets import NAMESPACE
 from tests.simulation.machines import CPU, MEMORY
@@ -37,7 +37,7 @@ def come_to_rest(world: World) -> None:
     leader = _wait(world)
     for replica in world.replicas:
         _check_books(world, replica)
-    if world.setting.shape.audit < EVERY:
+    if world.setting.shape.audit < AUDIT_INTERVAL:
         _audit(world, leader)
     for pod in world.users.waiting():
         _bind(world, pod)
@@ -192,7 +192,7 @@ def _bind(world: World, pod: PodTruth) -> None:
 
 def _audit(world: World, replica: Replica) -> None:
     """Whatever an audit would find now is no delay: it looks twice, and the watches come along."""
-    auditor = replica.new_auditor(tell=partial(world.oracle.audited, replica.identity))
+    auditor = replica.new_auditor(report=partial(world.oracle.audited, replica.identity))
     for _ in range(2):
         world.bookmark()
         world.settle()

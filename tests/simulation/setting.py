@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from gpushare.core.pairing import Pairing
-from gpushare.extender.audit.auditor import EVERY
+from gpushare.extender.audit.auditor import AUDIT_INTERVAL
 from tests.simulation.chance import Weighted
 from tests.simulation.replica import Shape
 
@@ -86,8 +86,10 @@ class Setting:
             _scale(weights, (name,), source.choice(_FACTORS))
         if leadership == "lease":
             replicas += source.choice((0, 0, 0, 1))
-        shape = replace(shape, audit=source.choice((EVERY, EVERY, EVERY, 3.0)))
-        if shape.audit < EVERY:
+        shape = replace(
+            shape, audit=source.choice((AUDIT_INTERVAL, AUDIT_INTERVAL, AUDIT_INTERVAL, 3.0))
+        )
+        if shape.audit < AUDIT_INTERVAL:
             # What goes and comes in step with the lists is what an audit takes for wrong.
             _scale(weights, ("flap",), 3)
         return Setting(shape, replicas, small, Weighted(weights), 7 if ends == 1 else 12)

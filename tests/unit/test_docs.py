@@ -74,7 +74,7 @@ def test_every_metric_is_listed() -> None:
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")
-    auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, shown=str, tell=print)
+    auditor = Auditor(ScriptedApi(), library, "GiB", not_ready=str, watch_version=str, report=print)
     state = (*process, *own, *auditor.state(), *(f"nodes_{of}" for of in watch))
     metrics = Metrics(library, 1, lambda: dict.fromkeys(state, 0.0))
     metrics.observe("filter", "fit", 0.1)

@@ -22,14 +22,14 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.audit.comparer import (
     ARRAYS,
-    HALF,
+    HALF_ASSUMED,
     MISPLACED,
     MISSING,
     Finding,
-    Holder,
     Listed,
-    Seen,
-    Suspects,
+    ListedNode,
+    ListedPod,
+    UnconfirmedFindings,
     add_nodes,
     add_pods,
     compare_nodes,
@@ -46,17 +46,17 @@ log = logging.getLogger("gpushare.audit")
 
 _T = TypeVar("_T")
 
-EVERY = 60.0
-PAUSE = 0.5
+AUDIT_INTERVAL = 60.0
+PAGE_PAUSE = 0.5
 """Seconds between the pages of a list: an audit is in no hurry, and the API server has others."""
-PAGE = 500
+PAGE_LIMIT = 500
 """Objects on a page of a list."""
 
 _TIMEOUT = 10.0
 _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 _STUCK = 120.0
 
-Tell = Callable[[Finding, bool], None]
+Report = Callable[[Finding, bool], None]
 """Told of each new finding, and whether it has been healed."""
 
 
@@ -75,26 +75,26 @@ class Auditor:
         unit: str,
         *,
         not_ready: Callable[[], str],
-        shown: Callable[[str], str],
-        tell: Tell,
+        watch_version: Callable[[str], str],
+        report: Report,
         clock: Callable[[], float] = time.monotonic,
-        every: float = EVERY,
-        pause: float = PAUSE,
-        page: int = PAGE,
+        every: float = AUDIT_INTERVAL,
+        pause: float = PAGE_PAUSE,
+        page: int = PAGE_LIMIT,
         wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
         self._library = library
         self._unit = unit
         self._not_ready = not_ready
-        self._shown = shown
-        self._tell = tell
+        self._watch_version = watch_version
+        self._report = report
         self._clock = clock
         self._every = every
         self._pause = pause
         self._page = page
-        self._nodes = Suspects()
-        self._pods = Suspects()
+        self._nodes = UnconfirmedFindings()
+        self._pods = UnconfirmedFindings()
         self._open: dict[str, frozenset[Finding]] = {}
         self._audits = self._found = self._healed = 0
         self._beat = self._last = clock()
@@ -144,22 +144,22 @@ class Auditor:
         """Look once. Raises ApiError where the API server does not list, WireError for no list."""
         if self._not_ready():
             self._open = {}
-            self._nodes, self._pods = Suspects(), Suspects()
+            self._nodes, self._pods = UnconfirmedFindings(), UnconfirmedFindings()
             return
-        self._note("sums", frozenset(self._within()))
-        self._note("lists", self._against_the_api_server())
+        self._heal_new("sums", frozenset(self._compare_with_entries()))
+        self._heal_new("lists", self._compare_with_api_server())
         self._audits += 1
         self._last = self._clock()
 
-    def _note(self, part: str, found: frozenset[Finding]) -> None:
+    def _heal_new(self, part: str, found: frozenset[Finding]) -> None:
         """Heal what is new, and tell it once.
 
         Raises ApiError where a pod could not be read for that. Its finding is for the next audit;
         so is the rest, unless the API server answers.
         """
-        self._open[part] = told = self._open.get(part, frozenset()) & found
+        self._open[part] = known = self._open.get(part, frozenset()) & found
         refused: ApiError | None = None
-        for finding in sorted(found - told, key=str):
+        for finding in sorted(found - known, key=str):
             try:
                 healed = self._heal(finding)
             except (ApiUnavailable, ApiUnreachable):
@@ -171,14 +171,14 @@ class Auditor:
             self._found += 1
             self._healed += healed
             log.error(Line("the books are wrong", healed=healed, **_values(finding)))
-            self._tell(finding, healed)
+            self._report(finding, healed)
         try:
             if refused is not None:
                 raise refused
         finally:
             del refused  # or the error would hold this frame, and this frame the error
 
-    def _within(self) -> Iterator[Finding]:
+    def _compare_with_entries(self) -> Iterator[Finding]:
         for books in self._library:
             nodes, half = books.ledger.drift()
             for node in nodes:
@@ -186,35 +186,35 @@ class Auditor:
             for uid in half:
                 entry = books.ledger.standing(uid)
                 ref = entry.ref if entry else PodRef("", uid, uid)
-                yield Finding(books.names.resource, HALF, entry.node if entry else "", ref)
+                yield Finding(books.names.resource, HALF_ASSUMED, entry.node if entry else "", ref)
 
-    def _against_the_api_server(self) -> frozenset[Finding]:
+    def _compare_with_api_server(self) -> frozenset[Finding]:
         # First: what the watch shows from here on must not count as in the copy.
-        shown = {name: self._shown(name) for name in ("nodes", "pods")}
-        held = [(books, *books.ledger.held()) for books in self._library]
-        specs = [Listed[Seen]() for _ in held]
-        pods = [Listed[Holder]() for _ in held]
+        watch_version = {name: self._watch_version(name) for name in ("nodes", "pods")}
+        entries_and_specs = [(books, *books.ledger.held()) for books in self._library]
+        specs = [Listed[ListedNode]() for _ in entries_and_specs]
+        pods = [Listed[ListedPod]() for _ in entries_and_specs]
         nodes_at = pods_at = ""
         for nodes in self._pages("/api/v1/nodes", NODES):
             nodes_at = nodes_at or nodes.resource_version
-            for (books, *_), listed in zip(held, specs, strict=True):
+            for (books, *_), listed in zip(entries_and_specs, specs, strict=True):
                 add_nodes(nodes, books, self._unit, listed)
         for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
             pods_at = pods_at or page.resource_version
-            for (books, *_), seen in zip(held, pods, strict=True):
+            for (books, *_), seen in zip(entries_and_specs, pods, strict=True):
                 add_pods(page, books, seen)
         found = [
             finding
-            for (books, _, known), listed in zip(held, specs, strict=True)
+            for (books, _, known), listed in zip(entries_and_specs, specs, strict=True)
             for finding in compare_nodes(books.names.resource, known, listed.read, listed.unread)
         ]
-        sure = self._nodes.judge(found, shown["nodes"], nodes_at)
+        confirmed = self._nodes.confirm(found, watch_version["nodes"], nodes_at)
         found = [
             finding
-            for (books, entries, _), seen in zip(held, pods, strict=True)
+            for (books, entries, _), seen in zip(entries_and_specs, pods, strict=True)
             for finding in compare_pods(books.names.resource, entries, seen.read, seen.unread)
         ]
-        return sure | self._pods.judge(found, shown["pods"], pods_at)
+        return confirmed | self._pods.confirm(found, watch_version["pods"], pods_at)
 
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
         """The pages of a list, one moment of the collection."""
@@ -237,7 +237,7 @@ class Auditor:
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
             return finding.node not in ledger.drift()[0]
-        if finding.what == HALF and finding.pod is not None:
+        if finding.what == HALF_ASSUMED and finding.pod is not None:
             ledger.read_again(finding.pod.uid, self._clock())
             return True
         if finding.known is not None and finding.seen is not None:

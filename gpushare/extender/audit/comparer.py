@@ -25,7 +25,7 @@ OVERCHARGED = "charged more than it asks"
 LEAKED = "charged although it is gone"
 SHAPE = "other devices than the node has"
 ARRAYS = "sums that are not those of the entries"
-HALF = "half assumed"
+HALF_ASSUMED = "half assumed"
 
 _NAMELESS = Metadata()
 _T = TypeVar("_T")
@@ -55,18 +55,18 @@ class Finding:
         return f"{whom}: {self.what}" + (f" ({self.detail})" if self.detail else "")
 
 
-Holder = tuple[str, int, str, str]
+ListedPod = tuple[str, int, str, str]
 """A bound pod as listed: its node, the units it asks for, its namespace and name.
 
 A tuple of plain values costs the garbage collector nothing; there may be ten thousands.
 """
 
 
-Seen = tuple[str, NodeSpec]
+ListedNode = tuple[str, NodeSpec]
 """A node as listed: its uid, and what it offers."""
 
 
-class Suspects:
+class UnconfirmedFindings:
     """Differences between books and lists, until it is known whether they were only a delay.
 
     A node that changes, or goes and comes, differs each time in the same way. So one that the books
@@ -76,27 +76,29 @@ class Suspects:
     """
 
     def __init__(self) -> None:
-        self._suspects: Mapping[Finding, Finding] = {}
+        self._unconfirmed: Mapping[Finding, Finding] = {}
         self._listed_at = ""
-        self._sure: frozenset[Finding] = frozenset()
+        self._confirmed: frozenset[Finding] = frozenset()
 
-    def judge(self, found: Collection[Finding], shown: str, listed_at: str) -> frozenset[Finding]:
+    def confirm(
+        self, found: Collection[Finding], watch_version: str, listed_at: str
+    ) -> frozenset[Finding]:
         """Those that count: found again since the watch had come to the list that first had them.
 
         shown: where the watch stood when the books were copied that were compared with this list;
         listed_at: where this list stands.
         """
-        again = frozenset(finding for finding in found if self._suspected(finding))
-        caught_up = _is_at(shown, self._listed_at)
-        self._sure = again if caught_up else again & self._sure
+        again = frozenset(finding for finding in found if self._was_found_before(finding))
+        caught_up = _is_at(watch_version, self._listed_at)
+        self._confirmed = again if caught_up else again & self._confirmed
         if caught_up or not again:
-            self._suspects, self._listed_at = {each: each for each in found}, listed_at
+            self._unconfirmed, self._listed_at = {each: each for each in found}, listed_at
         else:
-            self._suspects = {each: each for each in again}
-        return self._sure
+            self._unconfirmed = {each: each for each in again}
+        return self._confirmed
 
-    def _suspected(self, finding: Finding) -> bool:
-        before = self._suspects.get(finding)
+    def _was_found_before(self, finding: Finding) -> bool:
+        before = self._unconfirmed.get(finding)
         return before is not None and before.known is finding.known
 
 
@@ -108,12 +110,12 @@ class Listed(Generic[_T]):
     unread: set[str] = field(default_factory=set)
 
 
-def _is_at(shown: str, listed: str) -> bool:
+def _is_at(watch_version: str, listed: str) -> bool:
     """Whether one resourceVersion is not before the other: of one API server they are numbers."""
-    return shown.isdecimal() and listed.isdecimal() and int(shown) >= int(listed)
+    return watch_version.isdecimal() and listed.isdecimal() and int(watch_version) >= int(listed)
 
 
-def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[Seen]) -> None:
+def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[ListedNode]) -> None:
     """Add the nodes of a page."""
     listed.unread.update(bad.ref.name for bad in page.bad)
     for node in page.items:
@@ -121,7 +123,7 @@ def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[Seen]
         listed.read[spec.name] = ((node.metadata or _NAMELESS).uid or "", spec)
 
 
-def add_pods(page: Decoded[Pod], books: Books, listed: Listed[Holder]) -> None:
+def add_pods(page: Decoded[Pod], books: Books, listed: Listed[ListedPod]) -> None:
     """Add the bound pods of a page that ask for the resource."""
     listed.unread.update(bad.ref.uid for bad in page.bad)
     resource = books.names.resource
@@ -140,7 +142,7 @@ def add_pods(page: Decoded[Pod], books: Books, listed: Listed[Holder]) -> None:
 def compare_pods(
     resource: str,
     entries: Mapping[str, Entry],
-    listed: Mapping[str, Holder],
+    listed: Mapping[str, ListedPod],
     unread: Collection[str],
 ) -> Iterator[Finding]:
     """The differences between the charges and the bound pods that ask for devices, both by uid.
@@ -148,18 +150,18 @@ def compare_pods(
     unread: uids of pods that are listed but make no sense; whatever they hold is kept. An assumed
     charge that is not listed is a bind under way.
     """
-    for uid, (node, asked, namespace, name) in listed.items():
+    for uid, (node, units, namespace, name) in listed.items():
         entry = entries.get(uid)
         if entry is None:
             yield Finding(resource, MISSING, node, PodRef(namespace, name, uid))
             continue
         least, most = entry.charged
-        if entry.node != node or least < asked:
-            told = f"{least} units, on node {node} it asks for {asked}"
-            yield Finding(resource, MISPLACED, entry.node, entry.ref, told)
-        elif most > asked:
-            told = f"{most} units, it asks for {asked}"
-            yield Finding(resource, OVERCHARGED, entry.node, entry.ref, told)
+        if entry.node != node or least < units:
+            detail = f"{least} units, on node {node} it asks for {units}"
+            yield Finding(resource, MISPLACED, entry.node, entry.ref, detail)
+        elif most > units:
+            detail = f"{most} units, it asks for {units}"
+            yield Finding(resource, OVERCHARGED, entry.node, entry.ref, detail)
     for uid in entries.keys() - listed.keys() - set(unread):
         entry = entries[uid]
         if entry.state is State.BOUND:
@@ -169,7 +171,7 @@ def compare_pods(
 def compare_nodes(
     resource: str,
     known: Mapping[str, NodeSpec],
-    listed: Mapping[str, Seen],
+    listed: Mapping[str, ListedNode],
     unread: Collection[str],
 ) -> Iterator[Finding]:
     """The differences between the shapes of nodes, by name, in the books and as listed."""
@@ -178,9 +180,9 @@ def compare_nodes(
     for name in sorted((known.keys() | listed.keys()) - set(unread)):
         ours, (uid, theirs) = known.get(name, nothing), listed.get(name, nobody)
         if _devices(ours) != _devices(theirs):
-            told = f"books {_told(ours)}, API server {_told(theirs)}"
+            detail = f"books {_describe(ours)}, API server {_describe(theirs)}"
             seen = replace(theirs, name=name)
-            yield Finding(resource, SHAPE, name, None, told, uid, seen, known.get(name))
+            yield Finding(resource, SHAPE, name, None, detail, uid, seen, known.get(name))
 
 
 def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
@@ -204,7 +206,7 @@ def _devices(spec: NodeSpec) -> tuple[object, ...]:
     return (spec.capacity, spec.healthy, spec.closed, spec.uuids, spec.serves_by_identity)
 
 
-def _told(spec: NodeSpec) -> str:
+def _describe(spec: NodeSpec) -> str:
     uuids = spec.uuids or ("",) * len(spec.capacity)
     units = ",".join(
         f"{units}{f' {uuid}' if uuid else ''}{'' if ok else ' (unhealthy)'}"

@@ -7,7 +7,7 @@ time.
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from gpushare.wire.events import About, event_name
+from gpushare.wire.events import ObjectReference, event_name
 
 WINDOW = 600.0
 """Seconds after its last repetition in which the same thing belongs to the same event."""
@@ -21,17 +21,17 @@ NO_FIT_EVERY = 300.0
 RATE = 5.0
 BURST = 20.0
 
-_SERIES_KEPT = 4096
-_PODS_KEPT = 4096
+_MAX_SERIES = 4096
+_MAX_PODS = 4096
 
-Key = tuple[str, About, str, str, bool]
+Key = tuple[str, ObjectReference, str, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
+class PendingEvent:
     """Something worth an event. stamp: when, in ns since the epoch, no two alike."""
 
-    about: About
+    regarding: ObjectReference
     reason: str
     action: str
     note: str
@@ -41,7 +41,7 @@ class Notice:
     @property
     def key(self) -> Key:
         """Equal for repetitions of the same thing."""
-        return (self.reason, self.about, self.action, self.note, self.warning)
+        return (self.reason, self.regarding, self.action, self.note, self.warning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class Post:
     """Write a new event."""
 
     name: str
-    notice: Notice
+    event: PendingEvent
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Patch:
     """Write how often the event of that name has been seen."""
 
     name: str
-    notice: Notice
+    event: PendingEvent
     count: int
 
 
@@ -69,35 +69,35 @@ class _Series:
     count: int = 1
 
 
-class Flow:
+class EventAggregator:
     """Finds repetitions: a thing that comes again within WINDOW counts up its event."""
 
     def __init__(self) -> None:
         self._series: OrderedDict[Key, _Series] = OrderedDict()
 
-    def take(self, notice: Notice, now: float) -> Post | Patch | None:
+    def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
         """What to write; None for a repetition that the next count includes."""
-        series = self._series.get(notice.key)
+        series = self._series.get(event.key)
         if series is None or now > series.last + WINDOW:
-            return self._begin(notice, now)
+            return self._new_series(event, now)
         series.count, series.last = series.count + 1, now
-        self._series.move_to_end(notice.key)
+        self._series.move_to_end(event.key)
         if now < series.written + SERIES_EVERY:
             return None
         series.written = now
-        return Patch(series.name, notice, series.count)
+        return Patch(series.name, event, series.count)
 
-    def lost(self, notice: Notice) -> None:
+    def forget(self, event: PendingEvent) -> None:
         """Its event is not there (never taken, or expired): a repetition begins anew."""
-        self._series.pop(notice.key, None)
+        self._series.pop(event.key, None)
 
-    def _begin(self, notice: Notice, now: float) -> Post:
-        name = event_name(notice.about, notice.stamp)
-        self._series[notice.key] = _Series(name, now, now)
-        self._series.move_to_end(notice.key)
-        while len(self._series) > _SERIES_KEPT:
+    def _new_series(self, event: PendingEvent, now: float) -> Post:
+        name = event_name(event.regarding, event.stamp)
+        self._series[event.key] = _Series(name, now, now)
+        self._series.move_to_end(event.key)
+        while len(self._series) > _MAX_SERIES:
             self._series.popitem(last=False)
-        return Post(name, notice)
+        return Post(name, event)
 
 
 class Bucket:
@@ -120,25 +120,25 @@ class Bucket:
         self._tokens -= 1
 
 
-class NoFits:
+class NoFitLimiter:
     """Which refusals at filter are news: another set of reasons, not too soon after the last."""
 
     def __init__(self, now: float) -> None:
-        self._told: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
+        self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()
         self._bucket = Bucket(now, rate=0.2, burst=10.0)
 
-    def is_news(self, uid: str, reasons: frozenset[str], now: float) -> bool:
+    def allows(self, uid: str, reasons: frozenset[str], now: float) -> bool:
         """Whether to tell that no node takes the pod for these reasons; counts as told then."""
-        before, at = self._told.get(uid, (frozenset[str](), float("-inf")))
+        before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY or self._bucket.wait(now) > 0:
             return False
         self._bucket.take()
-        self._told[uid] = (reasons, now)
-        self._told.move_to_end(uid)
-        while len(self._told) > _PODS_KEPT:
-            self._told.popitem(last=False)
+        self._reported[uid] = (reasons, now)
+        self._reported.move_to_end(uid)
+        while len(self._reported) > _MAX_PODS:
+            self._reported.popitem(last=False)
         return True
 
     def forget(self, uid: str) -> None:
         """The pod is bound."""
-        self._told.pop(uid, None)
+        self._reported.pop(uid, None)

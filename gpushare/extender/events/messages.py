@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.extender.audit.comparer import Finding
-from gpushare.extender.events.aggregator import NoFits
-from gpushare.extender.events.recorder import Records
+from gpushare.extender.events.aggregator import NoFitLimiter
+from gpushare.extender.events.recorder import EventRecorder
 from gpushare.extender.managed_resources import Library
-from gpushare.wire.events import About
+from gpushare.wire.events import ObjectReference
 
 ALLOCATED = "GPUShareAllocated"
 BIND_FAILED = "GPUShareBindFailed"
@@ -35,7 +35,7 @@ _MISMATCHES = {
 }
 
 
-class Notices:
+class EventMessages:
     """Tells the recorder; every method may be called by any thread and is over at once.
 
     unit: the memory unit of the cluster, for the texts.
@@ -43,51 +43,51 @@ class Notices:
 
     def __init__(
         self,
-        records: Records,
+        recorder: EventRecorder,
         library: Library,
         unit: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._records = records
+        self._recorder = recorder
         self._library = library
         self._unit = unit if unit in ("GiB", "MiB") else f"x {unit}"
         self._clock = clock
-        self._no_fits = NoFits(clock())
+        self._no_fit_limiter = NoFitLimiter(clock())
         self._lock = threading.Lock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
         """A pod was bound to the node; shares None: it has no GPU, and nothing is told."""
         with self._lock:
-            self._no_fits.forget(ref.uid)
+            self._no_fit_limiter.forget(ref.uid)
         if shares:
             given = ", ".join(f"{units} {self._unit} on device {each}" for each, units in shares)
-            self._records.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
+            self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
 
     def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
         """A bind was answered with an error."""
         note = f"node {node}: {why}"
-        self._records.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
+        self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
     def no_fit(self, ref: PodRef, reasons: Mapping[str, int]) -> None:
         """No node takes the pod. reasons: how many nodes for which."""
-        about = _pod(ref)
-        if not about.is_sound:
+        regarding = _pod(ref)
+        if not regarding.is_sound:
             return
         with self._lock:
-            if not self._no_fits.is_news(ref.uid, frozenset(reasons), self._clock()):
+            if not self._no_fit_limiter.allows(ref.uid, frozenset(reasons), self._clock()):
                 return
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
         note = f"0 of {total} nodes take the pod: {parts}"
-        self._records.record(about, NO_FIT, "Scheduling", note, warning=True)
+        self._recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True)
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:
         """An audit found the books wrong."""
         now = "put on the safe side" if healed else "left as it is"
-        about = _pod(finding.pod) if finding.pod else _node(finding.node)
+        regarding = _pod(finding.pod) if finding.pod else _node(finding.node)
         note = f"{finding.resource}: {finding}; {now}"
-        self._records.record(about, BOOKS_WRONG, "Auditing", note, warning=True)
+        self._recorder.record(regarding, BOOKS_WRONG, "Auditing", note, warning=True)
 
     def tick(self, ready: bool) -> None:
         """Tell what the books show since the last call; called about once a second, by one thread.
@@ -98,18 +98,18 @@ class Notices:
             for alarm in books.ledger.take_alarms():
                 if ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
-                    self._records.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
+                    self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
             resource = books.names.resource
             closed = books.ledger.closed_devices()
             before = self._closed.get(resource)
             if ready and before is not None and before != closed:
-                self._tell_devices(resource, before, closed, books.ledger.snapshot())
+                self._record_device_changes(resource, before, closed, books.ledger.snapshot())
             if ready:
                 self._closed[resource] = closed
             else:
                 self._closed.pop(resource, None)
 
-    def _tell_devices(
+    def _record_device_changes(
         self,
         resource: str,
         before: Mapping[str, frozenset[int]],
@@ -120,10 +120,10 @@ class Notices:
             was, is_now = before.get(node, frozenset()), now.get(node, frozenset())
             if new := is_now - was:
                 note = f"{resource}: nothing new is placed on {_devices(new)}"
-                self._records.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
+                self._recorder.record(_node(node), UNHEALTHY, "Monitoring", note, warning=True)
             if opened := (was - is_now) & _open(view, node):
                 note = f"{resource}: {_devices(opened)} may be used again"
-                self._records.record(_node(node), HEALTHY, "Monitoring", note)
+                self._recorder.record(_node(node), HEALTHY, "Monitoring", note)
 
 
 def _open(view: Snapshot, node: str) -> frozenset[int]:
@@ -136,10 +136,10 @@ def _devices(devices: frozenset[int]) -> str:
     return f"device {', '.join(map(str, sorted(devices)))}"
 
 
-def _pod(ref: PodRef) -> About:
-    return About("Pod", ref.namespace, ref.name, ref.uid)
+def _pod(ref: PodRef) -> ObjectReference:
+    return ObjectReference("Pod", ref.namespace, ref.name, ref.uid)
 
 
-def _node(name: str) -> About:
+def _node(name: str) -> ObjectReference:
     """A node as the kubelet's own events name it: by its name for uid, where kubectl looks."""
-    return About("Node", "", name, name)
+    return ObjectReference("Node", "", name, name)

@@ -11,7 +11,7 @@ from gpushare.core.decide import fits_somewhere
 from gpushare.core.model import Kind
 from gpushare.extender.managed_resources import Books, Library
 
-_SIZES = 64
+_MAX_REQUESTS = 64
 """Different requests tried at one scrape; a cluster asks for few."""
 
 
@@ -22,19 +22,19 @@ def pending_without_call(
 
     called: whether filter was called for the pod of that uid. since: when we began to listen.
     """
-    return max((_longest(books, called, since, now) for books in library), default=0.0)
+    return max((_longest_wait(books, called, since, now) for books in library), default=0.0)
 
 
-def _longest(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
+def _longest_wait(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
     fits: dict[tuple[Kind, frozenset[int]], bool] = {}
     for pod in books.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
-        asked = (pod.request.kind, pod.request.sizes)
-        if asked not in fits:
-            if len(fits) == _SIZES:
+        key = (pod.request.kind, pod.request.sizes)
+        if key not in fits:
+            if len(fits) == _MAX_REQUESTS:
                 break
-            fits[asked] = fits_somewhere(books.ledger.snapshot(), pod.request)
-        if fits[asked]:
+            fits[key] = fits_somewhere(books.ledger.snapshot(), pod.request)
+        if fits[key]:
             return max(0.0, now - max(pod.created, since))
     return 0.0

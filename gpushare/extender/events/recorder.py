@@ -14,12 +14,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
-from gpushare.extender.events.aggregator import Bucket, Flow, Notice, Patch, Post
+from gpushare.extender.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.kube.api import Api
 from gpushare.wire.events import (
     MERGE_PATCH,
     NOTE_LIMIT,
-    About,
+    ObjectReference,
     encode_event,
     encode_series,
     events_path,
@@ -29,7 +29,7 @@ from gpushare.wire.objects import check_kind
 log = logging.getLogger("gpushare.events")
 
 QUEUED = 512
-"""Notices that may wait; at 5 a second that is under two minutes of them."""
+"""Events that may wait; at 5 a second that is under two minutes of them."""
 
 _TIMEOUT = 3.0
 _LONGEST_PAUSE = 30.0
@@ -41,21 +41,33 @@ _OFF = 600.0
 """Seconds without its events after that; then they are tried, since rights may be given later."""
 
 
-class Records(Protocol):
+class EventRecorder(Protocol):
     """Takes what is worth an event."""
 
     def record(
-        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+        self,
+        regarding: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
     ) -> None:
         """Tell it; never waits, never fails."""
         ...
 
 
-class NoRecords:
+class NullRecorder:
     """Events are switched off."""
 
     def record(
-        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+        self,
+        regarding: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
     ) -> None:
         """Nothing."""
 
@@ -76,31 +88,37 @@ class Recorder:
         self._instance = instance
         self._clock = clock
         self._wall_ns = wall_ns
-        self._queue: queue.Queue[Notice | None] = queue.Queue(queued)
+        self._queue: queue.Queue[PendingEvent | None] = queue.Queue(queued)
         self._stamping = threading.Lock()
         self._stamp = 0
         self._dropped = 0
-        self._flow = Flow()
+        self._aggregator = EventAggregator()
         self._bucket = Bucket(clock())
         self._sent = self._failed = 0
         self._failures = 0
         # By namespace: how often its events have been refused in a row, and when last.
         self._refusals: dict[str, tuple[int, float]] = {}
-        self._said_off = False
+        self._off_logged = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def record(
-        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+        self,
+        regarding: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
     ) -> None:
         """Have an event written some time soon; never waits, never fails."""
-        if not about.is_sound:
+        if not regarding.is_sound:
             return
         with self._stamping:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
-            notice = Notice(about, reason, action, note[:NOTE_LIMIT], warning, self._stamp)
+            event = PendingEvent(regarding, reason, action, note[:NOTE_LIMIT], warning, self._stamp)
             try:
-                self._queue.put_nowait(notice)
+                self._queue.put_nowait(event)
             except queue.Full:
                 self._dropped += 1
 
@@ -127,22 +145,22 @@ class Recorder:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            notice = self._queue.get()
-            if notice is None:
+            event = self._queue.get()
+            if event is None:
                 continue
             try:
-                self._handle(notice)
+                self._handle(event)
             except Exception:
                 # The thread must go on; an event is never worth more than the next one.
-                log.exception("event failed reason=%s", notice.reason)
+                log.exception("event failed reason=%s", event.reason)
 
-    def _handle(self, notice: Notice) -> None:
+    def _handle(self, event: PendingEvent) -> None:
         now = self._clock()
-        refused, last = self._refusals.get(notice.about.home, (0, now))
+        refused, last = self._refusals.get(event.regarding.event_namespace, (0, now))
         if refused >= _REFUSALS and now < last + _OFF:
             self._failed += 1
             return
-        step = self._flow.take(notice, now)
+        step = self._aggregator.take(event, now)
         if step is None:
             return
         while (left := self._bucket.wait(self._clock())) > 0:
@@ -152,21 +170,21 @@ class Recorder:
         try:
             self._write(step)
         except ApiError as error:
-            self._not_taken(notice, error)
+            self._write_failed(event, error)
         else:
             self._sent += 1
-            self._refusals.pop(notice.about.home, None)
+            self._refusals.pop(event.regarding.event_namespace, None)
             self._failures = 0
-            self._said_off = False
+            self._off_logged = False
 
     def _write(self, step: Post | Patch) -> None:
         """Send it once. Raises ApiError; an event that is there already was taken before."""
-        notice, about = step.notice, step.notice.about
+        event, regarding = step.event, step.event.regarding
         if isinstance(step, Patch):
             answer = self._api.request(
                 "PATCH",
-                events_path(about, step.name),
-                body=encode_series(step.count, notice.stamp),
+                events_path(regarding, step.name),
+                body=encode_series(step.count, event.stamp),
                 content_type=MERGE_PATCH,
                 timeout=_TIMEOUT,
             )
@@ -174,38 +192,40 @@ class Recorder:
             return
         body = encode_event(
             step.name,
-            about,
-            reason=notice.reason,
-            action=notice.action,
-            note=notice.note,
-            warning=notice.warning,
-            stamp=notice.stamp,
+            regarding,
+            reason=event.reason,
+            action=event.action,
+            note=event.note,
+            warning=event.warning,
+            stamp=event.stamp,
             instance=self._instance,
         )
         try:
-            _check(self._api.request("POST", events_path(about), body=body, timeout=_TIMEOUT))
+            _check(self._api.request("POST", events_path(regarding), body=body, timeout=_TIMEOUT))
         except ApiConflict:
             return
 
-    def _not_taken(self, notice: Notice, error: ApiError) -> None:
+    def _write_failed(self, event: PendingEvent, error: ApiError) -> None:
         self._failed += 1
-        self._flow.lost(notice)
+        self._aggregator.forget(event)
         if error.status == _FORBIDDEN:
-            self._refused(notice.about.home, error)
+            self._refused(event.regarding.event_namespace, error)
         elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
             # An API server that has no time for us must not be asked five times a second.
             self._failures += 1
-            log.debug("event not taken reason=%s error=%s", notice.reason, error)
+            log.debug("event not taken reason=%s error=%s", event.reason, error)
             self._stopping.wait(min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
 
-    def _refused(self, home: str, error: ApiError) -> None:
+    def _refused(self, event_namespace: str, error: ApiError) -> None:
         now = self._clock()
         recent = {name: seen for name, seen in self._refusals.items() if now < seen[1] + _OFF}
-        refused, _ = recent.get(home, (0, now))
-        self._refusals = recent | {home: (refused + 1, now)}
-        if refused + 1 == _REFUSALS and not self._said_off:
-            self._said_off = True
-            log.warning("events are off in namespace %s, we may not create them: %s", home, error)
+        refused, _ = recent.get(event_namespace, (0, now))
+        self._refusals = recent | {event_namespace: (refused + 1, now)}
+        if refused + 1 == _REFUSALS and not self._off_logged:
+            self._off_logged = True
+            log.warning(
+                "events are off in namespace %s, we may not create them: %s", event_namespace, error
+            )
 
 
 def _check(answer: bytes) -> None:

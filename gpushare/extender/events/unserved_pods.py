@@ -9,14 +9,14 @@ from gpushare.core.model import Entry, NodeSpec, State
 from gpushare.extender.managed_resources import Library
 
 
-class Unserved:
+class UnservedPods:
     """Remembers since when each such pod has been seen. For one thread at a time."""
 
     def __init__(self, library: Library) -> None:
         self._library = library
         self._since: dict[tuple[str, str], float] = {}
 
-    def seconds(self, now: float) -> float:
+    def longest_seconds(self, now: float) -> float:
         """Seconds since a call first found the pod that has waited longest; 0 where there is none.
 
         now: any clock's, the same at each call.
@@ -25,13 +25,13 @@ class Unserved:
         for books in self._library:
             entries, specs = books.ledger.held()
             for uid, entry in entries.items():
-                if _unserved(entry, specs.get(entry.node)):
+                if _is_unserved(entry, specs.get(entry.node)):
                     key = books.names.resource, uid
                     since[key] = self._since.get(key, now)
         self._since = since
         return now - min(since.values(), default=now)
 
 
-def _unserved(entry: Entry, node: NodeSpec | None) -> bool:
+def _is_unserved(entry: Entry, node: NodeSpec | None) -> bool:
     waits = entry.state is State.BOUND and not entry.assigned and not entry.terminating
     return waits and entry.cover.written is not None and node is not None and node.marks_served

@@ -6,17 +6,17 @@ from typing import Any
 from gpushare.core.model import State
 from gpushare.extender.audit import auditor, comparer
 from gpushare.extender.audit.auditor import Auditor
-from gpushare.extender.audit.comparer import LEAKED, Suspects
+from gpushare.extender.audit.comparer import LEAKED, UnconfirmedFindings
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("B22", "a difference counts when it is first seen", Suspects, "judge")
+@mutant("B22", "a difference counts when it is first seen", UnconfirmedFindings, "confirm")
 def counts_at_the_first_look(original: Any) -> Any:
-    def judge(self: Any, found: Any, shown: str, listed_at: str) -> Any:
+    def confirm(self: Any, found: Any, shown: str, listed_at: str) -> Any:
         original(self, found, shown, listed_at)
         return frozenset(found)
 
-    return judge
+    return confirm
 
 
 @mutant(
@@ -57,13 +57,17 @@ def frees_binds_under_way(original: Any) -> Any:
 
 
 @mutant(
-    "B22", "ours took a node that changed to and fro for wrong", Suspects, "_suspected", first=400
+    "B22",
+    "ours took a node that changed to and fro for wrong",
+    UnconfirmedFindings,
+    "_was_found_before",
+    first=400,
 )
 def suspects_by_looks(original: Any) -> Any:
     del original
 
     def suspected(self: Any, finding: Any) -> bool:
-        return finding in self._suspects
+        return finding in self._unconfirmed
 
     return suspected
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.events.messages import Notices
+from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import Served
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.events import About
+from gpushare.wire.events import ObjectReference
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library
 from tests.unit.extender.scripted_api import ScriptedApi
@@ -27,7 +27,7 @@ class Heard:
     events: list[tuple[str, str, str]] = field(default_factory=list)
 
     def record(
-        self, about: About, reason: str, action: str, note: str, *, warning: bool = False
+        self, about: ObjectReference, reason: str, action: str, note: str, *, warning: bool = False
     ) -> None:
         assert action
         assert warning == (reason not in ("GPUShareAllocated", "GPUShareDeviceHealthy"))
@@ -59,7 +59,7 @@ class Desk:
             most_binds=most_binds,
             observe=self.observe,
             rejected=self.rejected.update,
-            notices=Notices(self.heard, self.library, "GiB"),
+            event_messages=EventMessages(self.heard, self.library, "GiB"),
         )
 
     def observe(self, verb: str, outcome: str, seconds: float) -> None:

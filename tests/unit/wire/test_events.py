@@ -6,16 +6,24 @@ from typing import Any
 
 import pytest
 
-from gpushare.wire.events import About, encode_event, encode_series, event_name, events_path
+from gpushare.wire.events import (
+    ObjectReference,
+    encode_event,
+    encode_series,
+    event_name,
+    events_path,
+)
 
-POD = About("Pod", "team", "web", "uid-web")
-NODE = About("Node", "", "gpu-1", "gpu-1")
+POD = ObjectReference("Pod", "team", "web", "uid-web")
+NODE = ObjectReference("Node", "", "gpu-1", "gpu-1")
 LABEL = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 STAMP = 1_795_267_000_000_123_999
 """2026-11-21T13:16:40.000123999Z."""
 
 
-def encoded(about: About = POD, note: str = "a note", instance: str = "host") -> dict[str, Any]:
+def encoded(
+    about: ObjectReference = POD, note: str = "a note", instance: str = "host"
+) -> dict[str, Any]:
     body = encode_event(
         "name",
         about,
@@ -74,7 +82,7 @@ def test_an_instance_is_there_and_short() -> None:
 
 @pytest.mark.parametrize("name", ["web", "w" * 253, "w" * 236 + "." + "w" * 16])
 def test_names_are_valid_and_differ_by_their_time(name: str) -> None:
-    about = About("Pod", "team", name, "uid")
+    about = ObjectReference("Pod", "team", name, "uid")
     names = {event_name(about, STAMP + more) for more in range(3)}
     assert len(names) == 3
     for each in names:
@@ -91,16 +99,16 @@ def test_a_series_says_how_often_and_when_last() -> None:
 @pytest.mark.parametrize(
     "about",
     [
-        About("Pod", "..", "web", "uid"),
-        About("Pod", "team/pods", "web", "uid"),
-        About("Pod", "team", "web?x=1", "uid"),
-        About("Pod", "team", "", "uid"),
-        About("Pod", "team", "web\n", "uid"),
-        About("Pod", "team", "w" * 254, "uid"),
-        About("Pod", "team", "web", "u" * 129),
+        ObjectReference("Pod", "..", "web", "uid"),
+        ObjectReference("Pod", "team/pods", "web", "uid"),
+        ObjectReference("Pod", "team", "web?x=1", "uid"),
+        ObjectReference("Pod", "team", "", "uid"),
+        ObjectReference("Pod", "team", "web\n", "uid"),
+        ObjectReference("Pod", "team", "w" * 254, "uid"),
+        ObjectReference("Pod", "team", "web", "u" * 129),
     ],
 )
-def test_what_no_object_is_called_is_not_sound(about: About) -> None:
+def test_what_no_object_is_called_is_not_sound(about: ObjectReference) -> None:
     assert not about.is_sound
     assert POD.is_sound
     assert NODE.is_sound

@@ -24,7 +24,7 @@ from gpushare.core.node_arrays import Charge, Tally
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.audit.comparer import Finding, narrowed
-from gpushare.extender.events.messages import Notices
+from gpushare.extender.events.messages import EventMessages
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.nodes import node_spec
@@ -92,7 +92,7 @@ class Office:
         self.shown, self.why_not, self.behind = "10", "", ""
         self.catch_up: Callable[[], object] = int
         """What the watches do in the moment in which they are asked how far they are."""
-        notices = Notices(self.heard, self.library, "GiB")
+        notices = EventMessages(self.heard, self.library, "GiB")
 
         def tell(finding: Finding, healed: bool) -> None:
             self.told.append((finding.what, healed))
@@ -103,8 +103,8 @@ class Office:
             self.library,
             "GiB",
             not_ready=lambda: self.why_not,
-            shown=self._show,
-            tell=tell,
+            watch_version=self._show,
+            report=tell,
             clock=self.api.clock,
             every=0.01,
             pause=0.0,

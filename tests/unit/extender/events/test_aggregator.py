@@ -7,23 +7,25 @@ from gpushare.extender.events.aggregator import (
     SERIES_EVERY,
     WINDOW,
     Bucket,
-    Flow,
-    NoFits,
-    Notice,
+    EventAggregator,
+    NoFitLimiter,
     Patch,
+    PendingEvent,
     Post,
 )
-from gpushare.wire.events import About
+from gpushare.wire.events import ObjectReference
 
-NOTICE = Notice(About("Pod", "team", "web", "uid"), "GPUShareBindFailed", "Binding", "why", True, 1)
+NOTICE = PendingEvent(
+    ObjectReference("Pod", "team", "web", "uid"), "GPUShareBindFailed", "Binding", "why", True, 1
+)
 
 
-def later(stamp: int) -> Notice:
+def later(stamp: int) -> PendingEvent:
     return replace(NOTICE, stamp=stamp)
 
 
 def test_a_new_thing_is_a_new_event() -> None:
-    flow = Flow()
+    flow = EventAggregator()
     first = flow.take(NOTICE, 0.0)
     other = flow.take(replace(NOTICE, note="another why", stamp=2), 0.0)
     assert isinstance(first, Post)
@@ -32,7 +34,7 @@ def test_a_new_thing_is_a_new_event() -> None:
 
 
 def test_a_repetition_counts_up_its_event_once_a_minute() -> None:
-    flow = Flow()
+    flow = EventAggregator()
     first = flow.take(NOTICE, 0.0)
     assert isinstance(first, Post)
     assert [flow.take(later(n), float(n)) for n in range(2, 30)] == [None] * 28
@@ -42,7 +44,7 @@ def test_a_repetition_counts_up_its_event_once_a_minute() -> None:
 
 
 def test_a_thing_that_comes_again_much_later_is_a_new_event() -> None:
-    flow = Flow()
+    flow = EventAggregator()
     first = flow.take(NOTICE, 0.0)
     again = flow.take(later(2), WINDOW + 1)
     assert isinstance(first, Post)
@@ -51,14 +53,14 @@ def test_a_thing_that_comes_again_much_later_is_a_new_event() -> None:
 
 
 def test_an_event_that_was_lost_begins_anew() -> None:
-    flow = Flow()
+    flow = EventAggregator()
     flow.take(NOTICE, 0.0)
-    flow.lost(NOTICE)
+    flow.forget(NOTICE)
     assert isinstance(flow.take(later(2), 1.0), Post)
 
 
 def test_only_so_many_series_are_kept() -> None:
-    flow = Flow()
+    flow = EventAggregator()
     for number in range(10_000):
         flow.take(replace(NOTICE, note=str(number), stamp=number), 0.0)
     assert isinstance(flow.take(replace(NOTICE, note="0", stamp=10_000), 0.0), Post)
@@ -78,25 +80,25 @@ def test_a_bucket_gives_a_burst_and_then_its_rate() -> None:
 
 
 def test_no_fit_is_news_when_its_reasons_change_and_not_too_soon() -> None:
-    news = NoFits(0.0)
+    news = NoFitLimiter(0.0)
     full, closed = frozenset({"full"}), frozenset({"closed"})
-    assert news.is_news("a", full, 0.0)
-    assert not news.is_news("a", full, NO_FIT_EVERY * 10)
-    assert news.is_news("b", closed, 1.0)
-    assert not news.is_news("b", full, 2.0)
-    assert news.is_news("b", full, NO_FIT_EVERY + 1)
+    assert news.allows("a", full, 0.0)
+    assert not news.allows("a", full, NO_FIT_EVERY * 10)
+    assert news.allows("b", closed, 1.0)
+    assert not news.allows("b", full, 2.0)
+    assert news.allows("b", full, NO_FIT_EVERY + 1)
 
 
 def test_of_many_pods_that_fit_nowhere_only_a_few_are_told() -> None:
-    news = NoFits(0.0)
-    told = sum(news.is_news(str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
+    news = NoFitLimiter(0.0)
+    told = sum(news.allows(str(pod), frozenset({"full"}), 0.0) for pod in range(1000))
     assert told == 10
 
 
 def test_a_pod_not_told_for_want_of_room_is_told_later() -> None:
-    news = NoFits(0.0)
+    news = NoFitLimiter(0.0)
     for pod in range(11):
-        news.is_news(str(pod), frozenset({"full"}), 0.0)
-    assert news.is_news("10", frozenset({"full"}), 60.0)
+        news.allows(str(pod), frozenset({"full"}), 0.0)
+    assert news.allows("10", frozenset({"full"}), 60.0)
     news.forget("10")
-    assert news.is_news("10", frozenset({"full"}), 120.0)
+    assert news.allows("10", frozenset({"full"}), 120.0)

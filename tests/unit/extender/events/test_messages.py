@@ -4,7 +4,7 @@ import pytest
 
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiError
-from gpushare.extender.events.messages import Notices
+from gpushare.extender.events.messages import EventMessages
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import Desk, Heard
@@ -69,7 +69,7 @@ def test_a_pod_that_fits_somewhere_is_no_news(desk: Desk) -> None:
 def test_devices_that_close_and_open_are_told_of_their_node() -> None:
     heard, library = Heard(), make_library()
     ledger = library.shelves[0].ledger
-    notices = Notices(heard, library, "GiB")
+    notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     ledger.node_changed(make_node("b", 16, 16))
     notices.tick(ready=True)
@@ -92,7 +92,7 @@ def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
 ) -> None:
     heard, library = Heard(), make_library()
     ledger = library.shelves[0].ledger
-    notices = Notices(heard, library, "GiB")
+    notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     notices.tick(ready=True)
     if closed is None:
@@ -106,7 +106,7 @@ def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
 def test_who_does_not_lead_tells_nothing() -> None:
     heard, library = Heard(), make_library()
     ledger = library.shelves[0].ledger
-    notices = Notices(heard, library, "GiB")
+    notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16))
     notices.tick(ready=True)
     ledger.set_unhealthy("a", frozenset({0}))
@@ -118,7 +118,7 @@ def test_who_does_not_lead_tells_nothing() -> None:
 def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
     heard, library = Heard(), make_library()
     ledger = library.shelves[0].ledger
-    notices = Notices(heard, library, "GiB")
+    notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16, 16))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((0, 4),)))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((1, 4),)))
@@ -136,7 +136,7 @@ def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
         ledger.node_changed(make_node(name, 16))
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "b"))
-    Notices(heard, library, "GiB").tick(ready=True)
+    EventMessages(heard, library, "GiB").tick(ready=True)
     ((_, reason, note),) = heard.events
     assert reason == "GPUShareAllocationMismatch"
     assert "node b past this extender" in note
@@ -149,7 +149,7 @@ def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.landed(REF.uid, 0.0)
     ledger.settle(REF.uid, ledger.token(REF.uid), ObservedPod(REF, Request(4, 1)), 20.0)
-    Notices(heard, library, "GiB").tick(ready=True)
+    EventMessages(heard, library, "GiB").tick(ready=True)
     ((_, reason, note),) = heard.events
     assert reason == "GPUShareAllocationMismatch"
     assert "bound to node a, and now shows it without a node" in note

@@ -16,9 +16,9 @@ import pytest
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.events.recorder import QUEUED, Recorder
 from gpushare.kube.api import Lines
-from gpushare.wire.events import About
+from gpushare.wire.events import ObjectReference
 
-POD = About("Pod", "team", "web", "uid-web")
+POD = ObjectReference("Pod", "team", "web", "uid-web")
 
 
 WRITTEN = b'{"kind":"Event","apiVersion":"events.k8s.io/v1"}'
@@ -151,7 +151,7 @@ def test_a_namespace_that_refuses_events_takes_them_from_no_other(api: EventApi)
             now += 1.0
             told += 1
             api.forever = answer
-            about = About("Pod", namespace, f"p{told}", f"uid-{told}")
+            about = ObjectReference("Pod", namespace, f"p{told}", f"uid-{told}")
             recorder.record(about, "GPUShareBindFailed", "Binding", "why")
             until(all_handled)
 
@@ -203,7 +203,7 @@ def test_a_later_repetition_is_a_patch_of_the_series(api: EventApi) -> None:
 
 
 def test_a_name_that_leads_elsewhere_is_never_sent(recorder: Recorder, api: EventApi) -> None:
-    recorder.record(About("Pod", "..", "x", "uid"), "GPUShareNoFit", "Scheduling", "odd")
+    recorder.record(ObjectReference("Pod", "..", "x", "uid"), "GPUShareNoFit", "Scheduling", "odd")
     tell(recorder)
     until(lambda: recorder.state()["events_written_total"] == 1)
     assert len(api.calls) == 1
@@ -222,7 +222,7 @@ def test_our_own_bug_does_not_end_the_thread(
 _SLOW = """
 import os, time
 from gpushare.extender.events.recorder import Recorder
-from gpushare.wire.events import About
+from gpushare.wire.events import ObjectReference
 
 class Api:
     def request(self, *_, **__):
@@ -233,7 +233,7 @@ class Api:
 recorder = Recorder(Api(), "me")
 if os.fork() == 0:  # as gunicorn's worker
     recorder.start()
-    recorder.record(About("Pod", "web", "team", "u"), "Why", "Act", "note")
+    recorder.record(ObjectReference("Pod", "web", "team", "u"), "Why", "Act", "note")
     time.sleep(0.1)
     recorder.stop()
     os._exit(0)
