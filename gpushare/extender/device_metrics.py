@@ -9,12 +9,12 @@ from functools import cache
 
 from gpushare.core.model import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
-def device_metrics(library: Library, unit_bytes: int) -> bytes:
+def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
     """The gauges of all devices, and of the request that they are measured by.
 
     unit_bytes: bytes of a memory unit.
@@ -28,24 +28,24 @@ def device_metrics(library: Library, unit_bytes: int) -> bytes:
     typical: list[str] = []
 
     @cache
-    def told(units: int) -> str:
+    def as_bytes(units: int) -> str:
         return str(float(units * unit_bytes))
 
-    for books in library:
-        nodes = books.ledger.dump()
-        usual = _typical(books, nodes)
-        resource = books.names.resource.translate(_ESCAPES)
-        typical.append(f'{{resource="{resource}"}} {told(usual)}')
+    for managed in resources:
+        nodes = managed.ledger.dump()
+        typical_request = _typical(managed, nodes)
+        resource = managed.names.resource.translate(_ESCAPES)
+        typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
         for node in nodes:
             name = node.spec.name.translate(_ESCAPES)
             for device, units in enumerate(node.spec.capacity):
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
                 left = max(units - node.used[device], 0) if usable else 0
-                capacity.append(of + told(units))
-                used.append(of + told(node.used[device]))
-                free.append(of + told(left))
-                stranded.append(of + told(stranded_units(left, usual)))
+                capacity.append(of + as_bytes(units))
+                used.append(of + as_bytes(node.used[device]))
+                free.append(of + as_bytes(left))
+                stranded.append(of + as_bytes(stranded_units(left, typical_request)))
                 healthy.append(of + ("1.0" if usable else "0.0"))
     families = (
         _gauge("gpushare_device_memory_bytes", "Memory of a device", capacity),
@@ -71,7 +71,7 @@ def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 
 
-def _typical(books: Books, nodes: Sequence[NodeBooks]) -> int:
+def _typical(managed: ManagedResource, nodes: Sequence[NodeBooks]) -> int:
     """Units that most pods ask for on each device."""
     bound = (entry.request.units for node in nodes for entry in node.entries)
-    return typical_units([*bound, *(pod.request.units for pod in books.ledger.waiting())])
+    return typical_units([*bound, *(pod.request.units for pod in managed.ledger.waiting())])

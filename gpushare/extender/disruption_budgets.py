@@ -11,24 +11,26 @@ from gpushare.core.preemption.selection import Budget
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.objects import Decoded, Event, PodDisruptionBudget
 
-_REMEMBERED = 10_000
+_MAX_CACHED = 10_000
 """Sets of labels whose budgets are remembered: pods of one controller share theirs."""
 
 Key = tuple[str, str]
 
 
-class Budgets:
+class DisruptionBudgets:
     """The budgets by namespace and name: a sink of a reflector, read by any thread."""
 
     def __init__(self) -> None:
-        self._known = _Known({})
+        self._index = _BudgetIndex({})
 
     def replace(self, pages: Sequence[Decoded[PodDisruptionBudget]], started: float) -> None:
         """Take over all budgets; one that cannot be read stays as it was."""
         del started
         unread = {(bad.ref.namespace, bad.ref.name) for page in pages for bad in page.bad}
-        kept = {key: budget for key, budget in self._known.budgets.items() if key in unread}
-        self._known = _Known(kept | dict(_read(item) for page in pages for item in page.items))
+        kept = {key: budget for key, budget in self._index.budgets.items() if key in unread}
+        self._index = _BudgetIndex(
+            kept | dict(_read(item) for page in pages for item in page.items)
+        )
 
     def apply(self, event: Event[PodDisruptionBudget]) -> None:
         """Take over one budget."""
@@ -38,24 +40,24 @@ class Budgets:
             key, budget = (event.bad.ref.namespace, event.bad.ref.name), None
         else:
             return
-        budgets = {other: known for other, known in self._known.budgets.items() if other != key}
+        budgets = {other: index for other, index in self._index.budgets.items() if other != key}
         if event.kind != "DELETED" and budget is not None:
             budgets[key] = budget
         # A new value, never a changed one: readers take no lock.
-        self._known = _Known(budgets)
+        self._index = _BudgetIndex(budgets)
 
-    def covering(self, entries: Sequence[Entry]) -> tuple[Budget, ...]:
+    def budgets_of(self, entries: Sequence[Entry]) -> tuple[Budget, ...]:
         """The budgets that cover any of these pods."""
-        known = self._known
+        index = self._index
         covered: dict[DisruptionBudget, set[str]] = {}
-        for entry in entries if known.budgets else ():
-            for budget in known.choosing(entry.ref.namespace, entry.labels):
+        for entry in entries if index.budgets else ():
+            for budget in index.selecting(entry.ref.namespace, entry.labels):
                 if entry.ref.name not in budget.disrupted:
                     covered.setdefault(budget, set()).add(entry.ref.uid)
         return tuple(Budget(budget.allowed, frozenset(uids)) for budget, uids in covered.items())
 
 
-class _Known:
+class _BudgetIndex:
     """All budgets at one moment, and which of them are about which labels."""
 
     def __init__(self, budgets: dict[Key, DisruptionBudget]) -> None:
@@ -65,12 +67,12 @@ class _Known:
             self._by_namespace.setdefault(budget.namespace, []).append(budget)
         self._by_labels: dict[tuple[str, Labels], tuple[DisruptionBudget, ...]] = {}
 
-    def choosing(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
+    def selecting(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
         found = self._by_labels.get((namespace, labels))
         if found is None:
             there = self._by_namespace.get(namespace, ())
             found = tuple(b for b in there if b.chooses(namespace, dict(labels)))
-            if len(self._by_labels) < _REMEMBERED:
+            if len(self._by_labels) < _MAX_CACHED:
                 self._by_labels[namespace, labels] = found
         return found
 

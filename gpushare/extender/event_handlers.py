@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gpushare.core.model import ObservedPod, Request
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.logs.formatters import Line
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import Bad, ConfigMap, Decoded, Event, Node, Pod
@@ -19,29 +19,29 @@ from gpushare.wire.pods import observe_pod, pod_ref
 
 log = logging.getLogger("gpushare.watch")
 
-Created = Callable[[Books, Request], None]
+Created = Callable[[ManagedResource, Request], None]
 """Told of a pod that was created: the books, and what it asks of their resource."""
 
-Moved = Callable[[Books, int], None]
+Moved = Callable[[ManagedResource, int], None]
 """Told, for each of the books, of a pod that has come to a node (1), or gone from it (-1)."""
 
 
-class NodeSink:
+class NodeEventHandler:
     """Nodes. unit: the memory unit of the cluster."""
 
-    def __init__(self, library: Library, unit: str) -> None:
-        self._library = library
+    def __init__(self, resources: ManagedResources, unit: str) -> None:
+        self._resources = resources
         self._unit = unit
 
     def replace(self, pages: Sequence[Decoded[Node]], started: float) -> None:
         """Take over all nodes."""
         del started
         unread = frozenset(bad.ref.name for page in pages for bad in _logged(page.bad))
-        for books in self._library:
+        for managed in self._resources:
             specs = [
-                node_spec(node, books.names, self._unit) for page in pages for node in page.items
+                node_spec(node, managed.names, self._unit) for page in pages for node in page.items
             ]
-            books.ledger.replace_nodes(specs, keep=unread)
+            managed.ledger.replace_nodes(specs, keep=unread)
 
     def apply(self, event: Event[Node]) -> None:
         """Take over one node."""
@@ -50,16 +50,16 @@ class NodeSink:
                 if event.kind == "DELETED":
                     self._gone(bad.ref.name)
             return
-        for books in self._library:
-            spec = node_spec(event.object, books.names, self._unit)
+        for managed in self._resources:
+            spec = node_spec(event.object, managed.names, self._unit)
             if event.kind == "DELETED":
-                books.ledger.node_gone(spec.name)
+                managed.ledger.node_gone(spec.name)
             else:
-                books.ledger.node_changed(spec)
+                managed.ledger.node_changed(spec)
 
     def _gone(self, name: str) -> None:
-        for books in self._library:
-            books.ledger.node_gone(name)
+        for managed in self._resources:
+            managed.ledger.node_gone(name)
 
 
 class PodSink:
@@ -72,7 +72,7 @@ class PodSink:
     """
 
     def __init__(
-        self, library: Library, created: Created | None = None, moved: Moved | None = None
+        self, library: ManagedResources, created: Created | None = None, moved: Moved | None = None
     ) -> None:
         self._library = library
         self._created = created
@@ -114,7 +114,7 @@ class PodSink:
             self._known |= seen
 
     def _told(
-        self, pods: Iterable[ObservedPod], books: Books, seen: dict[str, bool]
+        self, pods: Iterable[ObservedPod], books: ManagedResource, seen: dict[str, bool]
     ) -> Iterator[ObservedPod]:
         """The pods, each put into `seen`, and told of where they are new or have come to a node."""
         for pod in pods:
@@ -146,11 +146,11 @@ class PodSink:
             books.ledger.pod_gone(uid)
 
 
-class UnhealthySink:
+class UnhealthyEventHandler:
     """ConfigMaps by which an operator closes devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
+    def __init__(self, resources: ManagedResources) -> None:
+        self._resources = resources
         self._closed: set[tuple[str, str]] = set()
 
     def replace(self, pages: Sequence[Decoded[ConfigMap]], started: float) -> None:
@@ -163,7 +163,7 @@ class UnhealthySink:
             if name not in named:
                 self._open(name, resource)
         for config_map in maps:
-            self._take(config_map)
+            self._apply(config_map)
 
     def apply(self, event: Event[ConfigMap]) -> None:
         """Take over one ConfigMap."""
@@ -171,15 +171,15 @@ class UnhealthySink:
             _logged((event.bad,) if event.bad else ())
         elif event.kind == "DELETED":
             name = (event.object.metadata and event.object.metadata.name) or ""
-            for books in self._library:
-                self._open(name, books.names.resource)
+            for managed in self._resources:
+                self._open(name, managed.names.resource)
         else:
-            self._take(event.object)
+            self._apply(event.object)
 
-    def _take(self, config_map: ConfigMap) -> None:
+    def _apply(self, config_map: ConfigMap) -> None:
         name = (config_map.metadata and config_map.metadata.name) or ""
-        for books in self._library:
-            node = name.removeprefix(books.names.unhealthy)
+        for managed in self._resources:
+            node = name.removeprefix(managed.names.unhealthy)
             if node == name:
                 continue
             try:
@@ -187,21 +187,23 @@ class UnhealthySink:
             except AnnotationError as error:
                 log.warning(Line("configmap kept as it was", configmap=name, error=str(error)))
                 continue
-            books.ledger.set_unhealthy(node, devices)
-            self._closed.add((name, books.names.resource))
+            managed.ledger.set_unhealthy(node, devices)
+            self._closed.add((name, managed.names.resource))
 
     def _open(self, name: str, resource: str) -> None:
-        books = self._library.find(resource)
-        if books is not None and (name, resource) in self._closed:
+        managed = self._resources.find(resource)
+        if managed is not None and (name, resource) in self._closed:
             self._closed.discard((name, resource))
-            books.ledger.set_unhealthy(name.removeprefix(books.names.unhealthy), frozenset())
+            managed.ledger.set_unhealthy(name.removeprefix(managed.names.unhealthy), frozenset())
 
 
-def _observed(pods: Iterable[Pod], books: Books, odd: set[str]) -> Iterator[ObservedPod]:
+def _observed(
+    pods: Iterable[Pod], managed: ManagedResource, odd: set[str]
+) -> Iterator[ObservedPod]:
     """The pods that can be read; the uids of the others go into `odd`."""
     for pod in pods:
         try:
-            yield observe_pod(pod, books.names)
+            yield observe_pod(pod, managed.names)
         except WireError as error:
             uid = (pod.metadata and pod.metadata.uid) or ""
             odd.add(uid)

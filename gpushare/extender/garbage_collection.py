@@ -15,7 +15,7 @@ _YOUNG, _MIDDLE, _WHOLE = 10_000, 10, 1_000_000
 """Objects made, net, for a collection of the youngest, and how many of these for a larger one."""
 
 
-class Garbage:
+class GarbageCollection:
     """Call `start` in the process that serves, and then `tick` now and then, from one thread."""
 
     def __init__(self) -> None:

@@ -27,14 +27,14 @@ from gpushare.errors import ApiError, SettingsError
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import Patience
-from gpushare.extender.disruption_budgets import Budgets
-from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.disruption_budgets import DisruptionBudgets
+from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.recorder import NullRecorder, Recorder
 from gpushare.extender.events.unserved_pods import UnservedPods
-from gpushare.extender.garbage_collection import Garbage
+from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.callers import Callers
 from gpushare.extender.http.certificates import Certificates
@@ -45,11 +45,11 @@ from gpushare.extender.learning.policy_builder import make_policies
 from gpushare.extender.learning.policy_refresher import Learning
 from gpushare.extender.logs.formatters import Line, configure, start_logging
 from gpushare.extender.logs.writer import LogWriter
-from gpushare.extender.managed_resources import Books, Library, Served
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
-from gpushare.extender.readiness import Gate, Source
+from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.scheduler_file import (
-    Reader,
+    DocumentReader,
     SchedulerFile,
     read_scheduler_file,
     routes_of,
@@ -78,7 +78,7 @@ _SWITCH_INTERVAL = 0.001
 _SETTLE_EVERY = 1.0
 STUCK = 120.0
 """Seconds until the thread that settles counts as stuck, and the process as not alive."""
-_LAST_LINES = 2.0
+_LOG_FLUSH_SECONDS = 2.0
 """Seconds at the end in which the log may still be written."""
 _WARM_EVERY = 45.0
 """Seconds; kube-apiserver closes connections that are idle for 90 s."""
@@ -91,50 +91,50 @@ class Extender:
         entry = found.entry
         self._settings = settings
         self._log_writer = log_writer
-        self._library = _library(settings, entry, found.schedulers)
+        self._managed_resources = _managed_resources(settings, entry, found.schedulers)
         self._client = _connect(settings, settings.threads - SPARE_THREADS + 8)
-        budgets = Budgets()
+        budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
-        self._learning = Learning(self._library, make_policies)
-        told = PodSink(self._library, self._learning.created, self._learning.moved)
-        sources = _sources(settings, self._client, self._library, followed, told)
-        self._gate = Gate(sources, _leading(settings, self._client, found.lease))
-        self.not_ready = self._gate.not_ready
-        self._binder = Binder(self._client, self._library, self._gate.leads_until)
-        self._unserved_pods = UnservedPods(self._library)
-        self._metrics = Metrics(self._library, _unit_bytes(settings.unit), self._state)
+        self._learning = Learning(self._managed_resources, make_policies)
+        pod_handler = PodSink(self._managed_resources, self._learning.created, self._learning.moved)
+        sources = _sources(settings, self._client, self._managed_resources, followed, pod_handler)
+        self._readiness = Readiness(sources, _lease_runner(settings, self._client, found.lease))
+        self.not_ready = self._readiness.not_ready
+        self._binder = Binder(self._client, self._managed_resources, self._readiness.leads_until)
+        self._unserved_pods = UnservedPods(self._managed_resources)
+        self._metrics = Metrics(self._managed_resources, _unit_bytes(settings.unit), self._state)
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
-        self._event_messages = EventMessages(recorder, self._library, settings.unit)
+        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         self._auditor = Auditor(
             self._client,
-            self._library,
+            self._managed_resources,
             settings.unit,
-            not_ready=self._gate.not_ready,
-            watch_version=self._gate.last_resource_version,
+            not_ready=self._readiness.not_ready,
+            watch_version=self._readiness.last_resource_version,
             report=self._event_messages.books_wrong,
         )
-        self._garbage = Garbage()
+        self._garbage_collection = GarbageCollection()
         self._unanswered_requests = UnansweredRequests()
         self._pending_requests: Callable[[], Iterable[PendingRequest]] = tuple
         self._ready_since = math.inf
         self._service = service = Service(
-            self._library,
+            self._managed_resources,
             self._binder,
-            not_ready=self._gate.not_ready,
+            not_ready=self._readiness.not_ready,
             best_only=settings.filter_answer == "best",
-            most_binds=settings.threads - SPARE_THREADS,
+            max_binds=settings.threads - SPARE_THREADS,
             observe=self._metrics.observe,
             rejected=self._metrics.rejected,
             event_messages=self._event_messages,
-            covering=budgets.covering,
-            patience=Patience(),
+            budgets_of=budgets.budgets_of,
+            refusal_hold=RefusalHold(),
         )
         callers = _callers(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
         # The one socket of ours that is there before the fork: a port in use is a wrong setting.
-        self._health = _health_server(settings, self._live, self._gate, self._metrics)
+        self._health = _health_server(settings, self._live, self._readiness, self._metrics)
         self._beat = self._warmed = time.monotonic()
 
     def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:
@@ -149,15 +149,15 @@ class Extender:
         self._pending_requests = pending_requests
         sys.setswitchinterval(_SWITCH_INTERVAL)
         self._beat = time.monotonic()
-        self._garbage.start(time.monotonic())
+        self._garbage_collection.start(time.monotonic())
         self._health.start()
         self._warm()
-        self._gate.start()
+        self._readiness.start()
         self._events.start()
         self._auditor.start()
         self._learning.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
-        resources = ",".join(books.names.resource for books in self._library)
+        resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
         policy = self._settings.policy
         log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
@@ -167,11 +167,11 @@ class Extender:
         ends a worker that did not turn for long: then a bind may be under way.
         """
         # First: another process waits for the Lease.
-        self._gate.stop(self._binder.settled)
+        self._readiness.stop(self._binder.settled)
         self._auditor.stop()
         self._events.stop()
         self._learning.stop()
-        self._log_writer.stop(_LAST_LINES)
+        self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _warm(self) -> None:
         """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
@@ -188,10 +188,10 @@ class Extender:
             try:
                 if self._beat > self._warmed + _WARM_EVERY:
                     self._warm()
-                self._gate.tick()
+                self._readiness.tick()
                 self._binder.settle_overdue()
-                self._garbage.tick(self._beat)
-                self._tick(not self._gate.not_ready())
+                self._garbage_collection.tick(self._beat)
+                self._tick(not self._readiness.not_ready())
             except Exception:
                 # The thread must go on: without it a charge in doubt would stay for ever.
                 log.exception("settling failed")
@@ -209,10 +209,10 @@ class Extender:
         pending = 0.0
         if self._ready_since < math.inf:
             since, called = self._ready_since, self._service.called
-            pending = pending_without_call(self._library, called, since, time.time())
+            pending = pending_without_call(self._managed_resources, called, since, time.time())
         unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
-        parts = (self._auditor, self._gate, self._binder, self._events, self._learning)
+        parts = (self._auditor, self._readiness, self._binder, self._events, self._learning)
         own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}
 
@@ -220,14 +220,14 @@ class Extender:
         stuck = time.monotonic() - self._beat > STUCK
         own = {"settling": stuck, "audit": self._auditor.stuck()}
         told = {name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()}
-        return {**self._gate.liveness(), **told, "verbs": self._unanswered_requests.stuck()}
+        return {**self._readiness.liveness(), **told, "verbs": self._unanswered_requests.stuck()}
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
         settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
-        settings, found = _wired(settings)
+        settings, found = _with_scheduler_file(settings)
         tls = _tls(settings)
         log_writer = configure(settings.log_level, settings.log_format)
         extender = Extender(settings, found, log_writer)
@@ -248,14 +248,14 @@ def main(argv: Sequence[str]) -> int:
     return 0
 
 
-def _wired(settings: Settings) -> tuple[Settings, SchedulerFile]:
+def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:
     """The settings with the address that kube-scheduler's file calls, and what it says."""
     # It goes into paths of the API, and a list of ConfigMaps that is refused closes no device.
     if NAME.fullmatch(settings.namespace) is None:
         raise SettingsError(f"namespace: {settings.namespace[:80]!r} is no name of a namespace")
     path = settings.scheduler_config
     listen = address(settings.listen, "listen") if settings.listen else None
-    reader = Reader(_read_yaml, _parse_yaml, lambda: _connect(settings, 1))
+    reader = DocumentReader(_read_yaml, _parse_yaml, lambda: _connect(settings, 1))
     found = read_scheduler_file(path, listen, bool(settings.tls_cert), reader)
     for warning in found.warnings:
         print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
@@ -285,7 +285,9 @@ def _connect(settings: Settings, pool_size: int) -> KubeClient:
     return connect(kubeconfig, context, pool_size=pool_size, user_agent="gpushare-extender")
 
 
-def _library(settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str]) -> Library:
+def _managed_resources(
+    settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str]
+) -> ManagedResources:
     if not is_unit(settings.unit):
         raise SettingsError(f"unit: {settings.unit!r} is none of GiB, MiB, or a chunk as 256MiB")
     policies = _policies(settings.policy)
@@ -296,19 +298,19 @@ def _library(settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str
     names = [name for name in names if name.resource not in counts]
     distinct(names)
     ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
-    return Library(
+    return ManagedResources(
         tuple(
-            Books(
+            ManagedResource(
                 names=own,
                 ledger=Ledger(Pairing(settings.pairing)),
                 rankings={name: Ranking(policy) for name, policy in policies.items()},
                 default_policy=settings.policy,
-                left_out=frozenset(policy_names()) - policies.keys(),
-                counted=own.resource not in ignored,
+                unavailable_policies=frozenset(policy_names()) - policies.keys(),
+                counted_by_scheduler=own.resource not in ignored,
             )
             for own in names
         ),
-        Served(
+        ExtenderScope(
             frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
         ),
     )
@@ -331,10 +333,12 @@ def _policies(default: str) -> dict[str, Policy]:
     return made
 
 
-def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metrics) -> HealthServer:
+def _health_server(
+    settings: Settings, live: Checks, readiness: Readiness, metrics: Metrics
+) -> HealthServer:
     host, port = address(settings.health_listen, "health-listen")
     try:
-        return HealthServer(host, port, live, gate.checks, metrics.text)
+        return HealthServer(host, port, live, readiness.checks, metrics.text)
     except OSError as error:
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 
@@ -342,15 +346,17 @@ def _health_server(settings: Settings, live: Checks, gate: Gate, metrics: Metric
 def _sources(
     settings: Settings,
     client: KubeClient,
-    library: Library,
-    budgets: Budgets | None,
-    told: PodSink,
+    resources: ManagedResources,
+    budgets: DisruptionBudgets | None,
+    pod_handler: PodSink,
 ) -> dict[str, Source]:
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
-    nodes = Reflector(client, ListWatch("/api/v1/nodes", NODES), NodeSink(library, settings.unit))
+    nodes = Reflector(
+        client, ListWatch("/api/v1/nodes", NODES), NodeEventHandler(resources, settings.unit)
+    )
     live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
-    pods = Reflector(client, live_pods, told)
-    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthySink(library))
+    pods = Reflector(client, live_pods, pod_handler)
+    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthyEventHandler(resources))
     sources = {
         "nodes": Source(nodes),
         "pods": Source(pods),
@@ -362,7 +368,7 @@ def _sources(
     return sources
 
 
-def _leading(
+def _lease_runner(
     settings: Settings, client: KubeClient, lease: tuple[str, str] | None
 ) -> LeaseRunner | None:
     """lease: that of kube-scheduler. Raises SettingsError where there is none to follow."""

@@ -23,7 +23,7 @@ _ANY = "any device that fits"
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class ManagedResource:
     """One managed resource: its names, its ledger, its policies by name, the cluster's default.
 
     rankings: replaced one by one when policies are made anew (see learning.py); a request keeps the
@@ -35,11 +35,11 @@ class Books:
     ledger: Ledger
     rankings: dict[str, Ranking]
     default_policy: str
-    counted: bool = True
-    left_out: frozenset[str] = frozenset()
+    counted_by_scheduler: bool = True
+    unavailable_policies: frozenset[str] = frozenset()
     # By name, the ranking that has failed: asked no more until another has taken its place.
-    _failed: dict[str, Judge] = field(default_factory=dict, repr=False)
-    _indifferent: Ranking = field(default_factory=lambda: Ranking(Indifferent()), repr=False)
+    _failed_scorers: dict[str, Judge] = field(default_factory=dict, repr=False)
+    _no_preference: Ranking = field(default_factory=lambda: Ranking(Indifferent()), repr=False)
 
     def ranking(self, request: Request) -> Ranking:
         """The ranking by the policy the pod wishes, or by the default.
@@ -50,7 +50,7 @@ class Books:
         ranking = self.rankings.get(name)
         if ranking is None:
             wrong = f"no policy is called {name!r}"
-            if name in self.left_out:
+            if name in self.unavailable_policies:
                 wrong = (
                     f"policy {name!r} could not be made when gpushare started (its log says why)"
                 )
@@ -58,7 +58,7 @@ class Books:
             raise MessageError(f"{self.names.policy}: {wrong}; there are: {there_are}")
         return ranking
 
-    def judge(self, request: Request) -> Judge:
+    def scorer(self, request: Request) -> Judge:
         """The ranking of the request, and what judges in its place should its policy fail: the
         default policy, and then none at all.
 
@@ -70,21 +70,21 @@ class Books:
         sound = [
             (name, ranking)
             for name, ranking in rankings
-            if ranking is not None and self._failed.get(name) is not ranking
+            if ranking is not None and self._failed_scorers.get(name) is not ranking
         ]
-        return Guarded([*sound, (_ANY, self._indifferent)], self._tell_failed)
+        return Guarded([*sound, (_ANY, self._no_preference)], self._disable)
 
-    def _tell_failed(self, name: str, judge: Judge, error: BaseException) -> None:
+    def _disable(self, name: str, judge: Judge, error: BaseException) -> None:
         """Ask this ranking no more; said once for each policy, and for debugging ever after."""
-        level = logging.DEBUG if name in self._failed else logging.WARNING
-        self._failed[name] = judge
+        level = logging.DEBUG if name in self._failed_scorers else logging.WARNING
+        self._failed_scorers[name] = judge
         said = f"{type(error).__name__}: {error}"
         text = "policy failed and is not used until it is made anew; the default judges, or none"
         log.log(level, Line(text, policy=name, resource=self.names.resource, error=said))
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
+class ExtenderScope:
     """Which pods kube-scheduler sends us, as far as its configuration says.
 
     managed: our managedResources; empty: all pods come. schedulers: the names of its profiles;
@@ -113,37 +113,39 @@ class Served:
 
 
 @dataclass(frozen=True, slots=True)
-class Library:
+class ManagedResources:
     """All the books there are, in the order of the configuration. served: whose pods come."""
 
-    shelves: tuple[Books, ...]
-    served: Served = Served()
+    resources: tuple[ManagedResource, ...]
+    scope: ExtenderScope = ExtenderScope()
 
-    def __iter__(self) -> Iterator[Books]:
-        return iter(self.shelves)
+    def __iter__(self) -> Iterator[ManagedResource]:
+        return iter(self.resources)
 
-    def find(self, resource: str) -> Books | None:
+    def find(self, resource: str) -> ManagedResource | None:
         """The books of that resource."""
-        return next((books for books in self.shelves if books.names.resource == resource), None)
+        return next(
+            (managed for managed in self.resources if managed.names.resource == resource), None
+        )
 
     def knows(self, node: str) -> bool:
         """Whether the API server has shown such a node."""
-        return any(books.ledger.knows(node) for books in self.shelves)
+        return any(managed.ledger.knows(node) for managed in self.resources)
 
-    def judge(self, pod: Pod) -> tuple[Books, Request] | None:
+    def resolve(self, pod: Pod) -> tuple[ManagedResource, Request] | None:
         """The books a pod belongs to, and what it asks there; None for a pod that asks for none.
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        asked: list[tuple[Books, Request]] = []
-        for books in self.shelves:
-            request = request_of(pod, books.names)
+        candidates: list[tuple[ManagedResource, Request]] = []
+        for managed in self.resources:
+            request = request_of(pod, managed.names)
             if request.devices:
-                books.ranking(request)
-                asked.append((books, request))
-        if len(asked) > 1:
-            names: Iterable[str] = (books.names.resource for books, _ in asked)
+                managed.ranking(request)
+                candidates.append((managed, request))
+        if len(candidates) > 1:
+            names: Iterable[str] = (managed.names.resource for managed, _ in candidates)
             raise MessageError(
                 f"a pod may ask for one managed resource, not for {', '.join(names)}"
             )
-        return asked[0] if asked else None
+        return candidates[0] if candidates else None

@@ -19,11 +19,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from gpushare import __version__
 from gpushare.extender.device_metrics import device_metrics
-from gpushare.extender.managed_resources import Library
+from gpushare.extender.managed_resources import ManagedResources
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
-_PAUSE = 9.0
+_REUSE_FACTOR = 9.0
 """For so many times as long as making a text took, it is handed out again."""
 
 
@@ -36,20 +36,20 @@ class Metrics:
 
     def __init__(
         self,
-        library: Library,
+        resources: ManagedResources,
         unit_bytes: int,
         state: Callable[[], Mapping[str, float]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._library = library
+        self._resources = resources
         self._unit_bytes = unit_bytes
         self._clock = clock
         self._scraping = threading.Lock()
         self._text = b""
-        self._good_until = float("-inf")
+        self._fresh_until = float("-inf")
         disable_created_metrics()  # type: ignore[no-untyped-call]  # the library types most, not this
         self._registry = CollectorRegistry()
-        self._registry.register(_Books(library, state))
+        self._registry.register(_StateCollector(resources, state))
         self._requests = Counter(
             "gpushare_requests_total",
             "Calls answered, by verb and outcome",
@@ -84,19 +84,21 @@ class Metrics:
         """All metrics in Prometheus' text format, perhaps as they were a moment ago."""
         with self._scraping:
             begin = self._clock()
-            if begin >= self._good_until:
-                devices = device_metrics(self._library, self._unit_bytes)
+            if begin >= self._fresh_until:
+                devices = device_metrics(self._resources, self._unit_bytes)
                 self._text = devices + generate_latest(self._registry)
                 end = self._clock()
-                self._good_until = end + (end - begin) * _PAUSE
+                self._fresh_until = end + (end - begin) * _REUSE_FACTOR
             return self._text
 
 
-class _Books:
+class _StateCollector:
     """The collector of everything but devices that is a state rather than an event."""
 
-    def __init__(self, library: Library, state: Callable[[], Mapping[str, float]]) -> None:
-        self._library = library
+    def __init__(
+        self, resources: ManagedResources, state: Callable[[], Mapping[str, float]]
+    ) -> None:
+        self._resources = resources
         self._state = state
 
     def collect(self) -> Iterable[Metric]:
@@ -117,11 +119,11 @@ class _Books:
             "Things that should not happen, seen so far",
             labels=("resource", "kind"),
         )
-        for books in self._library:
-            for name, count in books.ledger.counts().items():
+        for managed in self._resources:
+            for name, count in managed.ledger.counts().items():
                 family = alarms if name in _ALARMS else pods
                 if name != "nodes":
-                    family.add_metric((books.names.resource, name), count)
+                    family.add_metric((managed.names.resource, name), count)
         return iter((pods, alarms))
 
 

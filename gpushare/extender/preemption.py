@@ -15,7 +15,7 @@ from gpushare.ledger import Ledger
 STEPS = 500_000
 """Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
 
-Covering = Callable[[Sequence[Entry]], Sequence[Budget]]
+BudgetsOf = Callable[[Sequence[Entry]], Sequence[Budget]]
 """Gives the budgets that cover any of these pods, as far as they are known."""
 
 
@@ -26,16 +26,16 @@ def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
 
 
 def trim_candidates(
-    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], covering: Covering
+    ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], budgets_of: BudgetsOf
 ) -> dict[str, Victims]:
     """The nodes whose devices have room once their victims are gone, and those victims.
 
     Each node may look for the best victims with its share of what steps are left.
     """
-    left: dict[str, Victims] = {}
+    trimmed_by_node: dict[str, Victims] = {}
     spare = STEPS
     for done, (node, given) in enumerate(candidates.items()):
-        if _elsewhere(ledger, node, given.uids):
+        if _is_charged_elsewhere(ledger, node, given.uids):
             continue
         try:
             found = ledger.dump(node)
@@ -44,14 +44,14 @@ def trim_candidates(
         for books in found:
             steps = Steps(spare // (len(candidates) - done))
             spare -= steps.left
-            trimmed = trim_victims(books, preemptor, given, steps, covering(books.entries))
+            trimmed = trim_victims(books, preemptor, given, steps, budgets_of(books.entries))
             spare += steps.left
             if trimmed is not None:
-                left[node] = trimmed
-    return left
+                trimmed_by_node[node] = trimmed
+    return trimmed_by_node
 
 
-def _elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
+def _is_charged_elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
     """Whether a pod named as a victim is charged to another node.
 
     kube-scheduler and the books then speak of different clusters, and an answer that names a pod

@@ -12,13 +12,13 @@ from typing import Any
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.reflector import Reflector
 
-STALE = 150.0
+STALE_AFTER = 150.0
 """Seconds without a word from the API server after which the books count as out of date.
 
 It sends a bookmark about once a minute on a watch where nothing happens.
 """
 
-USELESS = 600.0
+MAX_SECONDS_WITHOUT_BOOKS = 600.0
 """Seconds of leading without books after which only a restart helps: another may do better."""
 
 _REFUSED = ("http-403", "http-404")
@@ -33,7 +33,7 @@ class Source:
     optional: bool = False
 
 
-class Gate:
+class Readiness:
     """Asked before every verb, by any thread.
 
     leading None: this process always leads. `sources` must have "pods": after a change of
@@ -50,10 +50,10 @@ class Gate:
         self._leading = leading
         self._clock = clock
         self._started = clock()
-        self._asked_after = -math.inf
-        self._useless_since = math.inf
+        self._relisted_for = -math.inf
+        self._without_books_since = math.inf
         # How often each optional source had been refused when all others were first listed.
-        self._refusals: dict[str, int] = {}
+        self._refusals_at_sync: dict[str, int] = {}
 
     def start(self) -> None:
         """Begin to follow and to lead, in threads."""
@@ -81,8 +81,10 @@ class Gate:
     def checks(self) -> dict[str, str]:
         """What each part has to say: "" where it is well."""
         now = self._clock()
-        checks = {name: self._source(name, source, now) for name, source in self._sources.items()}
-        return checks | {"leadership": self._leadership(now)}
+        checks = {
+            name: self._problem_of(name, source, now) for name, source in self._sources.items()
+        }
+        return checks | {"leadership": self._leadership_problem(now)}
 
     def liveness(self) -> dict[str, str]:
         """Whether each thread turns, and we do not lead in vain; else only a restart helps."""
@@ -92,12 +94,12 @@ class Gate:
         }
         if self._leading is not None:
             parts["leadership"] = self._leading
-        told = {
+        problems = {
             name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
         }
-        if now > self._useless_since + USELESS:
-            told["leadership"] = "it leads, and has had no books for long"
-        return told
+        if now > self._without_books_since + MAX_SECONDS_WITHOUT_BOOKS:
+            problems["leadership"] = "it leads, and has had no books for long"
+        return problems
 
     def leads_until(self) -> float:
         """Until when (monotonic seconds) a bind may be under way here."""
@@ -113,15 +115,15 @@ class Gate:
             return
         now = self._clock()
         useless = self._leads(now) and any(
-            self._source(name, source, now)
+            self._problem_of(name, source, now)
             for name, source in self._sources.items()
             if not source.optional
         )
-        self._useless_since = min(self._useless_since, now) if useless else math.inf
+        self._without_books_since = min(self._without_books_since, now) if useless else math.inf
         fence = self._leading.fenced_until()
         # Asked for once: a second request would have a list that is under way begun anew.
-        if self._relist_wanted(self._clock()) and self._asked_after != fence:
-            self._asked_after = fence
+        if self._relist_wanted(self._clock()) and self._relisted_for != fence:
+            self._relisted_for = fence
             self._sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
@@ -132,7 +134,7 @@ class Gate:
         """Values for metrics."""
         now = self._clock()
         state: dict[str, float] = {"ready": not self.not_ready()}
-        state["leader"] = not self._leadership(now)
+        state["leader"] = not self._leadership_problem(now)
         for name, source in self._sources.items():
             status = source.reflector.status
             state[f"{name}_synced"] = status.synced
@@ -141,12 +143,12 @@ class Gate:
             state[f"{name}_decode_errors_total"] = status.decode_errors
         return state
 
-    def _source(self, name: str, source: Source, now: float) -> str:
+    def _problem_of(self, name: str, source: Source, now: float) -> str:
         status = source.reflector.status
         if not status.synced:
             forbidden = source.optional and self._forbidden(name, source)
             return "" if forbidden else f"{name} are not listed yet"
-        if now > status.last_contact + STALE and not source.optional:
+        if now > status.last_contact + STALE_AFTER and not source.optional:
             return f"no word from the API server about {name}"
         return ""
 
@@ -155,14 +157,14 @@ class Gate:
 
         No answer is no refusal; and one that has just started refuses everything for a while.
         """
-        must = (each for each in self._sources.values() if not each.optional)
-        if not all(each.reflector.status.synced for each in must):
+        required = (each for each in self._sources.values() if not each.optional)
+        if not all(each.reflector.status.synced for each in required):
             return False
         restarts = source.reflector.status.restarts
         refusals = sum(restarts[reason] for reason in _REFUSED)
-        return refusals > self._refusals.setdefault(name, refusals)
+        return refusals > self._refusals_at_sync.setdefault(name, refusals)
 
-    def _leadership(self, now: float) -> str:
+    def _leadership_problem(self, now: float) -> str:
         if self._leading is None:
             return ""
         if not self._leads(now):

@@ -29,7 +29,7 @@ _TIMEOUT = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reader:
+class DocumentReader:
     """How documents are had: of a file, of a text (and its name), and a client for a ConfigMap."""
 
     load: Callable[[str], object]
@@ -52,7 +52,7 @@ class SchedulerFile:
 
 
 def read_scheduler_file(
-    path: str, listen: tuple[str, int] | None, tls: bool, reader: Reader
+    path: str, listen: tuple[str, int] | None, tls: bool, reader: DocumentReader
 ) -> SchedulerFile:
     """What the file at `path` says; an empty path: the defaults.
 
@@ -90,7 +90,7 @@ def routes_of(entry: ExtenderConfig) -> Routes:
     )
 
 
-def _policy(folder: Path, document: object, reader: Reader) -> object:
+def _policy(folder: Path, document: object, reader: DocumentReader) -> object:
     """The Policy that the document names; None where it names none."""
     source = policy_source(document)
     if source is None:
@@ -98,13 +98,13 @@ def _policy(folder: Path, document: object, reader: Reader) -> object:
     if isinstance(source, PolicyFile):
         policy = reader.load(str(folder / source.path))  # an absolute path stays as it is
     else:
-        policy = reader.parse(_stored(reader.client(), source), str(source))
+        policy = reader.parse(_read_config_map(reader.client(), source), str(source))
     if policy is None:
         raise SettingsError(f"{source}: is empty")
     return policy
 
 
-def _stored(client: KubeClient, source: PolicyConfigMap) -> str:
+def _read_config_map(client: KubeClient, source: PolicyConfigMap) -> str:
     """The text of a Policy in a ConfigMap; closes the client. Raises SettingsError."""
     path = f"/api/v1/namespaces/{source.namespace}/configmaps/{source.name}"
     try:

@@ -17,16 +17,16 @@ from gpushare.core.model import Request, Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
-from gpushare.extender.binding.bind_transaction import NOT_OURS, Asked
+from gpushare.extender.binding.bind_transaction import NOT_OURS, ResourceRequest
 from gpushare.extender.binding.bind_transaction import Answer as BindAnswer
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import Patience
-from gpushare.extender.binding.request_cache import Remembered
+from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.logs.formatters import Line
-from gpushare.extender.managed_resources import Books, Library
-from gpushare.extender.preemption import Covering, no_budgets, trim_candidates
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
 from gpushare.wire.extender import (
     BindArgs,
     FilterArgs,
@@ -45,8 +45,8 @@ log = logging.getLogger("gpushare.decision")
 UNKNOWN_NODE = "node not found"
 """The reason where the books do not have a node, without its name."""
 
-_NOTHING: Mapping[str, object] = {}
-_QUIET = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
+_NO_VALUES: Mapping[str, object] = {}
+_DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
 """Verbs and outcomes that decide nothing yet: logged for debugging alone."""
 
 Observe = Callable[[str, str, float], None]
@@ -74,30 +74,30 @@ class Service:
 
     def __init__(
         self,
-        library: Library,
+        resources: ManagedResources,
         binder: Binder,
         *,
         not_ready: Callable[[], str],
         best_only: bool,
-        most_binds: int,
+        max_binds: int,
         observe: Observe,
         rejected: Callable[[Mapping[str, int]], None] | None = None,
         event_messages: EventMessages | None = None,
-        covering: Covering = no_budgets,
-        patience: Patience | None = None,
+        budgets_of: BudgetsOf = no_budgets,
+        refusal_hold: RefusalHold | None = None,
     ) -> None:
-        self._library = library
+        self._resources = resources
         self._binder = binder
         self._not_ready = not_ready
         self._best_only = best_only
-        self._binds = threading.BoundedSemaphore(most_binds)
+        self._binds = threading.BoundedSemaphore(max_binds)
         self._observe = observe
         self._rejected = rejected
         self._event_messages = event_messages
-        self._covering = covering
-        self._patience = patience
-        self._remembered = Remembered()
-        self._kept = DocumentCache()
+        self._budgets_of = budgets_of
+        self._refusal_hold = refusal_hold
+        self._request_cache = RequestCache()
+        self._documents = DocumentCache()
 
     def filter(self, body: bytes) -> bytes:
         """The answer to filter; whatever is wrong stands in its Error."""
@@ -121,22 +121,24 @@ class Service:
         Raises UnknownNode for a node or resource that is not in the books, NotReady before they
         are, or where too many ask.
         """
-        self._must_be_ready()
-        books = self._library.find(resource) if resource else next(iter(self._library))
-        if books is None:
+        self._check_ready()
+        managed = self._resources.find(resource) if resource else next(iter(self._resources))
+        if managed is None:
             raise UnknownNode(f"resource {resource!r} is not managed here")
         if node is not None:
-            return encode_inspect(books.ledger.dump(node)).encode()
-        ledger = books.ledger
-        return self._kept.get(books.names.resource, lambda: encode_inspect(ledger.dump()).encode())
+            return encode_inspect(managed.ledger.dump(node)).encode()
+        ledger = managed.ledger
+        return self._documents.get(
+            managed.names.resource, lambda: encode_inspect(ledger.dump()).encode()
+        )
 
     def called(self, uid: str) -> bool:
         """Whether filter was called for the pod and it has not been bound since."""
-        return uid in self._remembered
+        return uid in self._request_cache
 
     def _timed(self, verb: str, work: Callable[[bytes], Answer], body: bytes) -> bytes:
         start = time.perf_counter()
-        outcome, line = "failed", _NOTHING
+        outcome, line = "failed", _NO_VALUES
         try:
             answer = work(body)
             outcome, line = answer.outcome, answer.line
@@ -150,10 +152,10 @@ class Service:
         finally:
             seconds = time.perf_counter() - start
             self._observe(verb, outcome, seconds)
-            level = logging.DEBUG if (verb, outcome) in _QUIET else logging.INFO
+            level = logging.DEBUG if (verb, outcome) in _DEBUG_ONLY else logging.INFO
             log.log(level, Line(verb, outcome=outcome, **line, ms=round(seconds * 1000, 1)))
 
-    def _must_be_ready(self) -> None:
+    def _check_ready(self) -> None:
         reason = self._not_ready()
         if reason:
             raise NotReady(f"gpushare is not ready: {reason}")
@@ -166,34 +168,36 @@ class Service:
             return Answer(answer, "malformed", {"error": str(error)})
         name = _name(args)
         try:
-            self._must_be_ready()
+            self._check_ready()
         except NotReady as error:
             line = {"pod": name, "error": str(error)}
             return Answer(encode_filter(args, error=str(error)), "not_ready", line)
         try:
-            asked = self._library.judge(args.pod)
+            resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             # No node will ever do; an Error would have the scheduler try again and again.
-            self._remember(args, None, (), known=False)
+            self._cache_request(args, None, (), valid=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
             return Answer(encode_filter(args, unresolvable=refused), "refused", line)
-        if asked is None:
-            there = next(iter(self._library)).ledger.snapshot().row
-            self._remember(args, None, [name for name in args.names if name in there])
+        if resource_request is None:
+            there = next(iter(self._resources)).ledger.snapshot().row
+            self._cache_request(args, None, [name for name in args.names if name in there])
             return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
-        return self._filter_by(args, *asked)
+        return self._filter_by(args, *resource_request)
 
-    def _filter_by(self, args: FilterArgs, books: Books, request: Request) -> Answer:
-        snapshot, verdict = self._verdict(books, args.names, request)
+    def _filter_by(self, args: FilterArgs, managed: ManagedResource, request: Request) -> Answer:
+        snapshot, verdict = self._verdict(managed, args.names, request)
         many = len(verdict.fit)
-        verdict = self._narrowed(args, books, request, snapshot, verdict)
+        verdict = self._narrow(args, managed, request, snapshot, verdict)
         fit = verdict.fit
-        self._remember(args, (books, request), fit)
+        self._cache_request(args, (managed, request), fit)
         busy = {name: why.value for name, why in verdict.failed.items() if why.resolvable}
-        never = {name: why.value for name, why in verdict.failed.items() if not why.resolvable}
+        unresolvable = {
+            name: why.value for name, why in verdict.failed.items() if not why.resolvable
+        }
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
-        self._tell_rejected(args, verdict, Counter([*busy.values(), *never.values()]))
+        self._report_rejected(args, verdict, Counter([*busy.values(), *unresolvable.values()]))
         busy.update((name, f'node "{name}" not found') for name in verdict.unknown)
         line = {
             "pod": _name(args),
@@ -201,13 +205,20 @@ class Service:
             "devices": request.devices,
             "fit": max(many, len(fit)),
             "busy": len(busy) - len(verdict.unknown),
-            "never": len(never),
+            "never": len(unresolvable),
             "unknown": len(verdict.unknown),
         }
-        return Answer(encode_filter(args, fit, busy, never), "fit" if fit else "no_fit", line)
+        return Answer(
+            encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
+        )
 
-    def _narrowed(
-        self, args: FilterArgs, books: Books, request: Request, seen: Snapshot, verdict: Verdict
+    def _narrow(
+        self,
+        args: FilterArgs,
+        managed: ManagedResource,
+        request: Request,
+        seen: Snapshot,
+        verdict: Verdict,
     ) -> Verdict:
         """The verdict with one node alone, where there is a reason to.
 
@@ -218,33 +229,33 @@ class Service:
         Any other pod may be given its best node.
         """
         uid = args.pod.metadata.uid if args.pod.metadata else None
-        charged = books.ledger.standing(uid) if uid else None
-        if charged is not None and charged.node in args.names and books.ledger.keeps(uid or ""):
+        charged = managed.ledger.standing(uid) if uid else None
+        if charged is not None and charged.node in args.names and managed.ledger.keeps(uid or ""):
             return keep_to(verdict, charged.node)
         if not self._best_only:
             return verdict
-        best = best_node(seen, verdict.fit, request, books.judge(request))
+        best = best_node(seen, verdict.fit, request, managed.scorer(request))
         return verdict if best is None else replace(verdict, fit=(best,))
 
     def _verdict(
-        self, books: Books, names: Sequence[str], request: Request
+        self, managed: ManagedResource, names: Sequence[str], request: Request
     ) -> tuple[Snapshot, Verdict]:
         """Who fits; where nobody does now, in a moment (see patience.py)."""
-        seen = books.ledger.snapshot()
+        seen = managed.ledger.snapshot()
         verdict = filter_nodes(seen, names, request)
 
         def fits_now() -> bool:
             nonlocal seen, verdict
-            now = books.ledger.snapshot()
+            now = managed.ledger.snapshot()
             if now.generation != seen.generation:
                 seen, verdict = now, filter_nodes(now, names, request)
             return bool(verdict.fit)
 
-        if self._patience is not None and _may_change(verdict):
-            self._patience.until(fits_now)
+        if self._refusal_hold is not None and _may_change(verdict):
+            self._refusal_hold.wait_for(fits_now)
         return seen, verdict
 
-    def _tell_rejected(self, args: FilterArgs, verdict: Verdict, reasons: Counter[str]) -> None:
+    def _report_rejected(self, args: FilterArgs, verdict: Verdict, reasons: Counter[str]) -> None:
         """Tell how many nodes do not take the pod for which reason; users, when none does.
 
         Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
@@ -261,34 +272,34 @@ class Service:
 
     def _prioritize(self, body: bytes) -> Answer:
         args = decode_filter(body)
-        self._must_be_ready()
+        self._check_ready()
         try:
-            asked = self._library.judge(args.pod)
+            resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
-        if asked is None:
+        if resource_request is None:
             return Answer(encode_priorities({}), "plain", {"pod": _name(args)})
-        books, request = asked
-        snapshot = books.ledger.snapshot()
-        scores = score_nodes(snapshot, args.names, request, books.judge(request))
+        managed, request = resource_request
+        snapshot = managed.ledger.snapshot()
+        scores = score_nodes(snapshot, args.names, request, managed.scorer(request))
         best = scores[BEST][0] if scores else "-"
         line = {"pod": _name(args), "units": request.units, "nodes": len(args.names), "best": best}
         return Answer(encode_priorities(scores), "scored", line)
 
     def _preempt(self, body: bytes) -> Answer:
         args = decode_preempt(body)
-        self._must_be_ready()
+        self._check_ready()
         try:
-            asked = self._library.judge(args.pod)
+            resource_request = self._resources.resolve(args.pod)
         except WireError as error:
             raise MessageError(str(error)) from error
-        if asked is None:
+        if resource_request is None:
             return Answer(encode_preempt(args.victims), "plain", {"pod": _name(args)})
-        books, request = asked
+        managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
-            preemptor = Preemptor(request, priority_of(args.pod), books.counted)
-            left = trim_candidates(books.ledger, preemptor, args.victims, self._covering)
+            preemptor = Preemptor(request, priority_of(args.pod), managed.counted_by_scheduler)
+            left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
             "pod": _name(args),
             "units": request.units,
@@ -306,7 +317,7 @@ class Service:
             return Answer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
         line: dict[str, object] = {"pod": args.ref, "node": args.node}
         try:
-            self._must_be_ready()
+            self._check_ready()
         except NotReady as error:
             return Answer(encode_bind(str(error)), "not_ready", line | {"error": str(error)})
         if not self._binds.acquire(blocking=False):
@@ -315,38 +326,43 @@ class Service:
             answer = self._run_bind(args)
         finally:
             self._binds.release()
-        said = {"error": answer.error} if answer.error else {"devices": self._told_bound(args)}
+        said = {"error": answer.error} if answer.error else {"devices": self._report_bound(args)}
         return Answer(encode_bind(answer.error), answer.reason, line | said)
 
     def _run_bind(self, args: BindArgs) -> BindAnswer:
         uid = args.ref.uid
-        known, asked = self._remembered.look(uid, args.node)
-        answer = self._binder.bind(args.ref, args.node, known, asked)
+        approved, resource_request = self._request_cache.get(uid, args.node)
+        answer = self._binder.bind(args.ref, args.node, approved, resource_request)
         if not answer.error:
-            self._remembered.drop(uid)
+            self._request_cache.remove(uid)
         elif self._event_messages is not None and answer.reason != NOT_OURS:
             self._event_messages.bind_failed(args.ref, args.node, answer.error)
         return answer
 
-    def _told_bound(self, args: BindArgs) -> str:
+    def _report_bound(self, args: BindArgs) -> str:
         """What the pod was given, as "0:4,1:4" (device:units), told; "-" for a pod without GPU."""
         shares: Shares = ()
-        for books in self._library:
-            entry = books.ledger.standing(args.ref.uid)
+        for managed in self._resources:
+            entry = managed.ledger.standing(args.ref.uid)
             if entry is not None and entry.placement is not None:
                 shares = entry.placement
         if self._event_messages is not None:
             self._event_messages.bound(args.ref, args.node, shares)
         return ",".join(f"{device}:{units}" for device, units in shares) or "-"
 
-    def _remember(
-        self, args: FilterArgs, asked: Asked | None, nodes: Collection[str], *, known: bool = True
+    def _cache_request(
+        self,
+        args: FilterArgs,
+        resource_request: ResourceRequest | None,
+        nodes: Collection[str],
+        *,
+        valid: bool = True,
     ) -> None:
         """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
-            ours = not self._library.served.refusal(args.pod)
-            self._remembered.keep(uid, asked, nodes, known=known and ours)
+            ours = not self._resources.scope.refusal(args.pod)
+            self._request_cache.put(uid, resource_request, nodes, valid=valid and ours)
 
 
 def _may_change(verdict: Verdict) -> bool:

@@ -74,7 +74,7 @@ class Event(msgspec.Struct):
     object: Pod
 
 
-class Books:
+class ManagedResource:
     """The stub ledger: arrays behind one lock."""
 
     def __init__(self) -> None:
@@ -138,7 +138,7 @@ class Urllib3Pool:
         return self._pool.urlopen("POST", path, body, headers).status
 
 
-def make_app(books: Books, pool: RawPool | Urllib3Pool) -> flask.Flask:
+def make_app(books: ManagedResource, pool: RawPool | Urllib3Pool) -> flask.Flask:
     app = flask.Flask("bench")
     args, bind_args = msgspec.json.Decoder(FilterArgs), msgspec.json.Decoder(BindArgs)
 
@@ -165,7 +165,7 @@ def make_app(books: Books, pool: RawPool | Urllib3Pool) -> flask.Flask:
     return app
 
 
-def _watch(books: Books, port: int) -> None:
+def _watch(books: ManagedResource, port: int) -> None:
     decoder = msgspec.json.Decoder(Event)
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     connection.request("GET", "/api/v1/pods?watch=1")
@@ -253,7 +253,7 @@ class Service(BaseApplication):
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.options = options
-        self.books = Books()
+        self.books = ManagedResource()
         pool = RawPool if options["client"] == "http.client" else Urllib3Pool
         self.pool = pool(options["api_port"], options["pool"])
         super().__init__()

@@ -17,10 +17,10 @@ from werkzeug.test import Client
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeSink, PodSink
+from gpushare.extender.event_handlers import NodeEventHandler, PodSink
 from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.http.callers import Callers
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
 from gpushare.kube.api import Lines
 from gpushare.ledger import Ledger
@@ -151,10 +151,10 @@ def case(request: pytest.FixtureRequest) -> str:
 def client(case: str, ledger: Ledger) -> Client:
     """A client of the extender whose books hold the recorded cluster."""
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-    library = Library((Books(ALIYUN, ledger, rankings, "device-bestfit"),))
+    library = ManagedResources((ManagedResource(ALIYUN, ledger, rankings, "device-bestfit"),))
     lists = cluster(case)
     unit = "MiB" if case.endswith("mib") else "GiB"
-    NodeSink(library, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
+    NodeEventHandler(library, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
     PodSink(library).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
     binder = Binder(NoApi(), library, lambda: math.inf)
     service = Service(
@@ -162,7 +162,7 @@ def client(case: str, ledger: Ledger) -> Client:
         binder,
         not_ready=lambda: "",
         best_only=False,
-        most_binds=64,
+        max_binds=64,
         observe=lambda *_: None,
     )
     return build_app(service, Routes(), 1 << 20, Callers()).test_client()

@@ -10,7 +10,7 @@ from gpushare.core.model import ObservedPod, PodRef, Request, State
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.extender.audit.auditor import Auditor
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.client import connect
 from gpushare.wire.annotations import ALIYUN
 from tests.integration.cluster import Cluster, Json
@@ -27,13 +27,15 @@ class Audited:
         self.found: list[tuple[str, bool]] = []
         self.client = connect(cluster.kubeconfig(folder), pool_size=2, user_agent="audit")
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        library = Library((Books(ALIYUN, wired.ledger, rankings, "device-bestfit"),))
+        library = ManagedResources(
+            (ManagedResource(ALIYUN, wired.ledger, rankings, "device-bestfit"),)
+        )
         self.auditor = Auditor(
             self.client,
             library,
             "GiB",
-            not_ready=wired.gate.not_ready,
-            watch_version=wired.gate.last_resource_version,
+            not_ready=wired.readiness.not_ready,
+            watch_version=wired.readiness.last_resource_version,
             report=lambda finding, healed: self.found.append((finding.what, healed)),
             pause=0.0,
         )
@@ -45,7 +47,7 @@ class Audited:
         self.cluster.annotate_node(self.cluster.node(total=0), "x", "y")
 
         def caught_up() -> bool:
-            shown = [self.wired.gate.last_resource_version(name) for name in ("nodes", "pods")]
+            shown = [self.wired.readiness.last_resource_version(name) for name in ("nodes", "pods")]
             return all(version and int(version) >= int(mark) for version in shown)
 
         poll(caught_up, "the watches have caught up")

@@ -12,7 +12,7 @@ from gpushare.localcluster.scheduler.framework import Code, Framework, Status
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
-from gpushare.wire.scheduler.config import ExtenderConfig, ManagedResource
+from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 from tests.integration.small_extender import SmallExtender, small_extender
 
 GPU = "example.com/gpu-mem"
@@ -32,7 +32,7 @@ def made(server: SmallExtender) -> Iterator[Make]:
 
     def make(**fields: Any) -> HttpExtender:
         usual: Json = {"url_prefix": server.url, "preempt_verb": "preempt", "http_timeout": 2.0}
-        managed = (ManagedResource(GPU),)
+        managed = (ExtenderManagedResource(GPU),)
         config = ExtenderConfig(**{**usual, "managed_resources": managed, **fields})
         extenders.append(HttpExtender(config))
         return extenders[-1]
@@ -145,6 +145,6 @@ def test_an_ignorable_extender_cannot_end_it(server: SmallExtender, made: Make) 
 def test_an_extender_that_does_not_preempt_or_manage_the_pod_is_not_asked(
     server: SmallExtender, made: Make
 ) -> None:
-    strangers = (made(preempt_verb=""), made(managed_resources=(ManagedResource("other"),)))
+    strangers = (made(preempt_verb=""), made(managed_resources=(ExtenderManagedResource("other"),)))
     assert chosen(*strangers, units=9).node == "n1"
     assert server.calls == []

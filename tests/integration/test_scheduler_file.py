@@ -15,7 +15,7 @@ import yaml
 
 from gpushare.cli.main import main
 from gpushare.errors import SettingsError
-from gpushare.extender.scheduler_file import Reader, SchedulerFile, read_scheduler_file
+from gpushare.extender.scheduler_file import DocumentReader, SchedulerFile, read_scheduler_file
 from gpushare.kube.client import KubeClient, connect
 from gpushare.localcluster.client import HttpClient
 from tests.integration.cluster import MAPS, Cluster
@@ -34,7 +34,7 @@ def read(cluster: Cluster, folder: Path) -> SchedulerFile:
     def load(path: str) -> object:
         return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
 
-    reader = Reader(load, lambda text, _: yaml.safe_load(text), client)
+    reader = DocumentReader(load, lambda text, _: yaml.safe_load(text), client)
     return read_scheduler_file(str(OUTER), None, False, reader)
 
 

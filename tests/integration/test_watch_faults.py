@@ -121,7 +121,7 @@ def test_an_error_event_of_410_is_listed_anew(wired: Wired, cluster: Cluster) ->
     poll(lambda: wired.pods.status.restarts["gone"] >= 1, "the watch was told so")
     running(cluster, node)
     wired.agrees(cluster)
-    assert wired.gate.not_ready() == ""
+    assert wired.readiness.not_ready() == ""
 
 
 def test_what_vanished_while_nobody_watched_is_given_back(

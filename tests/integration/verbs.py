@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpushare.wire.scheduler.config import ExtenderConfig, ManagedResource
+from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
 from tests.integration.oracle import expected_inspect, over_capacity
 
@@ -28,7 +28,7 @@ def scheduler_entry(url: str, resource: str = MEM, timeout: float = 10.0) -> Ext
         bind_verb="bind",
         http_timeout=timeout,
         node_cache_capable=True,
-        managed_resources=(ManagedResource(resource),),
+        managed_resources=(ExtenderManagedResource(resource),),
     )
 
 

@@ -14,10 +14,10 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
+from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
 from gpushare.extender.learning.policy_refresher import Learning
-from gpushare.extender.managed_resources import Books, Library
-from gpushare.extender.readiness import Gate, Source
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch, Timing
@@ -44,7 +44,7 @@ class Wired(Verbs):
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)  # no kubelet runs the pods that equals wait for
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        library = Library((Books(ALIYUN, self.ledger, rankings, policy),))
+        library = ManagedResources((ManagedResource(ALIYUN, self.ledger, rankings, policy),))
         self.clock = 0.0
         self.learning = Learning(library, _make, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
@@ -52,7 +52,7 @@ class Wired(Verbs):
         self.nodes = Reflector(
             self._client,
             ListWatch("/api/v1/nodes", NODES, timing=timing),
-            NodeSink(library, "GiB"),
+            NodeEventHandler(library, "GiB"),
         )
         self.pods = Reflector(
             self._client,
@@ -60,31 +60,33 @@ class Wired(Verbs):
             PodSink(library, self.learning.created, self.learning.moved),
         )
         self.maps = Reflector(
-            self._client, ListWatch(_MAPS, CONFIG_MAPS, timing=timing), UnhealthySink(library)
+            self._client,
+            ListWatch(_MAPS, CONFIG_MAPS, timing=timing),
+            UnhealthyEventHandler(library),
         )
         sources = {
             "nodes": Source(self.nodes),
             "pods": Source(self.pods),
             "configmaps": Source(self.maps, optional=True),
         }
-        self.gate = Gate(sources, None, lambda: time.monotonic() + self.lag)
+        self.readiness = Readiness(sources, None, lambda: time.monotonic() + self.lag)
         self.binder = Binder(self._client, library, lambda: math.inf)
         self.service = Service(
             library,
             self.binder,
-            not_ready=self.gate.not_ready,
+            not_ready=self.readiness.not_ready,
             best_only=False,
-            most_binds=64,
+            max_binds=64,
             observe=lambda *_: None,
         )
 
     def start(self) -> None:
-        self.gate.start()
-        poll(lambda: not self.gate.not_ready(), "the books are filled")
+        self.readiness.start()
+        poll(lambda: not self.readiness.not_ready(), "the books are filled")
 
     def stop(self) -> None:
         """Audit the books, and end all threads and connections."""
-        self.gate.stop()
+        self.readiness.stop()
         self._client.close()
         self.ledger.check()
 

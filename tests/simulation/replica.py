@@ -19,10 +19,10 @@ from gpushare.core.ranking import Ranking
 from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import Patience
-from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
-from gpushare.extender.managed_resources import Books, Library
-from gpushare.extender.readiness import Gate, Source
+from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
@@ -193,16 +193,16 @@ class Replica:
         api = SimApi(network, self)
         self.ledger: Ledger = _Books(shape.pairing)
         rankings = {name: Ranking(policy) for name, policy in POLICIES.items()}
-        books = Books(ALIYUN, self.ledger, rankings, shape.policy)
-        self.library = Library((books,))
+        books = ManagedResource(ALIYUN, self.ledger, rankings, shape.policy)
+        self.library = ManagedResources((books,))
         if shape.crowded:
             books = replace(books, ledger=cast(Ledger, _Crowded(self.ledger, self._wait_turn)))
-        asked = Library((books,))
+        asked = ManagedResources((books,))
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
-            "nodes": Faulty(NodeSink(self.library, "GiB"), pause),
+            "nodes": Faulty(NodeEventHandler(self.library, "GiB"), pause),
             "pods": Faulty(PodSink(self.library), pause),
-            "configmaps": Faulty(UnhealthySink(self.library), pause),
+            "configmaps": Faulty(UnhealthyEventHandler(self.library), pause),
         }
         timing = Timing(page_limit=shape.page_limit)
         machines: dict[str, Any] = {
@@ -227,17 +227,17 @@ class Replica:
             name: Source(reflector, optional=name == "configmaps")
             for name, reflector in self.reflectors.items()
         }
-        self.gate = Gate(sources, self.leading, tasks.clock)
+        self.readiness = Readiness(sources, self.leading, tasks.clock)
         self.binder = Binder(
-            api, asked, self.gate.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
+            api, asked, self.readiness.leads_until, tasks.clock, lambda: int(self._wall() * 1e9)
         )
         self.new_auditor = partial(
             Auditor,
             api,
             asked,
             "GiB",
-            not_ready=self.gate.not_ready,
-            watch_version=self.gate.last_resource_version,
+            not_ready=self.readiness.not_ready,
+            watch_version=self.readiness.last_resource_version,
             clock=tasks.clock,
             every=shape.audit,
             page=shape.page_limit,
@@ -247,11 +247,13 @@ class Replica:
         self.service = Service(
             asked,
             self.binder,
-            not_ready=self.gate.not_ready,
+            not_ready=self.readiness.not_ready,
             best_only=shape.best_only,
-            most_binds=64,
+            max_binds=64,
             observe=lambda *_: None,
-            patience=Patience(clock=tasks.clock, sleep=tasks.sleep) if shape.patient else None,
+            refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
+            if shape.patient
+            else None,
         )
 
     def start(self) -> None:
@@ -278,7 +280,7 @@ class Replica:
 
     def ready(self) -> bool:
         """Whether it answers, as it sees it."""
-        return not self.gate.not_ready()
+        return not self.readiness.not_ready()
 
     def leads(self) -> bool:
         """Whether it leads, as it sees it."""
@@ -307,7 +309,7 @@ class Replica:
     def _settle(self) -> None:
         """The loop of gpushare.extender.main."""
         while True:
-            self.gate.tick()
+            self.readiness.tick()
             self.binder.settle_overdue()
             self._tasks.sleep(_SETTLE_EVERY)
 
@@ -316,7 +318,7 @@ class Replica:
         until = self._tasks.now + drain
         while self._tasks.now < until and any(not call.ended for call in self._calls):
             self._tasks.sleep(_LOOK_EVERY)
-        self.gate.stop(self.binder.settled)
+        self.readiness.stop(self.binder.settled)
         self.auditor.stop()
         self.ended = True
 

@@ -120,7 +120,9 @@ def _trouble(world: World) -> str:
             return f"{replica.identity} has assumed charges"
     ready = [replica for replica in world.replicas if replica.ready()]
     if len(ready) != 1:
-        return f"{len(ready)} processes answer: {[item.gate.checks() for item in world.replicas]}"
+        return (
+            f"{len(ready)} processes answer: {[item.readiness.checks() for item in world.replicas]}"
+        )
     return ""
 
 

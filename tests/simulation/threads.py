@@ -22,9 +22,9 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import NotReady
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeSink, PodSink
-from gpushare.extender.managed_resources import Books, Library
-from gpushare.extender.readiness import Gate, Source
+from gpushare.extender.event_handlers import NodeEventHandler, PodSink
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
@@ -97,19 +97,21 @@ class Crowd:
             self.api.registry.create(NODES, "", {"metadata": {"name": name}, "status": status})
         self.ledger = Ledger()
         rankings = {"device-bestfit": Ranking(load_policy("device-bestfit"))}
-        library = Library((Books(ALIYUN, self.ledger, rankings, "device-bestfit"),))
+        library = ManagedResources(
+            (ManagedResource(ALIYUN, self.ledger, rankings, "device-bestfit"),)
+        )
         pods = ListWatch("/api/v1/pods", POD_OBJECTS, _LIVE, _QUICK)
         self.pods = Reflector(self.api, pods, PodSink(library))
         listed = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
-        reflector = Reflector(self.api, listed, NodeSink(library, "GiB"))
-        self.gate = Gate({"nodes": Source(reflector), "pods": Source(self.pods)}, None)
+        reflector = Reflector(self.api, listed, NodeEventHandler(library, "GiB"))
+        self.readiness = Readiness({"nodes": Source(reflector), "pods": Source(self.pods)}, None)
         self.binder = Binder(self.api, library, lambda: math.inf)
         self.service = Service(
             library,
             self.binder,
-            not_ready=self.gate.not_ready,
+            not_ready=self.readiness.not_ready,
             best_only=False,
-            most_binds=threads,
+            max_binds=threads,
             observe=lambda *_: None,
         )
         self.answers: Counter[str] = Counter()
@@ -120,14 +122,14 @@ class Crowd:
 
     def run(self, seconds: float) -> None:
         """Let everybody loose, then see that all comes right. Raises AssertionError."""
-        self.gate.start()
+        self.readiness.start()
         try:
-            poll(lambda: not self.gate.not_ready(), "the books are filled")
+            poll(lambda: not self.readiness.not_ready(), "the books are filled")
             self._loose(seconds)
             assert self.raised == [], self.raised[:3]
             self._come_right()
         finally:
-            self.gate.stop()
+            self.readiness.stop()
 
     def _loose(self, seconds: float) -> None:
         work: list[Callable[[], None]] = [self._judge, self._settle, self._audit, self._relist]
@@ -227,7 +229,7 @@ class Crowd:
 
     def _agrees(self) -> bool:
         self.binder.settle_overdue()
-        if self.gate.not_ready():
+        if self.readiness.not_ready():
             return False
         nodes = [dict(record.body) for record in self.store.records(NODES.table)[0]]
         pods = [dict(record.body) for record in self.store.records(PODS.table)[0]]

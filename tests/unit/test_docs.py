@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.core.model import Reason
 from gpushare.extender.audit.auditor import Auditor
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.ledger import Ledger
 from gpushare.settings import Settings
@@ -70,7 +70,7 @@ def test_the_example_of_an_inventory_reads_as_it_is_explained() -> None:
 
 
 def test_every_metric_is_listed() -> None:
-    library = Library((Books(ALIYUN, Ledger(), {}, ""),))
+    library = ManagedResources((ManagedResource(ALIYUN, Ledger(), {}, ""),))
     watch = ("synced", "age_seconds", "relists_total", "decode_errors_total")
     own = ("bind_conflicts_total", "events_written_total", "events_dropped_total")
     process = ("ready", "leader", "pending_without_call_seconds", "bound_unassigned_seconds")

@@ -38,7 +38,7 @@ class Preemptor:
 
     request: Request
     priority: int = 0
-    counted: bool = True
+    counted_by_scheduler: bool = True
 
 
 def trim_victims(
@@ -89,7 +89,7 @@ def _spare(books: NodeBooks, preemptor: Preemptor, named: Pods) -> Pods:
     and memory are looked at when the set is known (`_host_fits`). Should some other filter need the
     pod as well, the next round names it again, and nobody has died for nothing.
     """
-    if not preemptor.counted:
+    if not preemptor.counted_by_scheduler:
         return ()
     # Of all devices, healthy or not: the largest sum that kube-scheduler can have counted with.
     left = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)

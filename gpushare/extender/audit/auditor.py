@@ -37,7 +37,7 @@ from gpushare.extender.audit.comparer import (
     narrowed,
 )
 from gpushare.extender.logs.formatters import Line
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
 from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Pod
 from gpushare.wire.pods import has_ended, observe_pod
@@ -71,7 +71,7 @@ class Auditor:
     def __init__(
         self,
         api: Api,
-        library: Library,
+        resources: ManagedResources,
         unit: str,
         *,
         not_ready: Callable[[], str],
@@ -84,7 +84,7 @@ class Auditor:
         wake: Callable[[], threading.Event] = threading.Event,
     ) -> None:
         self._api = api
-        self._library = library
+        self._resources = resources
         self._unit = unit
         self._not_ready = not_ready
         self._watch_version = watch_version
@@ -179,40 +179,42 @@ class Auditor:
             del refused  # or the error would hold this frame, and this frame the error
 
     def _compare_with_entries(self) -> Iterator[Finding]:
-        for books in self._library:
-            nodes, half = books.ledger.drift()
+        for managed in self._resources:
+            nodes, half = managed.ledger.drift()
             for node in nodes:
-                yield Finding(books.names.resource, ARRAYS, node)
+                yield Finding(managed.names.resource, ARRAYS, node)
             for uid in half:
-                entry = books.ledger.standing(uid)
+                entry = managed.ledger.standing(uid)
                 ref = entry.ref if entry else PodRef("", uid, uid)
-                yield Finding(books.names.resource, HALF_ASSUMED, entry.node if entry else "", ref)
+                yield Finding(
+                    managed.names.resource, HALF_ASSUMED, entry.node if entry else "", ref
+                )
 
     def _compare_with_api_server(self) -> frozenset[Finding]:
         # First: what the watch shows from here on must not count as in the copy.
         watch_version = {name: self._watch_version(name) for name in ("nodes", "pods")}
-        entries_and_specs = [(books, *books.ledger.held()) for books in self._library]
+        entries_and_specs = [(managed, *managed.ledger.held()) for managed in self._resources]
         specs = [Listed[ListedNode]() for _ in entries_and_specs]
         pods = [Listed[ListedPod]() for _ in entries_and_specs]
         nodes_at = pods_at = ""
         for nodes in self._pages("/api/v1/nodes", NODES):
             nodes_at = nodes_at or nodes.resource_version
-            for (books, *_), listed in zip(entries_and_specs, specs, strict=True):
-                add_nodes(nodes, books, self._unit, listed)
+            for (managed, *_), listed in zip(entries_and_specs, specs, strict=True):
+                add_nodes(nodes, managed, self._unit, listed)
         for page in self._pages("/api/v1/pods", PODS, _BOUND_PODS):
             pods_at = pods_at or page.resource_version
-            for (books, *_), seen in zip(entries_and_specs, pods, strict=True):
-                add_pods(page, books, seen)
+            for (managed, *_), seen in zip(entries_and_specs, pods, strict=True):
+                add_pods(page, managed, seen)
         found = [
             finding
-            for (books, _, known), listed in zip(entries_and_specs, specs, strict=True)
-            for finding in compare_nodes(books.names.resource, known, listed.read, listed.unread)
+            for (managed, _, known), listed in zip(entries_and_specs, specs, strict=True)
+            for finding in compare_nodes(managed.names.resource, known, listed.read, listed.unread)
         ]
         confirmed = self._nodes.confirm(found, watch_version["nodes"], nodes_at)
         found = [
             finding
-            for (books, entries, _), seen in zip(entries_and_specs, pods, strict=True)
-            for finding in compare_pods(books.names.resource, entries, seen.read, seen.unread)
+            for (managed, entries, _), seen in zip(entries_and_specs, pods, strict=True)
+            for finding in compare_pods(managed.names.resource, entries, seen.read, seen.unread)
         ]
         return confirmed | self._pods.confirm(found, watch_version["pods"], pods_at)
 
@@ -230,10 +232,10 @@ class Auditor:
 
     def _heal(self, finding: Finding) -> bool:
         """Whether the books have been put right, or at least on the safe side."""
-        books = self._library.find(finding.resource)
-        if books is None:
+        managed = self._resources.find(finding.resource)
+        if managed is None:
             return False
-        ledger = books.ledger
+        ledger = managed.ledger
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
             return finding.node not in ledger.drift()[0]
@@ -243,19 +245,19 @@ class Auditor:
         if finding.known is not None and finding.seen is not None:
             return ledger.reshape(finding.known, narrowed(finding.known, finding.seen))
         if finding.what in (MISSING, MISPLACED) and finding.pod is not None:
-            return self._charge(books, finding.pod)
+            return self._charge(managed, finding.pod)
         return False
 
-    def _charge(self, books: Books, ref: PodRef) -> bool:
+    def _charge(self, managed: ManagedResource, ref: PodRef) -> bool:
         """Charge it as it is, then look again: the watch may have shown its end in between."""
         with contextlib.suppress(WireError):  # the watch could not read it either
             pod = self._read(ref)
             if pod is None:
                 return False
-            books.ledger.correct(observe_pod(pod, books.names))
+            managed.ledger.correct(observe_pod(pod, managed.names))
             with contextlib.suppress(ApiError):  # it stays charged, which is the safe side
                 if self._read(ref) is None:
-                    books.ledger.pod_gone(ref.uid)
+                    managed.ledger.pod_gone(ref.uid)
             return True
         return False
 

@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 
 from gpushare.core.model import Entry, NodeSpec, PodRef, State
 from gpushare.errors import WireError
-from gpushare.extender.managed_resources import Books
+from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import Decoded, Metadata, Node, Pod
 from gpushare.wire.pods import units_of
@@ -115,18 +115,20 @@ def _is_at(watch_version: str, listed: str) -> bool:
     return watch_version.isdecimal() and listed.isdecimal() and int(watch_version) >= int(listed)
 
 
-def add_nodes(page: Decoded[Node], books: Books, unit: str, listed: Listed[ListedNode]) -> None:
+def add_nodes(
+    page: Decoded[Node], managed: ManagedResource, unit: str, listed: Listed[ListedNode]
+) -> None:
     """Add the nodes of a page."""
     listed.unread.update(bad.ref.name for bad in page.bad)
     for node in page.items:
-        spec = node_spec(node, books.names, unit)
+        spec = node_spec(node, managed.names, unit)
         listed.read[spec.name] = ((node.metadata or _NAMELESS).uid or "", spec)
 
 
-def add_pods(page: Decoded[Pod], books: Books, listed: Listed[ListedPod]) -> None:
+def add_pods(page: Decoded[Pod], managed: ManagedResource, listed: Listed[ListedPod]) -> None:
     """Add the bound pods of a page that ask for the resource."""
     listed.unread.update(bad.ref.uid for bad in page.bad)
-    resource = books.names.resource
+    resource = managed.names.resource
     for pod in page.items:
         meta, node = pod.metadata or _NAMELESS, pod.spec.node_name if pod.spec else None
         try:

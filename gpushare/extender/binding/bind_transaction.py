@@ -31,7 +31,7 @@ from gpushare.errors import (
     RequestRefused,
     WireError,
 )
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import Names, encode
 from gpushare.wire.objects import Pod
@@ -49,7 +49,7 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 """Looks in all; in the later ones what was chosen only has to fit."""
 
 
-def observed(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
+def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
     """What was read under the pod's name, for the ledger to settle by; None: the pod is gone.
 
     A successor is none, however little sense it makes: that it is there says that ours is gone. And
@@ -93,11 +93,11 @@ class Answer:
 
 Step = ReadPod | WriteBinding | Answer
 
-Asked = tuple[Books, Request]
+ResourceRequest = tuple[ManagedResource, Request]
 """The books a pod is charged in, and what it asks for."""
 
 
-class Phase(Enum):
+class ReadReason(Enum):
     """What the pod is being read for."""
 
     FIRST_READ = "filter has not approved the pod for the node, as far as is remembered"
@@ -107,23 +107,23 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Bind:
+class BindTransaction:
     """One bind under way. A plain value: copy it, and both copies can go on.
 
     known: filter has approved the pod for the node; else the pod is read, and judged. asked: what
-    the pod asks for, None for a pod without GPU; only meaningful when `known`.
+    the pod asks for, None for a pod without GPU; only meaningful when `approved`.
     again: a binding sent earlier may still land, so no refusal of this one frees the charge.
     """
 
-    library: Library
+    resources: ManagedResources
     ref: PodRef
     node: str
-    known: bool
-    asked: Asked | None
+    approved: bool
+    resource_request: ResourceRequest | None
     stamp: int
     annotations: dict[str, str] = field(default_factory=dict)
-    phase: Phase = Phase.FIRST_READ
-    again: bool = False
+    read_reason: ReadReason = ReadReason.FIRST_READ
+    resent: bool = False
     token: int = -1
     refusal: str = ""
 
@@ -134,12 +134,12 @@ class Bind:
 
     def start(self, now: float, leads_until: float) -> Step:
         """The first step. leads_until: until when, by the same clock, this process surely leads."""
-        for books in self.library:
-            entry = books.ledger.standing(self.ref.uid)
+        for managed in self.resources:
+            entry = managed.ledger.standing(self.ref.uid)
             if entry is not None:
-                self.asked = (books, entry.request)
-                return self._standing(entry)
-        if self.known and not self._contradicted():
+                self.resource_request = (managed, entry.request)
+                return self._already_charged(entry)
+        if self.approved and not self._contradicts_watch():
             return self._send(now, leads_until)
         return ReadPod(self.ref)
 
@@ -148,45 +148,45 @@ class Bind:
     ) -> Step:
         """The step after the pod was read, as asked at `sent`; None where no such name exists."""
         if isinstance(seen, ApiError):
-            return self._unread(seen, now)
-        if self.phase is Phase.FIRST_READ:
+            return self._read_failed(seen, now)
+        if self.read_reason is ReadReason.FIRST_READ:
             return self._first_read(seen, now, leads_until)
-        if self.asked is None:
-            return self._judge_plain(seen)
-        books, _ = self.asked
+        if self.resource_request is None:
+            return self._check_cpu_only(seen)
+        managed, _ = self.resource_request
         try:
-            pod = observed(seen, self.ref, books.names)
+            pod = observed_pod(seen, self.ref, managed.names)
         except WireError as error:
-            self._still_unknown(now)
+            self._mark_in_doubt(now)
             return Answer(f"pod {self.ref}: {error}", "malformed")
-        self._settle(books.ledger, pod, sent, now)
+        self._settle(managed.ledger, pod, sent, now)
         if pod is None or pod.ended:
             return Answer(f"pod {self.ref} is gone", "gone")
         if pod.node:
             return self._bound_to(pod.node)
-        return self._unbound(self.asked, now, leads_until)
+        return self._after_unbound_read(self.resource_request, now, leads_until)
 
     def written(self, error: ApiError | None, now: float) -> Step:
         """The step after the Binding was posted; error None where the API server took it."""
-        ledger = self.asked[0].ledger if self.asked else None
+        ledger = self.resource_request[0].ledger if self.resource_request else None
         if error is None:
             if ledger:
                 ledger.landed(self.ref.uid, now, self.assume_time)
             return Answer("", "bound")
         unknown = isinstance(error, ApiUnavailable)
         if unknown or isinstance(error, ApiConflict):
-            self.phase = Phase.READ_BACK if unknown else Phase.CONFLICT
+            self.read_reason = ReadReason.READ_BACK if unknown else ReadReason.CONFLICT
             self.refusal = str(error)
-            if ledger and (unknown or self.again):
+            if ledger and (unknown or self.resent):
                 ledger.doubt(self.ref.uid, now, self.assume_time)
             return self._read_pod()
-        if ledger and self.again and not isinstance(error, ApiNotFound):
+        if ledger and self.resent and not isinstance(error, ApiNotFound):
             ledger.doubt(self.ref.uid, now, self.assume_time)
         elif ledger:
             ledger.forget(self.ref.uid, self.assume_time)
         return Answer(f"pod {self.ref}: {error}", "refused")
 
-    def _standing(self, entry: Entry) -> Step:
+    def _already_charged(self, entry: Entry) -> Step:
         if entry.ref != self.ref:
             # A read under another name would prove nothing of the pod that is charged.
             return Answer(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
@@ -196,15 +196,19 @@ class Bind:
             return Answer(
                 f"pod {self.ref}: a bind to node {entry.node!r} has not ended", "in_flight"
             )
-        self.phase = Phase.RECHECK
+        self.read_reason = ReadReason.RECHECK
         return self._read_pod()
 
-    def _contradicted(self) -> bool:
+    def _contradicts_watch(self) -> bool:
         """Whether the watch shows that the pod asks for something else than filter was told."""
-        for books in self.library:
-            shown = books.ledger.asks(self.ref.uid)
-            ours = self.asked[1] if self.asked and self.asked[0] is books else Request()
-            if shown is not None and _devices_of(shown) != _devices_of(ours):
+        for managed in self.resources:
+            watched = managed.ledger.asks(self.ref.uid)
+            ours = (
+                self.resource_request[1]
+                if self.resource_request and self.resource_request[0] is managed
+                else Request()
+            )
+            if watched is not None and _device_demand(watched) != _device_demand(ours):
                 return True
         return False
 
@@ -215,13 +219,13 @@ class Bind:
             node = seen.spec.node_name if seen.spec else None
             if node:
                 return self._bound_to(node)
-            refusal = self.library.served.refusal(seen)
+            refusal = self.resources.scope.refusal(seen)
             if refusal:
                 return Answer(f"pod {self.ref}: {refusal}", NOT_OURS)
-            self.asked, self.known = self.library.judge(seen), True
+            self.resource_request, self.approved = self.resources.resolve(seen), True
         except WireError as error:
             return Answer(f"pod {self.ref}: {error}", "malformed")
-        if self.asked is None and not self.library.knows(self.node):
+        if self.resource_request is None and not self.resources.knows(self.node):
             # kube-apiserver binds to any name; of a GPU pod's node the books ask by themselves.
             return Answer(f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode")
         return self._send(now, leads_until)
@@ -230,25 +234,27 @@ class Bind:
         """Charge what the pod asks for, and write; nothing is charged where nothing is written."""
         if leads_until < now + BUDGET:
             return Answer("this gpushare extender does not lead (any more)", "not_leading")
-        if self.asked is None:
+        if self.resource_request is None:
             return WriteBinding(self.ref, self.node, {})
-        books, request = self.asked
+        managed, request = self.resource_request
         try:
-            allocation, capacity = self._assume(books, request, now)
+            allocation, capacity = self._assume(managed, request, now)
         except (RequestRefused, WireError) as error:
             return Answer(str(error), type(error).__name__)
-        self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
+        self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
         return WriteBinding(self.ref, self.node, self.annotations)
 
-    def _assume(self, books: Books, request: Request, now: float) -> tuple[Allocation, int]:
+    def _assume(
+        self, managed: ManagedResource, request: Request, now: float
+    ) -> tuple[Allocation, int]:
         """(what is charged now, units of its first device)."""
-        ranking = books.judge(request)
+        ranking = managed.scorer(request)
         for attempt in range(_PLACE_ATTEMPTS):
-            snapshot = books.ledger.snapshot()
+            snapshot = managed.ledger.snapshot()
             allocation = place(snapshot, self.node, request, ranking)
             seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
             try:
-                allocation = books.ledger.assume(
+                allocation = managed.ledger.assume(
                     self.ref, request, allocation, now, stamp=self.assume_time, seen=seen
                 )
             except InsufficientMemory:
@@ -262,7 +268,9 @@ class Bind:
         raise AssertionError("unreachable")
 
     def _read_pod(self) -> ReadPod:
-        self.token = self.asked[0].ledger.token(self.ref.uid) if self.asked else -1
+        self.token = (
+            self.resource_request[0].ledger.token(self.ref.uid) if self.resource_request else -1
+        )
         return ReadPod(self.ref)
 
     def _settle(self, ledger: Ledger, pod: ObservedPod | None, sent: float, now: float) -> None:
@@ -271,49 +279,53 @@ class Bind:
             if pod is None or pod.ended or not pod.node:
                 ledger.forget(self.ref.uid, self.assume_time)
                 return
-            self._still_unknown(now)
+            self._mark_in_doubt(now)
         ledger.settle(self.ref.uid, self.token, pod, sent)
 
     @property
     def _refused(self) -> bool:
         """Whether the only Binding there is met a 409: still in flight, until a read says why."""
-        return self.phase is Phase.CONFLICT and not self.again
+        return self.read_reason is ReadReason.CONFLICT and not self.resent
 
-    def _still_unknown(self, now: float) -> None:
+    def _mark_in_doubt(self, now: float) -> None:
         """Leave a charge that is in flight no more to those who settle what is in doubt.
 
         What was refused cannot land late: the first read that shows the pod unbound settles it.
         """
-        if self._refused and self.asked:
-            ledger = self.asked[0].ledger
+        if self._refused and self.resource_request:
+            ledger = self.resource_request[0].ledger
             ledger.doubt(self.ref.uid, now - HOLD, self.assume_time)
             self.token = ledger.token(self.ref.uid)
 
-    def _unread(self, error: ApiError, now: float) -> Answer:
+    def _read_failed(self, error: ApiError, now: float) -> Answer:
         """The pod could not be read: whatever is charged stays charged until it can be."""
-        self._still_unknown(now)
-        if self.phase is Phase.FIRST_READ:
+        self._mark_in_doubt(now)
+        if self.read_reason is ReadReason.FIRST_READ:
             return Answer(f"pod {self.ref} cannot be read: {error}", "api")
-        if self.phase is Phase.CONFLICT:
+        if self.read_reason is ReadReason.CONFLICT:
             return Answer(f"pod {self.ref}: {self.refusal}", "refused")
         return self._in_doubt(f"it cannot be read either: {error}")
 
-    def _unbound(self, asked: Asked, now: float, leads_until: float) -> Step:
+    def _after_unbound_read(
+        self, resource_request: ResourceRequest, now: float, leads_until: float
+    ) -> Step:
         """The pod reads as unbound: what that says of the binding we sent depends on its answer."""
-        if self.phase is Phase.CONFLICT:
+        if self.read_reason is ReadReason.CONFLICT:
             return Answer(f"pod {self.ref}: {self.refusal}", "refused")
-        if self.phase is Phase.READ_BACK:
+        if self.read_reason is ReadReason.READ_BACK:
             return self._in_doubt("it reads as not bound so far")
-        return self._send_again(asked, now, leads_until)
+        return self._send_again(resource_request, now, leads_until)
 
-    def _send_again(self, asked: Asked, now: float, leads_until: float) -> Step:
+    def _send_again(
+        self, resource_request: ResourceRequest, now: float, leads_until: float
+    ) -> Step:
         """The scheduler asks again for a bind in doubt: the same Binding once more is no second
         one.
 
         Both carry the same devices, and the second to arrive is refused with 409.
         """
-        books, request = asked
-        ledger = books.ledger
+        managed, request = resource_request
+        ledger = managed.ledger
         if ledger.standing(self.ref.uid) is None:
             # The read has settled it: nothing is charged, nothing can land.
             return self._send(now, leads_until)
@@ -326,12 +338,12 @@ class Bind:
             return Answer(f"pod {self.ref}: {error}", type(error).__name__)
         if resumed is None:
             return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
-        self.again = True
+        self.resent = True
         allocation, capacity = resumed
-        self.annotations = encode(allocation, request, capacity, self.stamp, books.names)
+        self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
         return WriteBinding(self.ref, self.node, self.annotations)
 
-    def _judge_plain(self, seen: Pod | None) -> Answer:
+    def _check_cpu_only(self, seen: Pod | None) -> Answer:
         """What the pod says of a plain Binding that met a conflict or no answer."""
         if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
             return Answer(f"pod {self.ref} is gone", "gone")
@@ -352,6 +364,6 @@ class Bind:
         )
 
 
-def _devices_of(request: Request) -> tuple[object, ...]:
+def _device_demand(request: Request) -> tuple[object, ...]:
     """What a charge on devices depends on."""
     return (request.units, request.devices, request.containers, request.inits)

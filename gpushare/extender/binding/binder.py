@@ -13,14 +13,14 @@ from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, 
 from gpushare.extender.binding.bind_transaction import (
     BUDGET,
     Answer,
-    Asked,
-    Bind,
+    BindTransaction,
     ReadPod,
+    ResourceRequest,
     Step,
     WriteBinding,
-    observed,
+    observed_pod,
 )
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
 from gpushare.wire.objects import PODS, Pod, binding, check_bound
@@ -46,49 +46,54 @@ class Binder:
     def __init__(
         self,
         api: Api,
-        library: Library,
+        resources: ManagedResources,
         leads_until: Callable[[], float],
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self._api = api
-        self._library = library
+        self._resources = resources
         self._leads_until = leads_until
         self._clock = clock
         self._wall_ns = wall_ns
         self._stamp = 0
         self._next_in_round = 0
         self._conflicts = 0
-        self._under_way = 0
-        self._stamping = threading.Lock()
+        self._in_flight = 0
+        self._lock = threading.Lock()
 
-    def bind(self, ref: PodRef, node: str, known: bool, asked: Asked | None) -> Answer:
-        """The outcome of binding the pod to the node, within BUDGET seconds.
+    def bind(
+        self, ref: PodRef, node: str, approved: bool, resource_request: ResourceRequest | None
+    ) -> Answer:
+        """Return the outcome of binding the pod to the node, within BUDGET seconds.
 
-        known: `asked` is what the pod asks for, as remembered from filter; else the pod is read.
+        `approved`: filter has approved the pod for the node, and `resource_request` is what the pod
+        asks for; otherwise the pod is read.
         """
         deadline = self._clock() + BUDGET
-        with self._stamping:
-            self._under_way += 1
-        bind = Bind(self._library, ref, node, known, asked, self._next_stamp())
+        with self._lock:
+            self._in_flight += 1
+        bind = BindTransaction(
+            self._resources, ref, node, approved, resource_request, self._next_stamp()
+        )
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
             while not isinstance(step, Answer):
-                step = self._do(bind, step, deadline)
+                step = self._execute(bind, step, deadline)
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
-            if bind.asked:
-                bind.asked[0].ledger.doubt(ref.uid, self._clock(), bind.assume_time)
+            if bind.resource_request:
+                bind.resource_request[0].ledger.doubt(ref.uid, self._clock(), bind.assume_time)
             raise
         finally:
-            with self._stamping:
-                self._under_way -= 1
+            with self._lock:
+                self._in_flight -= 1
         return step
 
     def settled(self) -> bool:
         """Whether nothing that was sent from here may land any more."""
-        doubts = any(books.ledger.counts()["in_doubt"] for books in self._library)
-        return not (self._under_way or doubts)
+        doubts = any(managed.ledger.counts()["in_doubt"] for managed in self._resources)
+        return not (self._in_flight or doubts)
 
     def state(self) -> dict[str, float]:
         """Counters for metrics: Bindings that the API server refused with 409."""
@@ -98,21 +103,23 @@ class Binder:
         """How many charges in doubt were looked at: each one's pod is read and the ledger told."""
         end = self._clock() + _ROUND
         due = [
-            (books, overdue)
-            for books in self._library
-            for overdue in books.ledger.overdue(self._clock())
+            (managed, overdue)
+            for managed in self._resources
+            for overdue in managed.ledger.overdue(self._clock())
         ]
         start = self._next_in_round % len(due) if due else 0
-        looked = 0
-        for books, overdue in due[start:] + due[:start]:
+        settled_count = 0
+        for managed, overdue in due[start:] + due[:start]:
             if self._clock() > end:
                 break
-            looked += 1
-            self._settle(books, overdue)
-        self._next_in_round = start + looked
-        return looked
+            settled_count += 1
+            self._settle(managed, overdue)
+        self._next_in_round = start + settled_count
+        return settled_count
 
-    def _do(self, bind: Bind, step: ReadPod | WriteBinding, deadline: float) -> Step:
+    def _execute(
+        self, bind: BindTransaction, step: ReadPod | WriteBinding, deadline: float
+    ) -> Step:
         left = max(deadline - self._clock(), _LAST_READ)
         if isinstance(step, WriteBinding):
             timeout = min(max(left - _LAST_READ, _LAST_READ), _POST_TIMEOUT)
@@ -142,7 +149,7 @@ class Binder:
             check_bound(answer)
         except ApiError as error:
             if isinstance(error, ApiConflict):
-                with self._stamping:
+                with self._lock:
                     self._conflicts += 1
             return error
         except WireError as error:
@@ -161,20 +168,20 @@ class Binder:
         except WireError as error:
             return ApiError(str(error), 0)
 
-    def _settle(self, books: Books, overdue: Overdue) -> None:
+    def _settle(self, managed: ManagedResource, overdue: Overdue) -> None:
         sent = self._clock()
         seen = self._read(overdue.ref, _READ_TIMEOUT)
         if isinstance(seen, ApiError):
             return
         try:
-            pod = observed(seen, overdue.ref, books.names)
+            pod = observed_pod(seen, overdue.ref, managed.names)
         except WireError:
             return
-        books.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
+        managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
 
     def _next_stamp(self) -> int:
         """Nanoseconds since the epoch, never the same or smaller: device plug-ins sort by it."""
-        with self._stamping:
+        with self._lock:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
             return self._stamp
 

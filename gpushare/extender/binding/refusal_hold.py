@@ -9,15 +9,15 @@ may take only a small share of the time: hopeless pods must not slow down the ot
 import time
 from collections.abc import Callable
 
-_LOOK_EVERY = 0.004
+_CHECK_INTERVAL = 0.004
 """Seconds; a look costs a tenth of a millisecond when the books have changed, else nothing."""
 
 
-class Patience:
-    """Hands out waiting time: at most `hold` seconds at once, and `share` of all time.
+class RefusalHold:
+    """The time that refusals may be held: at most `hold` seconds at once, and `share` of all time.
 
-    Up to `most` seconds are saved up: a pod is refused two or three times before the deletion that
-    it waits for, and the hold that counts is the last.
+    Up to `max_balance` seconds are saved: a pod is refused two or three times before the deletion
+    that it waits for, and the hold that counts is the last.
     """
 
     def __init__(
@@ -26,28 +26,28 @@ class Patience:
         share: float = 0.1,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
-        most: float = 1.0,
+        max_balance: float = 1.0,
     ) -> None:
         self._hold = hold
         self._share = share
         self._clock = clock
         self._sleep = sleep
-        self._most = max(most, hold)
-        self._saved = self._most
+        self._max_balance = max(max_balance, hold)
+        self._balance = self._max_balance
         self._since = clock()
 
-    def until(self, done: Callable[[], bool]) -> bool:
+    def wait_for(self, condition: Callable[[], bool]) -> bool:
         """Whether it came true before the time that may be waited now was over."""
         begin = self._clock()
-        self._saved = min(self._most, self._saved + (begin - self._since) * self._share)
+        self._balance = min(self._max_balance, self._balance + (begin - self._since) * self._share)
         self._since = begin
-        deadline = begin + min(self._hold, self._saved)
+        deadline = begin + min(self._hold, self._balance)
         try:
-            while not done():
+            while not condition():
                 if self._clock() >= deadline:
                     return False
-                self._sleep(_LOOK_EVERY)
+                self._sleep(_CHECK_INTERVAL)
             return True
         finally:
             # What was waited too long is owed.
-            self._saved -= self._clock() - begin
+            self._balance -= self._clock() - begin

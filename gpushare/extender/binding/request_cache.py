@@ -10,19 +10,19 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gpushare.core.nodeset import NodeNumbers
-from gpushare.extender.binding.bind_transaction import Asked
+from gpushare.extender.binding.bind_transaction import ResourceRequest
 
-GOOD_FOR = 900.0
+TTL = 900.0
 """Seconds. Between filter and bind kube-scheduler may wait for volumes: 10 minutes by default."""
 
-MOST = 20_000
-MOST_PARTS = 400_000
+MAX_TICKETS = 20_000
+MAX_PARTS = 400_000
 """Parts of all tickets together: at most some 120 bytes each, so that all stay below 60 MB. An
 ordinary ticket has 5, with 5,000 nodes 14.
 """
-_MOST_OF_ONE = 400
+_MAX_PARTS_OF_ONE = 400
 """Parts of one ticket; a heavier one is not kept."""
-_MOST_NODES = 50_000
+_MAX_NODES = 50_000
 """Names of nodes that have numbers: nodes of the books, which may come and go for years."""
 
 
@@ -30,14 +30,14 @@ _MOST_NODES = 50_000
 class _Ticket:
     """known: what the pod asks for makes sense. nodes: a bit for each node number that fits."""
 
-    known: bool
-    asked: Asked | None
+    valid: bool
+    resource_request: ResourceRequest | None
     nodes: bytes
     until: float
     parts: int
 
 
-class Remembered:
+class RequestCache:
     """Tickets by uid."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -60,7 +60,7 @@ class Remembered:
         """Whether filter was called for the pod, and it has not been bound since."""
         return uid in self._tickets
 
-    def look(self, uid: str, node: str) -> tuple[bool, Asked | None]:
+    def get(self, uid: str, node: str) -> tuple[bool, ResourceRequest | None]:
         """(whether filter has approved the pod for the node, and what the pod asks for).
 
         One look: a filter of the same pod may put another ticket in its place meanwhile, and a pod
@@ -68,13 +68,18 @@ class Remembered:
         """
         with self._lock:
             ticket = self._tickets.get(uid)
-            if ticket is None or not ticket.known or self._clock() > ticket.until:
+            if ticket is None or not ticket.valid or self._clock() > ticket.until:
                 return False, None
             approved = self._numbers.has(ticket.nodes, node)
-        return (True, ticket.asked) if approved else (False, None)
+        return (True, ticket.resource_request) if approved else (False, None)
 
-    def keep(
-        self, uid: str, asked: Asked | None, nodes: Collection[str] = (), *, known: bool = True
+    def put(
+        self,
+        uid: str,
+        resource_request: ResourceRequest | None,
+        nodes: Collection[str] = (),
+        *,
+        valid: bool = True,
     ) -> None:
         """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
 
@@ -82,27 +87,27 @@ class Remembered:
         numbered.
         """
         with self._lock:
-            if len(self._numbers) > _MOST_NODES:
+            if len(self._numbers) > _MAX_NODES:
                 self._numbers, self._tickets, self._parts = NodeNumbers(), {}, 0
             bits = self._numbers.bits(nodes)
             parts = 4 + len(bits) // 64
-            if asked is not None:
-                request = asked[1]
+            if resource_request is not None:
+                request = resource_request[1]
                 parts += len(request.containers) + len(request.inits) + len(request.models)
-            if parts > _MOST_OF_ONE:
-                known, asked, bits, parts = False, None, b"", 4
-            self._drop(uid)
-            self._tickets[uid] = _Ticket(known, asked, bits, self._clock() + GOOD_FOR, parts)
+            if parts > _MAX_PARTS_OF_ONE:
+                valid, resource_request, bits, parts = False, None, b"", 4
+            self._remove(uid)
+            self._tickets[uid] = _Ticket(valid, resource_request, bits, self._clock() + TTL, parts)
             self._parts += parts
-            while len(self._tickets) > MOST or self._parts > MOST_PARTS:
-                self._drop(next(iter(self._tickets)))
+            while len(self._tickets) > MAX_TICKETS or self._parts > MAX_PARTS:
+                self._remove(next(iter(self._tickets)))
 
-    def drop(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         """The pod is bound."""
         with self._lock:
-            self._drop(uid)
+            self._remove(uid)
 
-    def _drop(self, uid: str) -> None:
+    def _remove(self, uid: str) -> None:
         ticket = self._tickets.pop(uid, None)
         if ticket is not None:
             self._parts -= ticket.parts

@@ -14,7 +14,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.extender.audit.comparer import Finding
 from gpushare.extender.events.aggregator import NoFitLimiter
 from gpushare.extender.events.recorder import EventRecorder
-from gpushare.extender.managed_resources import Library
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.events import ObjectReference
 
 ALLOCATED = "GPUShareAllocated"
@@ -44,12 +44,12 @@ class EventMessages:
     def __init__(
         self,
         recorder: EventRecorder,
-        library: Library,
+        resources: ManagedResources,
         unit: str,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._recorder = recorder
-        self._library = library
+        self._resources = resources
         self._unit = unit if unit in ("GiB", "MiB") else f"x {unit}"
         self._clock = clock
         self._no_fit_limiter = NoFitLimiter(clock())
@@ -94,16 +94,16 @@ class EventMessages:
 
         Not ready: the books are being filled, or another process leads and tells it.
         """
-        for books in self._library:
-            for alarm in books.ledger.take_alarms():
+        for managed in self._resources:
+            for alarm in managed.ledger.take_alarms():
                 if ready:
                     note = _MISMATCHES[alarm.kind].format(node=alarm.node)
                     self._recorder.record(_pod(alarm.ref), MISMATCH, "Auditing", note, warning=True)
-            resource = books.names.resource
-            closed = books.ledger.closed_devices()
+            resource = managed.names.resource
+            closed = managed.ledger.closed_devices()
             before = self._closed.get(resource)
             if ready and before is not None and before != closed:
-                self._record_device_changes(resource, before, closed, books.ledger.snapshot())
+                self._record_device_changes(resource, before, closed, managed.ledger.snapshot())
             if ready:
                 self._closed[resource] = closed
             else:

@@ -9,32 +9,34 @@ from collections.abc import Callable
 
 from gpushare.core.decide import fits_somewhere
 from gpushare.core.model import Kind
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 _MAX_REQUESTS = 64
 """Different requests tried at one scrape; a cluster asks for few."""
 
 
 def pending_without_call(
-    library: Library, called: Callable[[str], bool], since: float, now: float
+    resources: ManagedResources, called: Callable[[str], bool], since: float, now: float
 ) -> float:
     """Seconds (of the wall clock) the oldest such pod has waited; 0 where there is none.
 
     called: whether filter was called for the pod of that uid. since: when we began to listen.
     """
-    return max((_longest_wait(books, called, since, now) for books in library), default=0.0)
+    return max((_longest_wait(managed, called, since, now) for managed in resources), default=0.0)
 
 
-def _longest_wait(books: Books, called: Callable[[str], bool], since: float, now: float) -> float:
+def _longest_wait(
+    managed: ManagedResource, called: Callable[[str], bool], since: float, now: float
+) -> float:
     fits: dict[tuple[Kind, frozenset[int]], bool] = {}
-    for pod in books.ledger.waiting():
+    for pod in managed.ledger.waiting():
         if pod.gated or called(pod.uid):
             continue
         key = (pod.request.kind, pod.request.sizes)
         if key not in fits:
             if len(fits) == _MAX_REQUESTS:
                 break
-            fits[key] = fits_somewhere(books.ledger.snapshot(), pod.request)
+            fits[key] = fits_somewhere(managed.ledger.snapshot(), pod.request)
         if fits[key]:
             return max(0.0, now - max(pod.created, since))
     return 0.0

@@ -6,14 +6,14 @@ with an unusable environment where it finds no pod (allocate.go). What it holds 
 """
 
 from gpushare.core.model import Entry, NodeSpec, State
-from gpushare.extender.managed_resources import Library
+from gpushare.extender.managed_resources import ManagedResources
 
 
 class UnservedPods:
     """Remembers since when each such pod has been seen. For one thread at a time."""
 
-    def __init__(self, library: Library) -> None:
-        self._library = library
+    def __init__(self, resources: ManagedResources) -> None:
+        self._resources = resources
         self._since: dict[tuple[str, str], float] = {}
 
     def longest_seconds(self, now: float) -> float:
@@ -22,11 +22,11 @@ class UnservedPods:
         now: any clock's, the same at each call.
         """
         since: dict[tuple[str, str], float] = {}
-        for books in self._library:
-            entries, specs = books.ledger.held()
+        for managed in self._resources:
+            entries, specs = managed.ledger.held()
             for uid, entry in entries.items():
                 if _is_unserved(entry, specs.get(entry.node)):
-                    key = books.names.resource, uid
+                    key = managed.names.resource, uid
                     since[key] = self._since.get(key, now)
         self._since = since
         return now - min(since.values(), default=now)

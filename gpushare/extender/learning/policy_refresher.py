@@ -24,7 +24,7 @@ from gpushare.core.snapshot import Ints
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import Learned
 from gpushare.extender.logs.formatters import Line
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 log = logging.getLogger("gpushare.learning")
 
@@ -63,7 +63,7 @@ class _Course:
     time. broken: by name, the policies that could not be made while others could.
     """
 
-    books: Books
+    books: ManagedResource
     learned: Learned = field(default_factory=Learned)
     layout: Ints | None = None
     made: int = 0
@@ -107,7 +107,7 @@ class Learning:
     """Learns for every resource of the library. `created` may be called from any thread."""
 
     def __init__(
-        self, library: Library, make: Make, clock: Callable[[], float] = time.monotonic
+        self, library: ManagedResources, make: Make, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._courses = {books.names.resource: _Course(books) for books in library}
         self._make = make
@@ -116,12 +116,12 @@ class Learning:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def created(self, books: Books, request: Request) -> None:
+    def created(self, books: ManagedResource, request: Request) -> None:
         """A pod was created that asks the books' resource for this; tell each pod once."""
         with self._counting:
             self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
 
-    def moved(self, books: Books, by: int) -> None:
+    def moved(self, books: ManagedResource, by: int) -> None:
         """A pod has been placed (by: 1), or one that had been has gone (-1)."""
         with self._counting:
             self._courses[books.names.resource].learned.arrivals.moved(by)
@@ -227,7 +227,7 @@ class Learning:
             values = {"policies": ",".join(names), "error": text, "pods": seen}
             log.log(level, Line("policies stay as they are", **values))
 
-    def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: Books) -> Ranking:
+    def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: ManagedResource) -> Ranking:
         """The ranking, knowing the kinds that the one before it was asked for last."""
         for kind in asked[-_WARMED:]:
             request = _asked(kind)

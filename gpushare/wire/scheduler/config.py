@@ -29,7 +29,7 @@ VERSIONS = ("v1alpha1", "v1alpha2", "v1beta1", "v1beta2", "v1beta3", "v1")
 
 
 @dataclass(frozen=True, slots=True)
-class ManagedResource:
+class ExtenderManagedResource:
     """An extended resource the extender is responsible for."""
 
     name: str
@@ -50,7 +50,7 @@ class ExtenderConfig:
     http_timeout: float = DEFAULT_TIMEOUT
     node_cache_capable: bool = False
     ignorable: bool = False
-    managed_resources: tuple[ManagedResource, ...] = ()
+    managed_resources: tuple[ExtenderManagedResource, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def _extender(dialect: Strict, entry: Fields, where: str) -> ExtenderConfig:
     )
 
 
-def _managed_resource(dialect: Strict, item: object, where: str) -> ManagedResource:
+def _managed_resource(dialect: Strict, item: object, where: str) -> ExtenderManagedResource:
     fields = dialect.fields(item, RESOURCE_KEYS, where)
     name = text(fields, "name", where)
     if _QUALIFIED.fullmatch(name) is None:
@@ -193,7 +193,7 @@ def _managed_resource(dialect: Strict, item: object, where: str) -> ManagedResou
         )
     if name.startswith("requests."):
         raise SettingsError(f"{where}: {name[:80]!r} must not begin with requests.")
-    return ManagedResource(name, flag(fields, "ignoredByScheduler", where))
+    return ExtenderManagedResource(name, flag(fields, "ignoredByScheduler", where))
 
 
 def _validate(extenders: Sequence[ExtenderConfig]) -> None:

@@ -38,7 +38,7 @@ _SEAMS = {
     Point.K3: ("gpushare.ledger", "_Assumption", "before"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
     Point.K5: ("gpushare.extender.binding.binder", "binding", "after"),
-    Point.K8: ("gpushare.extender.binding.bind_transaction.Bind", "written", "before"),
+    Point.K8: ("gpushare.extender.binding.bind_transaction.BindTransaction", "written", "before"),
     Point.K9: ("gpushare.extender.service.Service", "bind", "after"),
 }
 

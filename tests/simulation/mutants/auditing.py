@@ -35,7 +35,7 @@ def _frees_leaks(original: Any) -> Any:
     def heal(self: Any, finding: Any) -> bool:
         if finding.what != LEAKED:
             return bool(original(self, finding))
-        self._library.find(finding.resource).ledger.pod_gone(finding.pod.uid)
+        self._resources.find(finding.resource).ledger.pod_gone(finding.pod.uid)
         return True
 
     return heal

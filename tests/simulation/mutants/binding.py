@@ -12,7 +12,7 @@ from gpushare.core.model import State
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.extender import service
 from gpushare.extender.binding import binder
-from gpushare.extender.binding.bind_transaction import Bind
+from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.binder import Binder
 from gpushare.ledger import Ledger
 from tests.simulation.mutants.museum import mutant
@@ -28,7 +28,9 @@ def charges_after_success(original: Any) -> Any:
     return assume
 
 
-@mutant("A1", "volcano #2859: free memory is looked at, and taken later", Bind, "_assume")
+@mutant(
+    "A1", "volcano #2859: free memory is looked at, and taken later", BindTransaction, "_assume"
+)
 def takes_by_an_old_look(original: Any) -> Any:
     del original
 
@@ -70,11 +72,11 @@ def takes_without_another_look(original: Any) -> Any:
     return must_fit
 
 
-@mutant("A2", "the original places a pod anew on every try", Bind, "_standing")
+@mutant("A2", "the original places a pod anew on every try", BindTransaction, "_already_charged")
 def places_anew_on_retry(original: Any) -> Any:
     def standing(self: Any, entry: Any) -> Any:
         if entry.in_doubt:
-            ledger = self.asked[0].ledger
+            ledger = self.resource_request[0].ledger
             give_back, assumed = ledger._give_back, ledger._assumptions
             if self.ref.uid in assumed:
                 give_back(self.ref.uid)
@@ -130,7 +132,7 @@ def binds_by_name(original: Any) -> Any:
     return nameless
 
 
-@mutant("A8", "a pod bound by somebody else counts as bound by us", Bind, "written")
+@mutant("A8", "a pod bound by somebody else counts as bound by us", BindTransaction, "written")
 def takes_a_conflict_for_success(original: Any) -> Any:
     def written(self: Any, error: Any, now: float) -> Any:
         if isinstance(error, ApiConflict):
@@ -193,7 +195,12 @@ def stamps_by_the_second(original: Any) -> Any:
     return next_stamp
 
 
-@mutant("C3", "a pod is told the size of its node's first device, not of its own", Bind, "_assume")
+@mutant(
+    "C3",
+    "a pod is told the size of its node's first device, not of its own",
+    BindTransaction,
+    "_assume",
+)
 def tells_the_size_of_device_0(original: Any) -> Any:
     def assume(self: Any, books: Any, *told: Any) -> Any:
         allocation, _ = original(self, books, *told)
@@ -203,10 +210,12 @@ def tells_the_size_of_device_0(original: Any) -> Any:
     return assume
 
 
-@mutant("E11", "HAMi #3030: binding an unknown pod drops what its uid holds", Bind, "start")
+@mutant(
+    "E11", "HAMi #3030: binding an unknown pod drops what its uid holds", BindTransaction, "start"
+)
 def drops_what_a_stranger_names(original: Any) -> Any:
     def start(self: Any, now: float, leads_until: float) -> Any:
-        for books in self.library:
+        for books in self.resources:
             entry = books.ledger.standing(self.ref.uid)
             if entry is not None and entry.ref != self.ref:
                 books.ledger._forget(self.ref.uid)
@@ -215,7 +224,7 @@ def drops_what_a_stranger_names(original: Any) -> Any:
     return start
 
 
-@mutant("A3", "5xx is taken for a refusal", Bind, "written")
+@mutant("A3", "5xx is taken for a refusal", BindTransaction, "written")
 def takes_5xx_for_refusal(original: Any) -> Any:
     def written(self: Any, error: Any, now: float) -> Any:
         if isinstance(error, ApiUnavailable) and error.status >= 500:

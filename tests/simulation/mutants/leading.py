@@ -3,7 +3,7 @@
 import math
 from typing import Any
 
-from gpushare.extender.readiness import Gate
+from gpushare.extender.readiness import Readiness
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Lease, Term
 from gpushare.kube.scheduler_lease import SchedulerLease
@@ -22,9 +22,9 @@ def _leads_for_ever(original: Any) -> Any:
 @mutant(
     "D7",
     "HAMi's /readyz is always 200, and its bind asks nobody who leads",
-    Gate,
-    "_leadership",
-    also=[(Gate, "leads_until", _leads_for_ever)],
+    Readiness,
+    "_leadership_problem",
+    also=[(Readiness, "leads_until", _leads_for_ever)],
 )
 def answers_without_leading(original: Any) -> Any:
     del original
@@ -45,7 +45,7 @@ def owns_by_prefix(original: Any) -> Any:
     return ours
 
 
-@mutant("D8", "nobody lists anew after winning", Gate, "_relist_wanted")
+@mutant("D8", "nobody lists anew after winning", Readiness, "_relist_wanted")
 def does_not_list_anew(original: Any) -> Any:
     del original
 
@@ -73,7 +73,7 @@ def leads_until_it_is_told(original: Any) -> Any:
     return until
 
 
-@mutant("D5", "a Lease is given away while binds are in doubt", Gate, "stop", first=490)
+@mutant("D5", "a Lease is given away while binds are in doubt", Readiness, "stop", first=490)
 def always_gives_the_lease_away(original: Any) -> Any:
     def stop(self: Any, settled: Any) -> None:
         del settled

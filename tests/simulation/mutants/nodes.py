@@ -9,7 +9,7 @@ from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import AnnotationError
 from gpushare.extender import event_handlers
-from gpushare.extender.event_handlers import UnhealthySink
+from gpushare.extender.event_handlers import UnhealthyEventHandler
 from gpushare.ledger import Ledger
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
@@ -94,7 +94,7 @@ def never_recovers(original: Any) -> Any:
     return set_unhealthy
 
 
-@mutant("C7", "that the ConfigMap is gone opens no device", UnhealthySink, "apply")
+@mutant("C7", "that the ConfigMap is gone opens no device", UnhealthyEventHandler, "apply")
 def stays_closed(original: Any) -> Any:
     def apply(self: Any, event: Any) -> None:
         if event.kind != "DELETED":

@@ -8,7 +8,7 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
 from gpushare.extender import event_handlers, readiness
 from gpushare.extender.event_handlers import PodSink
-from gpushare.extender.readiness import Gate
+from gpushare.extender.readiness import Readiness
 from gpushare.kube.listwatch import ListWatch
 from gpushare.ledger import Ledger
 from gpushare.wire.pods import observe_pod
@@ -115,7 +115,7 @@ def ends_over_an_orphan(original: Any) -> Any:
     return put
 
 
-@mutant("B11", "HAMi waits for the first list in filter, and not in bind", Gate, "_source")
+@mutant("B11", "HAMi waits for the first list in filter, and not in bind", Readiness, "_problem_of")
 def answers_before_it_is_synced(original: Any) -> Any:
     del original
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.events.messages import EventMessages
-from gpushare.extender.managed_resources import Served
+from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
@@ -16,7 +16,7 @@ from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library
 from tests.unit.extender.scripted_api import ScriptedApi
 
-EVERYBODY = Served()
+EVERYBODY = ExtenderScope()
 FREE = {"big": 16, "small": 8, "tiny": 2}
 
 
@@ -38,25 +38,25 @@ class Desk:
     """A service over three nodes with two devices each, and what it told of its calls."""
 
     def __init__(
-        self, best_only: bool = False, most_binds: int = 8, served: Served = EVERYBODY
+        self, best_only: bool = False, max_binds: int = 8, served: ExtenderScope = EVERYBODY
     ) -> None:
-        self.library = replace(make_library(ALIYUN, NPU), served=served)
+        self.library = replace(make_library(ALIYUN, NPU), scope=served)
         self.api = ScriptedApi()
         self.why_not = ""
         self.told: list[tuple[str, str]] = []
         self.rejected: Counter[str] = Counter()
         self.heard = Heard()
-        self.ledger = self.library.shelves[0].ledger
+        self.ledger = self.library.resources[0].ledger
         for name, units in FREE.items():
             self.ledger.node_changed(make_node(name, units, units))
-        self.library.shelves[1].ledger.node_changed(make_node("npu", 4))
+        self.library.resources[1].ledger.node_changed(make_node("npu", 4))
         binder = Binder(self.api, self.library, lambda: float("inf"), self.api.clock)
         self.service = Service(
             self.library,
             binder,
             not_ready=lambda: self.why_not,
             best_only=best_only,
-            most_binds=most_binds,
+            max_binds=max_binds,
             observe=self.observe,
             rejected=self.rejected.update,
             event_messages=EventMessages(self.heard, self.library, "GiB"),

@@ -10,7 +10,7 @@ from typing import Any
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import NODES, PODS, Node, Pod
@@ -19,14 +19,14 @@ NPU = Names.for_resource("example.com/npu-mem")
 RANKINGS = {name: Ranking(load_policy(name)) for name in policy_names()}
 
 
-def make_books(names: Names = ALIYUN, pairing: Pairing = Pairing.OFF) -> Books:
+def make_books(names: Names = ALIYUN, pairing: Pairing = Pairing.OFF) -> ManagedResource:
     """Books with an empty ledger."""
-    return Books(names, Ledger(pairing), RANKINGS, "device-bestfit")
+    return ManagedResource(names, Ledger(pairing), RANKINGS, "device-bestfit")
 
 
-def make_library(*names: Names) -> Library:
+def make_library(*names: Names) -> ManagedResources:
     """A library of empty books, of aliyun's resource if none is named."""
-    return Library(tuple(make_books(each) for each in names or (ALIYUN,)))
+    return ManagedResources(tuple(make_books(each) for each in names or (ALIYUN,)))
 
 
 def pod_json(

@@ -7,9 +7,9 @@ from typing import Any, TypeVar
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request, Shares
-from gpushare.extender.binding.bind_transaction import Bind, ReadPod
-from gpushare.extender.event_handlers import NodeSink, PodSink, UnhealthySink
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.binding.bind_transaction import BindTransaction, ReadPod
+from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Codec, Decoded, Event, Pod
@@ -24,7 +24,7 @@ ON_0 = encode(Allocation("n", (0,), (4,)), ASKS, 8, 1, ALIYUN)
 
 
 @pytest.fixture
-def library() -> Iterator[Library]:
+def library() -> Iterator[ManagedResources]:
     made = make_library(ALIYUN, NPU)
     yield made
     for books in made:
@@ -32,13 +32,13 @@ def library() -> Iterator[Library]:
 
 
 @pytest.fixture
-def gpus(library: Library) -> Ledger:
-    return library.shelves[0].ledger
+def gpus(library: ManagedResources) -> Ledger:
+    return library.resources[0].ledger
 
 
 @pytest.fixture
-def npus(library: Library) -> Ledger:
-    return library.shelves[1].ledger
+def npus(library: ManagedResources) -> Ledger:
+    return library.resources[1].ledger
 
 
 def page(codec: Codec[_T], *items: Mapping[str, Any]) -> Decoded[_T]:
@@ -55,15 +55,17 @@ def event(codec: Codec[_T], kind: str, item: Mapping[str, Any]) -> Event[_T]:
 
 
 @pytest.fixture
-def nodes(library: Library) -> NodeSink:
-    return NodeSink(library, "GiB")
+def nodes(library: ManagedResources) -> NodeEventHandler:
+    return NodeEventHandler(library, "GiB")
 
 
 def capacities(ledger: Ledger) -> dict[str, tuple[int, ...]]:
     return {books.spec.name: books.spec.capacity for books in ledger.dump()}
 
 
-def test_a_list_of_nodes_is_all_there_is(nodes: NodeSink, gpus: Ledger, npus: Ledger) -> None:
+def test_a_list_of_nodes_is_all_there_is(
+    nodes: NodeEventHandler, gpus: Ledger, npus: Ledger
+) -> None:
     npu = {ALIYUN.resource: "0", NPU.resource: "6", NPU.count: "3"}
     both = node_json("both", 8)
     both["status"] = {"capacity": npu, "allocatable": npu}
@@ -74,7 +76,7 @@ def test_a_list_of_nodes_is_all_there_is(nodes: NodeSink, gpus: Ledger, npus: Le
     assert capacities(gpus) == {}
 
 
-def test_a_node_that_cannot_be_read_stays_as_it_was(nodes: NodeSink, gpus: Ledger) -> None:
+def test_a_node_that_cannot_be_read_stays_as_it_was(nodes: NodeEventHandler, gpus: Ledger) -> None:
     nodes.replace([page(NODES, node_json("a", 8), node_json("b", 8))], 0.0)
     odd = {"metadata": {"name": "a"}, "status": {"capacity": 7}}
     nodes.replace([page(NODES, odd)], 0.0)
@@ -86,7 +88,7 @@ def test_a_node_that_cannot_be_read_stays_as_it_was(nodes: NodeSink, gpus: Ledge
     nodes.apply(Event("MODIFIED"))
 
 
-def test_a_node_comes_changes_and_goes(nodes: NodeSink, gpus: Ledger) -> None:
+def test_a_node_comes_changes_and_goes(nodes: NodeEventHandler, gpus: Ledger) -> None:
     nodes.apply(event(NODES, "ADDED", node_json("a", 8)))
     nodes.apply(event(NODES, "MODIFIED", node_json("a", 16, 2)))
     assert capacities(gpus) == {"a": (8, 8)}
@@ -94,7 +96,9 @@ def test_a_node_comes_changes_and_goes(nodes: NodeSink, gpus: Ledger) -> None:
     assert capacities(gpus) == {}
 
 
-def test_an_inventory_that_cannot_be_read_closes_the_node(nodes: NodeSink, gpus: Ledger) -> None:
+def test_an_inventory_that_cannot_be_read_closes_the_node(
+    nodes: NodeEventHandler, gpus: Ledger
+) -> None:
     broken = node_json("a", 8, 1, **{ALIYUN.inventory: "{"})
     nodes.apply(event(NODES, "ADDED", broken))
     closed = gpus.snapshot()
@@ -108,7 +112,7 @@ def test_an_inventory_that_cannot_be_read_closes_the_node(nodes: NodeSink, gpus:
 
 
 @pytest.fixture
-def pods(library: Library) -> PodSink:
+def pods(library: ManagedResources) -> PodSink:
     for books in library:
         books.ledger.node_changed(make_node("n", 8, 8))
     return PodSink(library)
@@ -133,15 +137,15 @@ def test_a_list_of_pods_is_all_there_is(pods: PodSink, gpus: Ledger) -> None:
 
 
 def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
-    pods: PodSink, library: Library, gpus: Ledger
+    pods: PodSink, library: ManagedResources, gpus: Ledger
 ) -> None:
     """An etcd that was set back knows nothing of the binding; no watch ever says so."""
     pods.apply(event(PODS, "ADDED", bound()))
     waits = pod_json("web", 4)
     pods.replace([page(PODS, waits)], 100.0)
     assert held(gpus) == {"web": ((0, 4),)}
-    asked = (library.shelves[0], ASKS)
-    bind = Bind(library, PodRef("team", "web", "uid-web"), "n", True, asked, 1)
+    asked = (library.resources[0], ASKS)
+    bind = BindTransaction(library, PodRef("team", "web", "uid-web"), "n", True, asked, 1)
     assert isinstance(bind.start(100.0, float("inf")), ReadPod), "nothing is bound as it stands"
     (overdue,) = gpus.overdue(100.0)
     seen = observe_pod(read_pod(waits), ALIYUN)
@@ -245,8 +249,8 @@ def created() -> list[tuple[str, Request]]:
 
 
 @pytest.fixture
-def watching(library: Library, created: list[tuple[str, Request]]) -> PodSink:
-    def tell(books: Books, request: Request) -> None:
+def watching(library: ManagedResources, created: list[tuple[str, Request]]) -> PodSink:
+    def tell(books: ManagedResource, request: Request) -> None:
         created.append((books.names.resource, request))
 
     return PodSink(library, tell)
@@ -279,7 +283,7 @@ def test_a_pod_is_told_once_however_often_it_is_seen(
 
 
 def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
-    library: Library,
+    library: ManagedResources,
 ) -> None:
     told: list[tuple[str, int]] = []
     sink = PodSink(library, moved=lambda books, by: told.append((books.names.resource, by)))
@@ -300,7 +304,7 @@ def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     assert told == went * 2 + came + went + came
 
 
-def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: Library) -> None:
+def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: ManagedResources) -> None:
     told: list[int] = []
     sink = PodSink(library, moved=lambda books, by: told.append(by))
     sink.replace([page(PODS, pod_json("waits", 3), pod_json("given-up", 3))], 0.0)
@@ -343,10 +347,10 @@ def test_a_pod_that_cannot_be_read_is_no_new_one_when_it_can(
 
 
 @pytest.fixture
-def unhealthy(library: Library) -> UnhealthySink:
+def unhealthy(library: ManagedResources) -> UnhealthyEventHandler:
     for books in library:
         books.ledger.node_changed(make_node("n", 8, 8, 8))
-    return UnhealthySink(library)
+    return UnhealthyEventHandler(library)
 
 
 def config_map(name: str, gpus: str | None) -> dict[str, Any]:
@@ -359,7 +363,7 @@ def closed(ledger: Ledger) -> list[int]:
 
 
 def test_a_config_map_closes_the_devices_it_names(
-    unhealthy: UnhealthySink, gpus: Ledger, npus: Ledger
+    unhealthy: UnhealthyEventHandler, gpus: Ledger, npus: Ledger
 ) -> None:
     name = "unhealthy-gpu-n"
     unhealthy.apply(event(CONFIG_MAPS, "ADDED", config_map(name, "0, 2")))
@@ -374,7 +378,7 @@ def test_a_config_map_closes_the_devices_it_names(
 
 
 def test_each_resource_has_its_own_config_maps(
-    unhealthy: UnhealthySink, gpus: Ledger, npus: Ledger
+    unhealthy: UnhealthyEventHandler, gpus: Ledger, npus: Ledger
 ) -> None:
     unhealthy.replace([page(CONFIG_MAPS, config_map(f"{NPU.unhealthy}n", "1"))], 0.0)
     assert (closed(gpus), closed(npus)) == ([], [1])
@@ -382,7 +386,7 @@ def test_each_resource_has_its_own_config_maps(
 
 @pytest.mark.parametrize("text", ["1,", "x", "-1", "1 2", "1.0", "٣"])
 def test_a_config_map_that_makes_no_sense_leaves_what_the_last_good_one_said(
-    unhealthy: UnhealthySink, gpus: Ledger, text: str
+    unhealthy: UnhealthyEventHandler, gpus: Ledger, text: str
 ) -> None:
     name = "unhealthy-gpu-n"
     unhealthy.apply(event(CONFIG_MAPS, "ADDED", config_map(name, "0")))
@@ -393,7 +397,7 @@ def test_a_config_map_that_makes_no_sense_leaves_what_the_last_good_one_said(
 
 
 def test_a_config_map_that_cannot_be_decoded_leaves_it_too(
-    unhealthy: UnhealthySink, gpus: Ledger
+    unhealthy: UnhealthyEventHandler, gpus: Ledger
 ) -> None:
     name = "unhealthy-gpu-n"
     odd = {"metadata": {"name": name}, "data": 7}
@@ -405,7 +409,7 @@ def test_a_config_map_that_cannot_be_decoded_leaves_it_too(
 
 
 def test_a_list_without_its_config_map_opens_the_devices_again(
-    unhealthy: UnhealthySink, gpus: Ledger
+    unhealthy: UnhealthyEventHandler, gpus: Ledger
 ) -> None:
     unhealthy.replace([page(CONFIG_MAPS, config_map("unhealthy-gpu-n", "0"))], 0.0)
     assert closed(gpus) == [0]
@@ -414,7 +418,9 @@ def test_a_list_without_its_config_map_opens_the_devices_again(
 
 
 @pytest.mark.parametrize("name", ["gpu-n", "n"])
-def test_other_config_maps_say_nothing(unhealthy: UnhealthySink, gpus: Ledger, name: str) -> None:
+def test_other_config_maps_say_nothing(
+    unhealthy: UnhealthyEventHandler, gpus: Ledger, name: str
+) -> None:
     unhealthy.apply(event(CONFIG_MAPS, "ADDED", config_map("unhealthy-gpu-n", "1")))
     for kind in ("ADDED", "DELETED"):
         unhealthy.apply(event(CONFIG_MAPS, kind, config_map(name, "0")))

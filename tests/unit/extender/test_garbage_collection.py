@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpushare.extender.garbage_collection import Garbage
+from gpushare.extender.garbage_collection import GarbageCollection
 
 
 class Cycle:
@@ -17,9 +17,9 @@ class Cycle:
 
 
 @pytest.fixture
-def garbage() -> Iterator[Garbage]:
+def garbage() -> Iterator[GarbageCollection]:
     before = gc.get_threshold()
-    made = Garbage()
+    made = GarbageCollection()
     made.start(100.0)
     yield made
     gc.set_threshold(*before)
@@ -36,7 +36,7 @@ def whole_collections() -> int:
     return int(gc.get_stats()[2]["collections"])
 
 
-def test_old_garbage_is_collected_once_an_hour(garbage: Garbage) -> None:
+def test_old_garbage_is_collected_once_an_hour(garbage: GarbageCollection) -> None:
     old = old_cycle()
     garbage.tick(100.0 + 3599)
     assert old() is not None
@@ -50,7 +50,7 @@ def test_old_garbage_is_collected_once_an_hour(garbage: Garbage) -> None:
 
 
 def test_many_new_objects_bring_no_whole_collection_but_free_young_garbage(
-    garbage: Garbage,
+    garbage: GarbageCollection,
 ) -> None:
     del garbage
     old, before = old_cycle(), whole_collections()

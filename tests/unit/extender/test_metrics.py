@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare import __version__
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
-from gpushare.extender.managed_resources import Library
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
@@ -24,13 +24,13 @@ Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 @pytest.fixture
-def library() -> Iterator[Library]:
+def library() -> Iterator[ManagedResources]:
     made = make_library(ALIYUN, NPU)
-    gpus = made.shelves[0].ledger
+    gpus = made.resources[0].ledger
     gpus.node_changed(make_node("a", 16, 8, unhealthy=[1]))
     gpus.node_changed(make_node("b", 4, closed=Reason.UNEVEN))
     gpus.node_changed(make_node("none"))
-    made.shelves[1].ledger.node_changed(make_node("n", 2))
+    made.resources[1].ledger.node_changed(make_node("n", 2))
     gpus.assume(_ref("one"), Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     gpus.assume(_ref("two"), Request(3, 1), Allocation("a", (0,), (3,)), 0.0)
     gpus.doubt("uid-two", 1.0)
@@ -46,7 +46,7 @@ def _ref(name: str) -> PodRef:
 
 
 @pytest.fixture
-def metrics(library: Library) -> Metrics:
+def metrics(library: ManagedResources) -> Metrics:
     state = {"ready": True, "pods_age_seconds": 1.5}
     return Metrics(library, GIB, lambda: state, standing)
 
@@ -82,7 +82,9 @@ def test_devices_are_told_in_bytes_as_the_books_have_them(metrics: Metrics) -> N
     assert len(devices) == 4
 
 
-def test_pods_are_counted_by_state_and_never_named(metrics: Metrics, library: Library) -> None:
+def test_pods_are_counted_by_state_and_never_named(
+    metrics: Metrics, library: ManagedResources
+) -> None:
     found = samples(metrics)
     expected = {
         "assumed": 2,
@@ -100,11 +102,13 @@ def test_pods_are_counted_by_state_and_never_named(metrics: Metrics, library: Li
     assert "uid-" not in metrics.text().decode()
     assert "team" not in metrics.text().decode()
     known = set(expected) | {"nodes", "placement_edited", "bound_by_another", "binding_lost"}
-    assert known <= set(library.shelves[0].ledger.counts())
+    assert known <= set(library.resources[0].ledger.counts())
 
 
-def test_free_and_stranded_memory_are_told_by_device(metrics: Metrics, library: Library) -> None:
-    gpus = library.shelves[0].ledger
+def test_free_and_stranded_memory_are_told_by_device(
+    metrics: Metrics, library: ManagedResources
+) -> None:
+    gpus = library.resources[0].ledger
     gpus.node_changed(make_node("c", 16, 3, 2))
     found = samples(metrics)
     # Asked for on each device: 4, 3, 2 and 1, each once: the smallest counts, so nothing strands.
@@ -129,7 +133,7 @@ def test_nodes_that_filter_refuses_are_counted_by_reason(metrics: Metrics) -> No
     assert of(found, "filter_rejected_nodes_total", reason="closed") == 1
 
 
-def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: Library) -> None:
+def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: ManagedResources) -> None:
     metrics = Metrics(library, GIB, lambda: {"bind_conflicts_total": 2.0, "ready": 1.0})
     metrics.observe("filter", "fit", 0.1)
     text = metrics.text().decode()
@@ -141,7 +145,7 @@ def test_what_is_called_total_is_a_counter_and_nothing_else_is(library: Library)
     assert of(samples(metrics), "bind_conflicts_total") == 2
 
 
-def test_the_state_of_the_process_is_read_at_each_scrape(library: Library) -> None:
+def test_the_state_of_the_process_is_read_at_each_scrape(library: ManagedResources) -> None:
     state = {"ready": 0.0}
     metrics = Metrics(library, GIB, lambda: state, standing)
     assert of(samples(metrics), "ready") == 0
@@ -167,7 +171,9 @@ class Slow:
         return {"told": self.told}
 
 
-def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(library: Library) -> None:
+def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(
+    library: ManagedResources,
+) -> None:
     slow = Slow()
     metrics = Metrics(library, GIB, slow.state, slow.clock)
     assert of(samples(metrics), "told") == 1
@@ -177,7 +183,7 @@ def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(library: L
     assert of(samples(metrics), "told") == 2
 
 
-def test_who_asks_while_a_text_is_made_gets_that_one(library: Library) -> None:
+def test_who_asks_while_a_text_is_made_gets_that_one(library: ManagedResources) -> None:
     slow = Slow()
     metrics = Metrics(library, GIB, slow.state, slow.clock)
     threads = [threading.Thread(target=metrics.text) for _ in range(8)]
@@ -188,9 +194,9 @@ def test_who_asks_while_a_text_is_made_gets_that_one(library: Library) -> None:
     assert slow.told == 1
 
 
-def test_a_name_cannot_break_out_of_its_label(library: Library) -> None:
+def test_a_name_cannot_break_out_of_its_label(library: ManagedResources) -> None:
     name = 'a"} 1\\\n'
-    library.shelves[0].ledger.node_changed(make_node(name, 16))
+    library.resources[0].ledger.node_changed(make_node(name, 16))
     found = samples(Metrics(library, GIB, dict))
     assert of(found, "device_memory_bytes", resource=GPU, node=name, device="0") == 16 * GIB
 
@@ -210,7 +216,7 @@ def test_calls_are_counted_by_verb_and_outcome_and_timed(metrics: Metrics) -> No
     assert of(found, f"{timed}_bucket", verb="bind", le="+Inf") == 1
 
 
-def test_two_processes_metrics_do_not_meet(library: Library) -> None:
+def test_two_processes_metrics_do_not_meet(library: ManagedResources) -> None:
     first, second = (Metrics(library, GIB, dict) for _ in range(2))
     first.observe("filter", "fit", 0.1)
     assert of(samples(second), "requests_total", verb="filter", outcome="fit") is None

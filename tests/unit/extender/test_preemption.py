@@ -14,7 +14,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.preemption.selection import Budget
 from gpushare.extender import preemption
-from gpushare.extender.disruption_budgets import Budgets
+from gpushare.extender.disruption_budgets import DisruptionBudgets
 from gpushare.extender.event_handlers import PodSink
 from gpushare.extender.preemption import no_budgets, trim_candidates
 from gpushare.ledger import Ledger
@@ -99,7 +99,7 @@ def test_only_the_policy_never_forbids_preemption() -> None:
 
 def test_the_books_follow_a_pod_that_starts_and_ends_without_counting_it_anew() -> None:
     library = make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     ledger.node_changed(node("big", 16, 16))
     sink = PodSink(library)
     sink.apply(PODS.decode_event(event("ADDED", placed("web", 4, 0))))
@@ -163,8 +163,8 @@ def test_with_no_steps_left_each_node_is_still_answered(monkeypatch: pytest.Monk
 
 
 @pytest.fixture
-def budgets() -> Budgets:
-    made = Budgets()
+def budgets() -> DisruptionBudgets:
+    made = DisruptionBudgets()
     made.replace([BUDGETS.decode_list(listed(budget("db", 1, app="db")))], 0.0)
     return made
 
@@ -172,22 +172,22 @@ def budgets() -> Budgets:
 DB = pod("a", 1, 0, labels=(("app", "db"),))
 
 
-def covering(budgets: Budgets, *pods: Any) -> tuple[Budget, ...]:
+def covering(budgets: DisruptionBudgets, *pods: Any) -> tuple[Budget, ...]:
     in_team = [
         pod(p.ref.uid, 1, 0, labels=p.labels, ref=type(p.ref)("team", p.ref.name, p.ref.uid))
         for p in pods
     ]
-    return budgets.covering(filled(node("n1", 16), in_team).dump("n1")[0].entries)
+    return budgets.budgets_of(filled(node("n1", 16), in_team).dump("n1")[0].entries)
 
 
-def test_budgets_cover_the_pods_with_their_labels(budgets: Budgets) -> None:
+def test_budgets_cover_the_pods_with_their_labels(budgets: DisruptionBudgets) -> None:
     web = pod("b", 1, 0, labels=(("app", "web"),))
     assert covering(budgets, DB, web) == (Budget(1, frozenset("a")),)
     assert covering(budgets, web) == ()
-    assert Budgets().covering(()) == ()
+    assert DisruptionBudgets().budgets_of(()) == ()
 
 
-def test_budgets_follow_their_events(budgets: Budgets) -> None:
+def test_budgets_follow_their_events(budgets: DisruptionBudgets) -> None:
     budgets.apply(BUDGETS.decode_event(event("MODIFIED", budget("db", 0, app="db"))))
     assert covering(budgets, DB) == (Budget(0, frozenset("a")),)
     budgets.apply(BUDGETS.decode_event(event("ADDED", budget("all", 3))))
@@ -198,7 +198,9 @@ def test_budgets_follow_their_events(budgets: Budgets) -> None:
     assert covering(budgets, DB) == ()
 
 
-def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(budgets: Budgets) -> None:
+def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(
+    budgets: DisruptionBudgets,
+) -> None:
     odd = {**budget("db", 1), "spec": "odd"}
     budgets.apply(BUDGETS.decode_event(event("MODIFIED", odd)))
     budgets.replace([BUDGETS.decode_list(listed(odd))], 0.0)
@@ -207,7 +209,9 @@ def test_a_budget_that_cannot_be_read_stays_as_it_was_until_it_is_gone(budgets: 
     assert covering(budgets, DB) == ()
 
 
-def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(budgets: Budgets) -> None:
+def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(
+    budgets: DisruptionBudgets,
+) -> None:
     others = [budget(f"db-{index}", 1, app="db") for index in range(100)]
     for index, other in enumerate(others):
         other["metadata"]["namespace"] = f"team-{index}"
@@ -220,6 +224,6 @@ def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(budgets: Budge
         looked += what == "call" and frame.f_code is DisruptionBudget.chooses.__code__
 
     sys.setprofile(count)
-    budgets.covering(entries)
+    budgets.budgets_of(entries)
     sys.setprofile(None)
     assert looked <= len(entries)

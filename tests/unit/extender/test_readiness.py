@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.errors import ApiError
 from gpushare.extender.binding.bind_transaction import BUDGET
-from gpushare.extender.readiness import STALE, USELESS, Gate, Source
+from gpushare.extender.readiness import MAX_SECONDS_WITHOUT_BOOKS, STALE_AFTER, Readiness, Source
 from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Create, Read, Term, Update, new_lease
@@ -88,7 +88,7 @@ class World:
         }
         self.elector = Elector("kube-system", "gpushare-extender", "me", BUDGET)
         leading = _leading(SilentApi(), self.elector) if leads else None
-        self.gate = Gate(sources, leading, lambda: self.now)
+        self.gate = Readiness(sources, leading, lambda: self.now)
 
     def list(self, *names: str) -> None:
         """Let these be listed now."""
@@ -176,7 +176,7 @@ def test_what_was_refused_before_the_rest_was_listed_is_asked_for_once_more() ->
 def test_books_nobody_spoke_of_for_long_are_out_of_date() -> None:
     world = World()
     world.list(*NAMES)
-    world.now = world.following["nodes"].last_contact + STALE
+    world.now = world.following["nodes"].last_contact + STALE_AFTER
     assert world.gate.not_ready() == ""
     world.now += 0.1
     assert world.gate.not_ready() == "no word from the API server about nodes"
@@ -253,20 +253,20 @@ def test_who_leads_for_long_without_books_is_restarted_so_that_another_leads() -
 
     world.list("nodes")
     assert after(0.0) != word
-    assert after(USELESS) != word
+    assert after(MAX_SECONDS_WITHOUT_BOOKS) != word
     assert after(0.1) == word
     world.list("nodes", "pods")
     assert after(0.0) != word
     # A watch that says nothing any more, while the Lease is renewed.
-    assert after(STALE + 0.1) != word
-    assert after(USELESS + 0.1) == word
+    assert after(STALE_AFTER + 0.1) != word
+    assert after(MAX_SECONDS_WITHOUT_BOOKS + 0.1) == word
 
 
 def test_who_does_not_lead_may_wait_for_its_books_as_long_as_it_takes() -> None:
     world = World(leads=True)
     for _ in range(3):
         world.gate.tick()
-        world.now += USELESS
+        world.now += MAX_SECONDS_WITHOUT_BOOKS
     assert world.gate.liveness()["leadership"] == "its thread is stuck"  # it was never started
 
 
@@ -308,8 +308,8 @@ def pods(api: SilentApi) -> Reflector[Decoded[Pod], Event[Pod]]:
 @pytest.fixture
 def gate(
     api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]]
-) -> Iterator[Gate]:
-    made = Gate({"pods": Source(pods)}, _leading(api, elector))
+) -> Iterator[Readiness]:
+    made = Readiness({"pods": Source(pods)}, _leading(api, elector))
     yield made
     made.stop()
 
@@ -321,7 +321,7 @@ def until(true: Callable[[], bool]) -> None:
         time.sleep(0.005)
 
 
-def test_threads_are_alive_from_start_to_stop(gate: Gate) -> None:
+def test_threads_are_alive_from_start_to_stop(gate: Readiness) -> None:
     stuck = dict.fromkeys(("pods", "leadership"), "its thread is stuck")
     assert gate.liveness() == stuck
     gate.start()
@@ -340,7 +340,7 @@ def test_ages_count_from_the_start_and_not_from_the_making() -> None:
 
 @pytest.mark.parametrize("settled", [True, False])
 def test_the_lease_is_given_away_only_when_nothing_may_land_any_more(
-    api: SilentApi, elector: Elector, gate: Gate, settled: bool
+    api: SilentApi, elector: Elector, gate: Readiness, settled: bool
 ) -> None:
     win(elector, time.monotonic())
     gate.start()
@@ -349,7 +349,7 @@ def test_the_lease_is_given_away_only_when_nothing_may_land_any_more(
 
 
 def test_a_new_leadership_has_pods_listed_once(
-    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]], gate: Gate
+    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]], gate: Readiness
 ) -> None:
     pods.start()
     until(lambda: api.lists == 1 and gate.checks()["pods"] == "")

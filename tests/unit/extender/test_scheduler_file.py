@@ -7,7 +7,12 @@ import pytest
 
 from gpushare.errors import SettingsError
 from gpushare.extender.http.app import Routes
-from gpushare.extender.scheduler_file import Reader, SchedulerFile, read_scheduler_file, routes_of
+from gpushare.extender.scheduler_file import (
+    DocumentReader,
+    SchedulerFile,
+    read_scheduler_file,
+    routes_of,
+)
 from gpushare.kube.client import KubeClient
 from gpushare.wire.scheduler.config import ExtenderConfig
 
@@ -44,14 +49,16 @@ def read(
             raise SettingsError(f"{path} cannot be read")
         return documents[path]
 
-    return read_scheduler_file(FILE, listen, tls, Reader(load, lambda text, _: text, client))
+    return read_scheduler_file(
+        FILE, listen, tls, DocumentReader(load, lambda text, _: text, client)
+    )
 
 
 def test_without_a_file_everything_is_as_documented() -> None:
     def nothing(*_: str) -> KubeClient:
         raise AssertionError("there is nothing to read")
 
-    found = read_scheduler_file("", None, False, Reader(nothing, nothing, nothing))
+    found = read_scheduler_file("", None, False, DocumentReader(nothing, nothing, nothing))
     assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
     assert routes_of(found.entry) == Routes()
 

@@ -259,7 +259,7 @@ def test_a_pod_is_never_bound_plainly_while_filter_sees_it_again(desk: Desk) -> 
 
 def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> None:
     """They wait for the API server; when it is slow they must leave threads to filter."""
-    desk = Desk(most_binds=1)
+    desk = Desk(max_binds=1)
     first, second = pod_json("first", 4), pod_json("second", 4)
     desk.filter(first)
     entered, go_on = threading.Event(), threading.Event()
@@ -286,7 +286,7 @@ def test_binds_beyond_the_limit_are_refused_at_once_and_the_rest_goes_on() -> No
 
 
 def test_a_bind_that_fails_gives_its_place_back() -> None:
-    desk = Desk(most_binds=1)
+    desk = Desk(max_binds=1)
     desk.api.answers = [ZeroDivisionError("a bug")]
     with pytest.raises(ZeroDivisionError):
         desk.bind(pod_json("web", 4), "big")
@@ -341,7 +341,7 @@ def test_each_resource_has_its_own_books(desk: Desk) -> None:
     assert "big" in answer["FailedNodes"]
     assert desk.bind(pod, "npu") == ""
     assert desk.ledger.standing("uid-npu-pod") is None
-    entry = desk.library.shelves[1].ledger.standing("uid-npu-pod")
+    entry = desk.library.resources[1].ledger.standing("uid-npu-pod")
     assert entry is not None
     assert entry.placement == ((0, 3),)
     sent = json.loads(desk.api.calls[0].body or b"")["metadata"]["annotations"]

@@ -21,7 +21,7 @@ from tests.unit.kube.scripted_server import (
 )
 
 
-class Books:
+class ManagedResource:
     """A sink that keeps what it was told, and fails when asked to."""
 
     def __init__(self) -> None:
@@ -85,13 +85,13 @@ def collection(server: ScriptedServer) -> Collection:
 
 
 @pytest.fixture
-def books() -> Books:
-    return Books()
+def books() -> ManagedResource:
+    return ManagedResource()
 
 
 @pytest.fixture
 def reflector(
-    client: KubeClient, collection: Collection, books: Books
+    client: KubeClient, collection: Collection, books: ManagedResource
 ) -> Iterator[Reflector[JsonPage, JsonEvent]]:
     assert collection
     machine = ListWatch[JsonPage, JsonEvent](
@@ -110,7 +110,7 @@ def soon(true: Callable[[], object], seconds: float = 10.0) -> None:
 
 
 def test_the_books_follow_lists_and_events(
-    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: ManagedResource
 ) -> None:
     collection.lists = [page("7", "a", token="t"), page("7", "b")]
     collection.lines = [
@@ -128,7 +128,7 @@ def test_the_books_follow_lists_and_events(
 
 
 def test_a_list_counts_when_the_books_hold_it_and_no_sooner(
-    reflector: Reflector[JsonPage, JsonEvent], books: Books
+    reflector: Reflector[JsonPage, JsonEvent], books: ManagedResource
 ) -> None:
     seen: list[tuple[bool, float, int]] = []
 
@@ -165,7 +165,7 @@ def test_a_pause_does_not_delay_the_end(
 
 
 def test_a_failure_of_the_sink_has_everything_listed_anew(
-    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: ManagedResource
 ) -> None:
     books.fail_on = "c"
     collection.lines = [event("ADDED", "c", "8"), event("ADDED", "d", "9")]
@@ -176,7 +176,7 @@ def test_a_failure_of_the_sink_has_everything_listed_anew(
 
 
 def test_a_relist_asked_for_interrupts_the_watch(
-    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: ManagedResource
 ) -> None:
     reflector.start()
     soon(lambda: "watch" in collection.asked)
@@ -188,7 +188,7 @@ def test_a_relist_asked_for_interrupts_the_watch(
 
 
 def test_an_outage_is_survived_with_few_requests(
-    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: ManagedResource
 ) -> None:
     collection.refuse = 503
     reflector.start()
@@ -212,7 +212,7 @@ def test_a_watch_that_always_closes_at_once_is_no_hot_loop(
 
 
 def test_a_bug_in_the_decoder_does_not_end_the_thread(
-    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: Books
+    reflector: Reflector[JsonPage, JsonEvent], collection: Collection, books: ManagedResource
 ) -> None:
     collection.lists = [json.dumps({"metadata": 5}).encode(), page("7", "a")]
     reflector.start()

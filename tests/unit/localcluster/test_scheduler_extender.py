@@ -22,7 +22,7 @@ from gpushare.localcluster.scheduler.extender import ExtenderError, HttpExtender
 from gpushare.localcluster.scheduler.framework import Code, Framework
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.node import NodeUnschedulable
-from gpushare.wire.scheduler.config import ExtenderConfig, ManagedResource
+from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 
 GPU = "example.com/gpu-mem"
 
@@ -265,7 +265,7 @@ def test_bind_sends_identity_and_reads_the_error(server: Scripted, made: Any) ->
 def test_interest_goes_by_the_names_a_pod_mentions(
     made: Any, asked: dict[str, str], managed: tuple[str, ...], interested: bool
 ) -> None:
-    resources = tuple(ManagedResource(name) for name in managed)
+    resources = tuple(ExtenderManagedResource(name) for name in managed)
     assert made(managed_resources=resources).is_interested(pod(**asked)) is interested
 
 

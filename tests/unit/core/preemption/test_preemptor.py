@@ -104,7 +104,10 @@ def test_a_victim_chosen_for_the_sum_is_let_live_where_another_frees_a_device() 
     ("preemptor", "why"),
     [
         (Preemptor(Request(14, 1, cpu=950), 5), "without it the CPU does not suffice"),
-        (Preemptor(Request(14, 1), 5, counted=False), "the scheduler does not count the resource"),
+        (
+            Preemptor(Request(14, 1), 5, counted_by_scheduler=False),
+            "the scheduler does not count the resource",
+        ),
     ],
 )
 def test_a_victim_that_may_be_there_for_other_reasons_stays(preemptor: Preemptor, why: str) -> None:

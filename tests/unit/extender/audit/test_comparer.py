@@ -87,7 +87,7 @@ class Office:
 
     def __init__(self) -> None:
         self.library = make_library()
-        self.ledger: Ledger = self.library.shelves[0].ledger
+        self.ledger: Ledger = self.library.resources[0].ledger
         self.api, self.heard, self.told = Lists(), Heard(), list[tuple[str, bool]]()
         self.shown, self.why_not, self.behind = "10", "", ""
         self.catch_up: Callable[[], object] = int

@@ -17,8 +17,14 @@ from gpushare.core.model import Entry, NodeSpec, PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.binding.bind_transaction import Answer, Bind, ReadPod, Step, WriteBinding
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.binding.bind_transaction import (
+    Answer,
+    BindTransaction,
+    ReadPod,
+    Step,
+    WriteBinding,
+)
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger, Overdue
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import Pod, binding
@@ -40,7 +46,7 @@ class Actor:
 
     pod: str
     node: str
-    bind: Bind | None = None
+    bind: BindTransaction | None = None
     step: Step | None = None
     carried: tuple[Any, float] | None = None
 
@@ -90,14 +96,16 @@ class World:
     def settle_in(self, ledger: Ledger) -> None:
         """Let this world have that ledger."""
         self.ledger = ledger
-        self.books = Books(ALIYUN, ledger, RANKINGS, "device-bestfit")
-        self.library = Library((self.books,))
+        self.books = ManagedResource(ALIYUN, ledger, RANKINGS, "device-bestfit")
+        self.library = ManagedResources((self.books,))
 
-    def moved(self, bind: Bind | None) -> Bind | None:
+    def moved(self, bind: BindTransaction | None) -> BindTransaction | None:
         """The same bind in this world."""
-        if bind is None or bind.asked is None:
+        if bind is None or bind.resource_request is None:
             return None
-        return replace(bind, library=self.library, asked=(self.books, bind.asked[1]))
+        return replace(
+            bind, resources=self.library, resource_request=(self.books, bind.resource_request[1])
+        )
 
     # -- what may happen ------------------------------------------------------------------------
 
@@ -152,7 +160,9 @@ class World:
         document = self.store.pods.get(actor.pod) or pod_json(actor.pod, self.pods[actor.pod])
         ref = PodRef("team", actor.pod, document["metadata"]["uid"])
         asked = (self.books, request_of(read_pod(document), ALIYUN))
-        actor.bind = Bind(self.library, ref, actor.node, True, asked, stamp=int(index) + 1)
+        actor.bind = BindTransaction(
+            self.library, ref, actor.node, True, asked, stamp=int(index) + 1
+        )
         actor.step = actor.bind.start(self.now, _FOREVER)
 
     def _do_serve(self, index: str) -> None:
@@ -324,7 +334,7 @@ class World:
         if bind is None:
             return ()
         fresh = bind.token == self.ledger.token(bind.ref.uid)
-        return (bind.phase, bind.again, fresh, repr(actor.step), repr(actor.carried))
+        return (bind.read_reason, bind.resent, fresh, repr(actor.step), repr(actor.carried))
 
     def _ledger_key(self) -> tuple[object, ...]:
         def due(now: float) -> frozenset[str]:

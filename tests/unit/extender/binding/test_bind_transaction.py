@@ -15,13 +15,13 @@ from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnav
 from gpushare.extender.binding.bind_transaction import (
     BUDGET,
     Answer,
-    Asked,
-    Bind,
+    BindTransaction,
     ReadPod,
+    ResourceRequest,
     Step,
     WriteBinding,
 )
-from gpushare.extender.managed_resources import Books, Library
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import Pod
@@ -79,7 +79,7 @@ READINGS = {
 class Desk:
     """A library of one resource on two nodes, and a clock."""
 
-    books: Books = field(default_factory=make_books)
+    books: ManagedResource = field(default_factory=make_books)
     now: float = 100.0
     leads_until: float = FOREVER
 
@@ -91,14 +91,16 @@ class Desk:
     def ledger(self) -> Ledger:
         return self.books.ledger
 
-    def bind(self, node: str = "n", known: bool = True, **changes: Any) -> Bind:
-        asked: Asked | None = changes.pop("asked", (self.books, ASKS))
-        return Bind(Library((self.books,)), REF, node, known, asked, stamp=changes.pop("stamp", 7))
+    def bind(self, node: str = "n", known: bool = True, **changes: Any) -> BindTransaction:
+        asked: ResourceRequest | None = changes.pop("asked", (self.books, ASKS))
+        return BindTransaction(
+            ManagedResources((self.books,)), REF, node, known, asked, stamp=changes.pop("stamp", 7)
+        )
 
-    def start(self, bind: Bind) -> Step:
+    def start(self, bind: BindTransaction) -> Step:
         return bind.start(self.now, self.leads_until)
 
-    def reply(self, bind: Bind, step: Step, what: Any) -> Step:
+    def reply(self, bind: BindTransaction, step: Step, what: Any) -> Step:
         """The next step: `what` is an error or None to a write, a reading to a read."""
         self.now += 1
         if isinstance(step, WriteBinding):
@@ -106,7 +108,7 @@ class Desk:
         assert step == ReadPod(REF)
         return bind.read(what, self.now - 0.5, self.now, self.leads_until)
 
-    def run(self, bind: Bind, replies: Sequence[Any]) -> Answer:
+    def run(self, bind: BindTransaction, replies: Sequence[Any]) -> Answer:
         """The answer after exactly these replies."""
         step = self.start(bind)
         for what in replies:
@@ -541,6 +543,6 @@ def test_pairing_makes_an_equal_pod_wait_at_bind_too() -> None:
 
 def test_a_pod_is_found_in_the_books_of_whichever_resource_charged_it(desk: Desk) -> None:
     desk.run(desk.bind(), [OK])
-    shelves = (Books(ALIYUN, Ledger(), RANKINGS, "spread"), desk.books)
-    bind = replace(desk.bind(known=False, asked=None), library=Library(shelves))
+    resources = (ManagedResource(ALIYUN, Ledger(), RANKINGS, "spread"), desk.books)
+    bind = replace(desk.bind(known=False, asked=None), resources=ManagedResources(resources))
     assert desk.run(bind, []) == Answer("", "bound")

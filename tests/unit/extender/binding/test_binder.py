@@ -13,9 +13,9 @@ import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.binding.bind_transaction import BUDGET, Asked
+from gpushare.extender.binding.bind_transaction import BUDGET, ResourceRequest
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.managed_resources import Library
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.kube.client import connect
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
@@ -40,7 +40,7 @@ BOUND = body(node="n", annotations=OURS)
 
 
 @pytest.fixture
-def library() -> Iterator[Library]:
+def library() -> Iterator[ManagedResources]:
     books = make_library()
     ledger(books).node_changed(make_node("n", 8, 8))
     yield books
@@ -53,20 +53,20 @@ def api() -> ScriptedApi:
 
 
 @pytest.fixture
-def binder(api: ScriptedApi, library: Library) -> Binder:
+def binder(api: ScriptedApi, library: ManagedResources) -> Binder:
     return Binder(api, library, lambda: float("inf"), api.clock)
 
 
-def ledger(library: Library) -> Ledger:
-    return library.shelves[0].ledger
+def ledger(library: ManagedResources) -> Ledger:
+    return library.resources[0].ledger
 
 
-def asked(library: Library) -> Asked:
-    return (library.shelves[0], ASKS)
+def asked(library: ManagedResources) -> ResourceRequest:
+    return (library.resources[0], ASKS)
 
 
 def test_a_remembered_pod_is_bound_by_one_call(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
     (call,) = api.calls
@@ -88,7 +88,7 @@ NOT_BOUND = [
 
 @pytest.mark.parametrize("answer", NOT_BOUND)
 def test_a_2xx_that_is_no_status_of_success_is_read_back_and_in_doubt(
-    api: ScriptedApi, binder: Binder, library: Library, answer: bytes
+    api: ScriptedApi, binder: Binder, library: ManagedResources, answer: bytes
 ) -> None:
     """A proxy's login page with 200 must not pass for a Binding done."""
     api.answers = [answer, UNBOUND]
@@ -102,7 +102,7 @@ def test_a_2xx_that_is_no_status_of_success_is_read_back_and_in_doubt(
 
 
 def test_a_2xx_that_is_no_status_of_success_may_be_a_binding_done(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     api.answers = [b"<html>", BOUND]
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
@@ -120,7 +120,7 @@ ELSE = json.dumps({"kind": "Node", "metadata": {"name": "web", "uid": "u"}}).enc
 
 @pytest.mark.parametrize("answer", [b"<html>", b"{}", ELSE, body(uid="x").replace(b"web", b"wep")])
 def test_what_is_no_pod_of_that_name_settles_nothing(
-    api: ScriptedApi, binder: Binder, library: Library, answer: bytes
+    api: ScriptedApi, binder: Binder, library: ManagedResources, answer: bytes
 ) -> None:
     """Another uid under the pod's name says that the pod is gone; under another, nothing."""
     api.answers = [LOST, LOST]
@@ -133,7 +133,7 @@ def test_what_is_no_pod_of_that_name_settles_nothing(
 
 
 def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
     api.forever = UNBOUND
@@ -150,7 +150,7 @@ def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
 
 
 def test_bindings_refused_with_409_are_counted(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     api.answers = [ApiConflict("assigned", 409), UNBOUND, ApiError("forbidden", 403)]
     assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
@@ -177,7 +177,7 @@ def test_a_pod_nobody_remembers_is_read_and_then_bound(api: ScriptedApi, binder:
     ],
 )
 def test_a_pod_that_cannot_be_read_is_not_bound(
-    api: ScriptedApi, binder: Binder, library: Library, answer: Any, reason: str
+    api: ScriptedApi, binder: Binder, library: ManagedResources, answer: Any, reason: str
 ) -> None:
     api.answers = [answer]
     assert binder.bind(REF, "n", False, None).reason == reason
@@ -188,7 +188,7 @@ def test_a_pod_that_cannot_be_read_is_not_bound(
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("last", [UNBOUND, LOST, ApiConflict("assigned", 409)])
 def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
-    api: ScriptedApi, binder: Binder, library: Library, known: bool, last: Any
+    api: ScriptedApi, binder: Binder, library: ManagedResources, known: bool, last: Any
 ) -> None:
     api.takes = lambda timeout: timeout * 0.999
     api.answers = ([] if known else [UNBOUND]) + [LOST, last]
@@ -201,7 +201,7 @@ def test_a_bind_stays_within_its_budget_however_slow_the_api_server_is(
 
 
 def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_is_waited_for(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     binder.bind(REF, "n", True, asked(library))
     (call,) = api.calls
@@ -209,7 +209,7 @@ def test_the_api_server_is_told_to_work_on_a_binding_no_longer_than_its_answer_i
 
 
 def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     """It may not lead any more, and what it chose may be another pod's by now."""
     api.takes = lambda _timeout: BUDGET + 0.1
@@ -220,7 +220,7 @@ def test_a_process_that_was_stopped_before_it_wrote_does_not_write_any_more(
 
 
 def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
-    library: Library, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    library: ManagedResources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By a name server that does not answer, say: the leadership was seen to last for BUDGET."""
     monkeypatch.setattr("gpushare.extender.binding.binder.BUDGET", 0.5)
@@ -242,7 +242,7 @@ def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
 
 
 def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     api.takes = lambda _timeout: 60.0
     api.answers = [LOST, LOST]
@@ -251,18 +251,18 @@ def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment
 
 
 def test_stamps_are_unique_and_rise_though_the_wall_clock_steps_back(
-    api: ScriptedApi, library: Library
+    api: ScriptedApi, library: ManagedResources
 ) -> None:
     wall = iter([500, 900, 900, 100, 901, 2000])
     binder = Binder(api, library, lambda: float("inf"), api.clock, lambda: next(wall))
     for index in range(6):
         small = Request(units=1, devices=1)
         ref = PodRef("team", f"p{index}", f"uid-{index}")
-        assert not binder.bind(ref, "n", True, (library.shelves[0], small)).error
+        assert not binder.bind(ref, "n", True, (library.resources[0], small)).error
     assert stamps(api) == [500, 900, 901, 902, 903, 2000]
 
 
-def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: Library) -> None:
+def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: ManagedResources) -> None:
     ledger(library).node_changed(make_node("n", *[64] * 8))
     binder = Binder(api, library, lambda: float("inf"), api.clock, lambda: 1_000)
     ready = threading.Barrier(32)
@@ -272,7 +272,7 @@ def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: Library) 
         ready.wait(30)
         for index in range(8):
             ref = PodRef("team", f"p{thread}-{index}", f"uid-{thread}-{index}")
-            answer = binder.bind(ref, "n", True, (library.shelves[0], Request(2, 1)))
+            answer = binder.bind(ref, "n", True, (library.resources[0], Request(2, 1)))
             reasons.append(answer.reason)
 
     interval = sys.getswitchinterval()
@@ -292,7 +292,7 @@ def test_stamps_are_unique_among_32_threads(api: ScriptedApi, library: Library) 
 
 
 def test_a_failure_nobody_thought_of_leaves_the_charge_in_doubt(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     """The Binding may have been sent before it failed."""
     api.answers = [ZeroDivisionError("a bug")]
@@ -304,7 +304,7 @@ def test_a_failure_nobody_thought_of_leaves_the_charge_in_doubt(
 
 
 def test_a_failure_with_a_plain_pod_has_nothing_to_doubt(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     api.answers = [SystemExit(1)]
     with pytest.raises(SystemExit):
@@ -312,14 +312,14 @@ def test_a_failure_with_a_plain_pod_has_nothing_to_doubt(
     assert ledger(library).standing(REF.uid) is None
 
 
-def doubtful(api: ScriptedApi, binder: Binder, library: Library) -> None:
+def doubtful(api: ScriptedApi, binder: Binder, library: ManagedResources) -> None:
     api.answers = [LOST, UNBOUND]
     assert binder.bind(REF, "n", True, asked(library)).reason == "in_doubt"
     api.calls.clear()
 
 
 def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     """The next leader does not wait where the Lease is given away, so nothing may land any more."""
     meanwhile: list[bool] = []
@@ -362,7 +362,7 @@ def test_it_is_settled_when_no_bind_is_under_way_and_none_in_doubt(
     ],
 )
 def test_what_is_in_doubt_is_settled_by_a_read_alone(
-    api: ScriptedApi, library: Library, later: float, answer: Any, left: str | None
+    api: ScriptedApi, library: ManagedResources, later: float, answer: Any, left: str | None
 ) -> None:
     binder = Binder(api, library, lambda: float("inf"), api.clock)
     doubtful(api, binder, library)
@@ -377,7 +377,7 @@ def test_what_is_in_doubt_is_settled_by_a_read_alone(
 
 @pytest.mark.parametrize("asked_again", [True, False])
 def test_a_read_counts_from_when_it_was_sent(
-    api: ScriptedApi, binder: Binder, library: Library, asked_again: bool
+    api: ScriptedApi, binder: Binder, library: ManagedResources, asked_again: bool
 ) -> None:
     doubtful(api, binder, library)
     api.now += HOLD - 1
@@ -393,7 +393,7 @@ def test_a_read_counts_from_when_it_was_sent(
 
 
 def test_what_no_watch_has_shown_for_a_while_is_read_too(
-    api: ScriptedApi, binder: Binder, library: Library
+    api: ScriptedApi, binder: Binder, library: ManagedResources
 ) -> None:
     binder.bind(REF, "n", True, asked(library))
     assert binder.settle_overdue() == 0
@@ -405,7 +405,7 @@ def test_what_no_watch_has_shown_for_a_while_is_read_too(
 
 def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
     library = make_library(ALIYUN, NPU)
-    second = library.shelves[1]
+    second = library.resources[1]
     second.ledger.node_changed(make_node("n", 8))
     binder = Binder(api, library, lambda: float("inf"), api.clock)
     api.answers = [LOST, UNBOUND]
@@ -416,7 +416,7 @@ def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
 
 
 def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(
-    api: ScriptedApi, library: Library
+    api: ScriptedApi, library: ManagedResources
 ) -> None:
     """Its thread must come round to its other duties, or it counts as stuck."""
     count = 40
@@ -425,7 +425,7 @@ def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(
     for index in range(count):
         api.answers = [LOST, LOST]
         ref = PodRef("team", f"p{index}", f"uid-{index}")
-        binder.bind(ref, "n", True, (library.shelves[0], Request(1, 1)))
+        binder.bind(ref, "n", True, (library.resources[0], Request(1, 1)))
     api.calls.clear()
     api.takes, api.forever = (lambda timeout: timeout), LOST
     looked = []

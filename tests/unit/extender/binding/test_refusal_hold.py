@@ -5,7 +5,7 @@ import threading
 
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import Patience
+from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
@@ -23,19 +23,19 @@ class Clock:
         self.slept += seconds
 
 
-def patience(clock: Clock) -> Patience:
-    return Patience(0.1, 0.1, lambda: clock.now, clock.sleep)
+def patience(clock: Clock) -> RefusalHold:
+    return RefusalHold(0.1, 0.1, lambda: clock.now, clock.sleep)
 
 
 def test_it_waits_until_it_is_true_and_no_longer() -> None:
     clock = Clock()
-    assert patience(clock).until(lambda: clock.now >= 100.02)
+    assert patience(clock).wait_for(lambda: clock.now >= 100.02)
     assert 0.02 <= clock.slept < 0.03
 
 
 def test_it_gives_up_after_its_hold() -> None:
     clock = Clock()
-    assert not patience(clock).until(lambda: False)
+    assert not patience(clock).wait_for(lambda: False)
     assert 0.1 <= clock.slept < 0.11
 
 
@@ -44,15 +44,15 @@ def test_hopeless_ones_together_wait_a_tenth_of_the_time() -> None:
     waits = patience(clock)
     for _ in range(10_000):
         clock.now += 0.01
-        waits.until(lambda: False)
+        waits.wait_for(lambda: False)
     assert clock.slept / (clock.now - 100.0) < 0.12
 
 
 def test_what_was_not_waited_is_there_for_the_next() -> None:
     clock = Clock()
     waits = patience(clock)
-    assert waits.until(lambda: True)
-    assert not waits.until(lambda: False)
+    assert waits.wait_for(lambda: True)
+    assert not waits.wait_for(lambda: False)
     assert clock.slept >= 0.1
 
 
@@ -61,13 +61,13 @@ def test_some_whole_holds_in_a_row_are_saved_up_and_no_more() -> None:
     waits = patience(clock)
     clock.now += 3600.0
     for _ in range(100):
-        waits.until(lambda: False)
+        waits.wait_for(lambda: False)
     assert 1.0 <= clock.slept < 1.3
 
 
 def test_filter_sees_a_deletion_that_arrives_a_moment_after_it_was_asked() -> None:
     library = make_library(ALIYUN)
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     ledger.node_changed(make_node("n", 16))
     holder = PodRef("default", "holder", "uid-holder")
     ledger.pod_changed(ObservedPod(holder, Request(16, 1), "n", ((0, 16),)))
@@ -77,9 +77,9 @@ def test_filter_sees_a_deletion_that_arrives_a_moment_after_it_was_asked() -> No
         binder,
         not_ready=lambda: "",
         best_only=False,
-        most_binds=8,
+        max_binds=8,
         observe=lambda *_: None,
-        patience=Patience(hold=5.0),
+        refusal_hold=RefusalHold(hold=5.0),
     )
     limits = {"limits": {"aliyun.com/gpu-mem": "4"}}
     metadata = {"name": "p", "namespace": "default", "uid": "uid-p"}

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from gpushare.core.model import Request
 from gpushare.core.nodeset import NodeNumbers
 from gpushare.errors import MessageError
-from gpushare.extender.binding.bind_transaction import Asked
-from gpushare.extender.binding.request_cache import GOOD_FOR, MOST, MOST_PARTS, Remembered
-from gpushare.extender.managed_resources import Books
+from gpushare.extender.binding.bind_transaction import ResourceRequest
+from gpushare.extender.binding.request_cache import MAX_PARTS, MAX_TICKETS, TTL, RequestCache
+from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import make_books, pod_json
@@ -27,11 +27,11 @@ SMALL = 1 << 20
 
 
 @pytest.fixture
-def books() -> Books:
+def books() -> ManagedResource:
     return make_books()
 
 
-def asks(books: Books, **what: Any) -> Asked:
+def asks(books: ManagedResource, **what: Any) -> ResourceRequest:
     return books, Request(4, 1, **what)
 
 
@@ -49,74 +49,74 @@ def staying(most: int) -> Iterator[None]:
     assert stays < most, f"{stays} bytes stay"
 
 
-def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(books: Books) -> None:
-    tickets = Remembered()
-    tickets.keep("a", asks(books), ["n1", "n9"])
-    tickets.keep("b", None, ["n2"])
-    assert tickets.look("a", "n1") == tickets.look("a", "n9") == (True, asks(books))
-    assert tickets.look("b", "n2") == (True, None)
+def test_a_ticket_is_for_one_pod_and_the_nodes_that_fit(books: ManagedResource) -> None:
+    tickets = RequestCache()
+    tickets.put("a", asks(books), ["n1", "n9"])
+    tickets.put("b", None, ["n2"])
+    assert tickets.get("a", "n1") == tickets.get("a", "n9") == (True, asks(books))
+    assert tickets.get("b", "n2") == (True, None)
     for uid, node in (("a", "n2"), ("b", "n1"), ("a", "n3"), ("c", "n1")):
-        assert tickets.look(uid, node) == (False, None)
+        assert tickets.get(uid, node) == (False, None)
 
 
-def test_the_last_filter_counts(books: Books) -> None:
+def test_the_last_filter_counts(books: ManagedResource) -> None:
     """Of a nominated node kube-scheduler asks alone first, and then of all."""
-    tickets = Remembered()
-    tickets.keep("a", asks(books), ["n1"])
-    tickets.keep("a", asks(books), [])
-    assert tickets.look("a", "n1") == (False, None)
-    tickets.keep("a", asks(books), ["n2"])
-    assert tickets.look("a", "n2") == (True, asks(books))
-    tickets.drop("a")
-    assert tickets.look("a", "n2") == (False, None)
+    tickets = RequestCache()
+    tickets.put("a", asks(books), ["n1"])
+    tickets.put("a", asks(books), [])
+    assert tickets.get("a", "n1") == (False, None)
+    tickets.put("a", asks(books), ["n2"])
+    assert tickets.get("a", "n2") == (True, asks(books))
+    tickets.remove("a")
+    assert tickets.get("a", "n2") == (False, None)
 
 
-def test_a_ticket_ends_and_it_is_still_known_that_filter_was_called(books: Books) -> None:
+def test_a_ticket_ends_and_it_is_still_known_that_filter_was_called(books: ManagedResource) -> None:
     now = 0.0
-    tickets = Remembered(lambda: now)
-    tickets.keep("a", asks(books), ["n1"])
-    now = GOOD_FOR + 1
-    assert tickets.look("a", "n1") == (False, None)
+    tickets = RequestCache(lambda: now)
+    tickets.put("a", asks(books), ["n1"])
+    now = TTL + 1
+    assert tickets.get("a", "n1") == (False, None)
     assert "a" in tickets
 
 
-def test_what_is_kept_is_bounded_by_count_and_by_weight(books: Books) -> None:
-    tickets = Remembered()
+def test_what_is_kept_is_bounded_by_count_and_by_weight(books: ManagedResource) -> None:
+    tickets = RequestCache()
     heavy = asks(books, containers=tuple((index, 1) for index in range(300)))
-    for number in range(MOST + 10):
-        tickets.keep(f"light-{number}", asks(books), ["n1"])
-        assert tickets.parts <= MOST_PARTS
-    assert len(tickets) == MOST
+    for number in range(MAX_TICKETS + 10):
+        tickets.put(f"light-{number}", asks(books), ["n1"])
+        assert tickets.parts <= MAX_PARTS
+    assert len(tickets) == MAX_TICKETS
     for number in range(2000):
-        tickets.keep(f"heavy-{number}", heavy, ["n1"])
-        assert tickets.parts <= MOST_PARTS
+        tickets.put(f"heavy-{number}", heavy, ["n1"])
+        assert tickets.parts <= MAX_PARTS
     assert len(tickets) < 1500
-    assert tickets.look("heavy-1999", "n1") == (True, heavy)
+    assert tickets.get("heavy-1999", "n1") == (True, heavy)
     too_heavy = asks(books, containers=tuple((index, 1) for index in range(1000)))
-    tickets.keep("huge", too_heavy, ["n1"])
-    assert tickets.look("huge", "n1") == (False, None)
+    tickets.put("huge", too_heavy, ["n1"])
+    assert tickets.get("huge", "n1") == (False, None)
     for uid in [*tickets._tickets]:  # noqa: SLF001 -- the weight has to come to nothing
-        tickets.drop(uid)
+        tickets.remove(uid)
     assert tickets.parts == 0
 
 
-def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(books: Books) -> None:
+def test_a_large_cluster_costs_a_ticket_a_bit_for_each_node(books: ManagedResource) -> None:
     names = [f"node-{number}" for number in range(5000)]
-    tickets = Remembered()
-    tickets.keep("first", asks(books), names)
+    tickets = RequestCache()
+    tickets.put("first", asks(books), names)
     with staying(2 << 20):
         for number in range(1000):
-            tickets.keep(f"uid-{number}", asks(books), names)
-    assert tickets.look("uid-999", "node-4999")[0]
+            tickets.put(f"uid-{number}", asks(books), names)
+    assert tickets.get("uid-999", "node-4999")[0]
 
 
-def test_nodes_that_come_and_go_for_years_are_forgotten(books: Books) -> None:
-    tickets = Remembered()
+def test_nodes_that_come_and_go_for_years_are_forgotten(books: ManagedResource) -> None:
+    tickets = RequestCache()
     with staying(24 << 20):
         for number in range(120):
-            tickets.keep("a", asks(books), [f"node-{number}-{index}" for index in range(1000)])
-    assert tickets.look("a", "node-119-999")[0]
-    assert not tickets.look("a", "node-118-999")[0]
+            tickets.put("a", asks(books), [f"node-{number}-{index}" for index in range(1000)])
+    assert tickets.get("a", "node-119-999")[0]
+    assert not tickets.get("a", "node-118-999")[0]
 
 
 @given(st.lists(st.sets(st.sampled_from([f"n{number}" for number in range(40)])), max_size=5))

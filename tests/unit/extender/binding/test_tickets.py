@@ -6,16 +6,18 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import ObservedPod, PodRef, Request
-from gpushare.extender.managed_resources import Library, Served
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.extender.desk import FREE, Desk
 from tests.unit.extender.kit import pod_json
 
 COUNT_ONLY = pod_json("web", limits={ALIYUN.count: 0})
-OURS = Served(frozenset({ALIYUN.resource, ALIYUN.count}), frozenset({"default-scheduler", "gpu"}))
+OURS = ExtenderScope(
+    frozenset({ALIYUN.resource, ALIYUN.count}), frozenset({"default-scheduler", "gpu"})
+)
 
 
-def desk_of(served: Served = OURS) -> Desk:
+def desk_of(served: ExtenderScope = OURS) -> Desk:
     return Desk(served=served)
 
 
@@ -91,7 +93,7 @@ def test_pods_of_every_profile_are_bound(name: str) -> None:
 
 
 def test_where_no_file_says_who_comes_all_do() -> None:
-    desk = desk_of(Served())
+    desk = desk_of(ExtenderScope())
     assert bind_read(desk, of_scheduler(pod_json("web", 4), "any"), "big") == ""
     assert bind_read(desk, pod_json("plain"), "big") == ""
     assert "node 'nowhere' is not known" in bind_read(desk, pod_json("other"), "nowhere")
@@ -99,7 +101,7 @@ def test_where_no_file_says_who_comes_all_do() -> None:
 
 def test_a_plain_pod_is_approved_for_nodes_that_are_there_alone() -> None:
     """The API server binds to any name."""
-    desk, plain = desk_of(Served()), pod_json("web")
+    desk, plain = desk_of(ExtenderScope()), pod_json("web")
     assert desk.filter(plain, ["big", "nowhere"])["NodeNames"] == ["big", "nowhere"]
     assert "node 'nowhere' is not known" in bind_read(desk, plain, "nowhere")
     assert not posted(desk)
@@ -108,7 +110,7 @@ def test_a_plain_pod_is_approved_for_nodes_that_are_there_alone() -> None:
 def test_a_pod_that_the_watch_shows_with_another_request_is_read() -> None:
     """Who calls filter may say of a pod what he likes: that it asks for less, or for anything."""
     for told, true in ((4, 8), (0, 8), (4, 0)):
-        desk = desk_of(Served())
+        desk = desk_of(ExtenderScope())
         shown = Request(true, 1, containers=((0, true),)) if true else Request()
         desk.ledger.pod_changed(ObservedPod(PodRef("team", "web", "uid-web"), shown))
         desk.filter(pod_json("web", told))
@@ -127,4 +129,4 @@ def test_a_pod_that_the_watch_shows_as_filter_was_told_is_not_read() -> None:
 
 
 def test_a_library_that_is_told_nothing_serves_all() -> None:
-    assert Library(()).served == Served()
+    assert ManagedResources(()).scope == ExtenderScope()

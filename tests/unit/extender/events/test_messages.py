@@ -68,7 +68,7 @@ def test_a_pod_that_fits_somewhere_is_no_news(desk: Desk) -> None:
 
 def test_devices_that_close_and_open_are_told_of_their_node() -> None:
     heard, library = Heard(), make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     ledger.node_changed(make_node("b", 16, 16))
@@ -91,7 +91,7 @@ def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
     closed: Reason | None,
 ) -> None:
     heard, library = Heard(), make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16, 16, unhealthy=[1]))
     notices.tick(ready=True)
@@ -105,7 +105,7 @@ def test_a_broken_device_does_not_open_again_when_its_node_goes_or_is_closed(
 
 def test_who_does_not_lead_tells_nothing() -> None:
     heard, library = Heard(), make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16))
     notices.tick(ready=True)
@@ -117,7 +117,7 @@ def test_who_does_not_lead_tells_nothing() -> None:
 
 def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
     heard, library = Heard(), make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     notices = EventMessages(heard, library, "GiB")
     ledger.node_changed(make_node("a", 16, 16))
     ledger.pod_changed(ObservedPod(REF, Request(4, 1), "a", ((0, 4),)))
@@ -131,7 +131,7 @@ def test_annotations_edited_after_the_bind_are_told_of_the_pod() -> None:
 
 def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
     heard, library = Heard(), make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     for name in ("a", "b"):
         ledger.node_changed(make_node(name, 16))
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
@@ -144,7 +144,7 @@ def test_a_pod_bound_by_another_is_told_with_its_node() -> None:
 
 def test_a_binding_that_was_confirmed_and_is_not_there_is_told() -> None:
     heard, library = Heard(), make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
     ledger.assume(REF, Request(4, 1), Allocation("a", (0,), (4,)), 0.0)
     ledger.landed(REF.uid, 0.0)

@@ -5,7 +5,7 @@ from msgspec import Raw
 
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.events.pending_without_call import pending_without_call
-from gpushare.extender.managed_resources import Library
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
@@ -14,9 +14,9 @@ from tests.unit.extender.kit import make_library, pod_json, read_pod
 NOW = 10_000.0
 
 
-def library(*waiting: tuple[str, int, float]) -> Library:
+def library(*waiting: tuple[str, int, float]) -> ManagedResources:
     made = make_library()
-    ledger = made.shelves[0].ledger
+    ledger = made.resources[0].ledger
     ledger.node_changed(make_node("a", 16))
     for name, units, created in waiting:
         request = Request(units, 1 if units else 0)
@@ -40,7 +40,7 @@ def test_time_before_we_listened_does_not_count() -> None:
 def test_a_full_cluster_is_no_sign_of_wrong_wiring() -> None:
     books = library(("old", 4, 9_000.0))
     full = ObservedPod(PodRef("team", "x", "x"), Request(14, 1), "a", ((0, 14),))
-    books.shelves[0].ledger.pod_changed(full)
+    books.resources[0].ledger.pod_changed(full)
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
 
 
@@ -49,7 +49,7 @@ def test_a_pod_that_no_node_has_the_cpu_or_memory_for_is_no_sign_of_wrong_wiring
     asked: Request,
 ) -> None:
     books = library()
-    ledger = books.shelves[0].ledger
+    ledger = books.resources[0].ledger
     ledger.node_changed(make_node("a", 16, cpu=4000, memory=2**32))
     ledger.pod_changed(ObservedPod(PodRef("team", "web", "web"), asked, created=9_000.0))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 1000
@@ -63,7 +63,7 @@ def test_a_pod_held_back_by_a_gate_is_not_waiting_for_us() -> None:
     gated = read_pod(pod_json("held", 4))
     assert gated.spec is not None
     gated.spec.scheduling_gates = [Raw(b'{"name":"example.com/queue"}')]
-    ledger = books.shelves[0].ledger
+    ledger = books.resources[0].ledger
     ledger.pod_changed(observe_pod(gated, ALIYUN))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == 0
     gated.spec.scheduling_gates = None
@@ -83,7 +83,7 @@ def test_a_pod_that_kube_schedulers_own_plug_ins_find_no_node_for_is_no_sign_of_
     pod = pod_json("picky", 4)
     said = {"type": "PodScheduled", "status": status, "reason": reason}
     pod["status"] = {"conditions": [{"type": "Ready", "status": "False"}, said]}
-    books.shelves[0].ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
+    books.resources[0].ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
     assert pending_without_call(books, lambda _: False, 0.0, NOW) == seconds
 
 

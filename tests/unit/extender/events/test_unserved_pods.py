@@ -51,7 +51,7 @@ def test_the_pod_that_has_waited_longest_counts_until_it_is_served_or_gone() -> 
 )
 def test_what_no_plug_in_need_mark_does_not_count(other: ObservedPod) -> None:
     library = make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     for spec in (TWO, node("one", 16)):
         ledger.node_changed(spec)
     ledger.pod_changed(other)
@@ -61,7 +61,7 @@ def test_what_no_plug_in_need_mark_does_not_count(other: ObservedPod) -> None:
 
 def test_on_a_node_of_one_device_it_counts_where_the_plug_in_says_that_it_marks() -> None:
     library = make_library()
-    ledger = library.shelves[0].ledger
+    ledger = library.resources[0].ledger
     ledger.node_changed(node("one", 16, marks_assigned=True))
     ledger.pod_changed(pod("a", on="one"))
     unserved = UnservedPods(library)

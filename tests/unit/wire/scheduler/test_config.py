@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import (
     ExtenderConfig,
-    ManagedResource,
+    ExtenderManagedResource,
     SchedulerConfig,
     decode_scheduler_config,
 )
@@ -46,7 +46,7 @@ EXPECTED = ExtenderConfig(
     filter_verb="filter",
     bind_verb="bind",
     node_cache_capable=True,
-    managed_resources=(ManagedResource("aliyun.com/gpu-mem"),),
+    managed_resources=(ExtenderManagedResource("aliyun.com/gpu-mem"),),
 )
 
 
@@ -87,7 +87,7 @@ def test_every_field_is_read() -> None:
             leaderElection={"leaderElect": False},
         )
     )
-    resources = (ManagedResource("x.io/y", ignored_by_scheduler=True),)
+    resources = (ExtenderManagedResource("x.io/y", ignored_by_scheduler=True),)
     assert found == SchedulerConfig(
         "kubescheduler.config.k8s.io/v1",
         (

@@ -11,7 +11,7 @@ import yaml
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import (
     ExtenderConfig,
-    ManagedResource,
+    ExtenderManagedResource,
     SchedulerConfig,
     decode_scheduler_config,
 )
@@ -19,7 +19,7 @@ from gpushare.wire.scheduler.policy import PolicyConfigMap, PolicyFile, policy_s
 
 FOLDER = Path(__file__).parents[3] / "data" / "scheduler_configs"
 URL = "http://127.0.0.1:32766/gpushare-scheduler"
-MEM = ManagedResource("aliyun.com/gpu-mem")
+MEM = ExtenderManagedResource("aliyun.com/gpu-mem")
 
 
 def entry(**fields: Any) -> ExtenderConfig:
@@ -36,7 +36,7 @@ FULL = entry(
     preempt_verb="preempt",
     weight=5,
     http_timeout=20.0,
-    managed_resources=(MEM, ManagedResource("aliyun.com/gpu-count", True)),
+    managed_resources=(MEM, ExtenderManagedResource("aliyun.com/gpu-count", True)),
 )
 BETA = entry(url_prefix="http://localhost:32766/gpushare-scheduler/", http_timeout=90.0)
 
@@ -69,7 +69,7 @@ READ = {
                 http_timeout=30.0,
                 enable_https=True,
                 managed_resources=tuple(
-                    ManagedResource(f"example.com/{name}", True)
+                    ExtenderManagedResource(f"example.com/{name}", True)
                     for name in ("gpu", "gpumem", "gpucores")
                 ),
             ),
@@ -109,7 +109,7 @@ READ = {
                 bind_verb="",
                 weight=3,
                 ignorable=True,
-                managed_resources=(ManagedResource("storage.example.com/volume", True),),
+                managed_resources=(ExtenderManagedResource("storage.example.com/volume", True),),
             ),
             entry(),
         )
