@@ -158,7 +158,7 @@ def answers_while_it_takes_over(original: Any) -> Any:
     return complete
 
 
-@mutant("B17", "the Python client's watch has no read timeout", readiness, "STALE")
+@mutant("B17", "the Python client's watch has no read timeout", readiness, "STALE_AFTER")
 def never_goes_stale(original: Any) -> Any:
     del original
     return float("inf")
