@@ -32,7 +32,7 @@ from gpushare.core.model import (
     Request,
     State,
 )
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_history import Past
 from gpushare.core.pairing import Pairing, Pins
 from gpushare.core.recount import drift
@@ -121,7 +121,7 @@ class Ledger:
     def __init__(self, pairing: Pairing = Pairing.AUTO) -> None:
         self._lock = threading.Lock()
         self._pins = Pins(pairing)
-        self._tally = Tally()
+        self._tally = NodeArrays()
         self._specs: dict[str, NodeSpec] = {}
         self._pasts: dict[str, Past] = {}
         self._shapes: dict[str, NodeSpec] = {}

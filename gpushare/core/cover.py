@@ -40,11 +40,11 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     held: dict[int, int] = {}
     everywhere, found = False, True
     for number, (index, units) in enumerate(cover.written):
-        here = _here(cover, number, index, uuids, spec.serves_by_identity)
-        cards, devices = _share(_cards(cover, number), here, index, uuids)
+        card = _card_at_index(cover, number, index, uuids, spec.serves_by_identity)
+        cards, devices = _resolve_share(_possible_cards(cover, number), card, index, uuids)
         known.append(cards)
         # A uuid that was never seen here may be made up: nothing goes by it before.
-        found &= _named(cover, number) in ("", *uuids)
+        found &= _written_uuid(cover, number) in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
         # A card that was found here once may have gone; one that never was may be anywhere.
@@ -58,41 +58,41 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     return cover, None if everywhere else tuple(sorted(held.items()))
 
 
-def _share(
-    cards: frozenset[str], here: str | None, index: int, uuids: Sequence[str]
+def _resolve_share(
+    cards: frozenset[str], card: str | None, index: int, uuids: Sequence[str]
 ) -> tuple[frozenset[str], set[int]]:
     """Return (the cards that one share may be on, the devices that these may be)."""
-    if here and len(cards) <= MOST_CARDS:
-        cards |= {here}
+    if card and len(cards) <= MOST_CARDS:
+        cards |= {card}
     devices = {device for device, uuid in enumerate(uuids) if uuid in cards}
     if len(devices) < len(cards):
         devices.update(device for device, uuid in enumerate(uuids) if not uuid)
-    if here == "":
+    if card == "":
         devices.add(index)
     return cards, devices
 
 
-def _here(
+def _card_at_index(
     cover: Cover, number: int, index: int, uuids: Sequence[str], by_identity: bool
 ) -> str | None:
     """Return the card now at the index, where it may be the pod's: "" for one without a uuid."""
     if index >= len(uuids):
         return None
-    named = _named(cover, number)
+    named = _written_uuid(cover, number)
     # What the pod's owner may have made up must not free the device that the index names.
     if by_identity and named and (cover.of or named in uuids):
         return None
-    if not _cards(cover, number) and cover.of not in (0, len(uuids)):
+    if not _possible_cards(cover, number) and cover.of not in (0, len(uuids)):
         return None  # an index of so many: which of the fewer, or of the more, nobody knows
     return uuids[index]
 
 
-def _cards(cover: Cover, number: int) -> frozenset[str]:
+def _possible_cards(cover: Cover, number: int) -> frozenset[str]:
     if cover.cards:
         return cover.cards[number]
-    named = _named(cover, number)
+    named = _written_uuid(cover, number)
     return frozenset([named]) if named else _NONE
 
 
-def _named(cover: Cover, number: int) -> str:
+def _written_uuid(cover: Cover, number: int) -> str:
     return cover.uuids[number] if cover.uuids else ""

@@ -12,17 +12,17 @@ import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
 from gpushare.core.pairing import paired_devices
-from gpushare.core.ranking import Judge
+from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 
 BEST = 10
 """The highest score of the extender protocol, given to one node alone."""
-_HUGE = 1e300
+_MAX_VALUE = 1e300
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class FilterResult:
     """The answer to filter. Every name asked about is in exactly one of the three.
 
     fit: names in the order asked. failed: why not, by name. unknown: names the books do not have.
@@ -33,16 +33,16 @@ class Verdict:
     unknown: tuple[str, ...]
 
 
-def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> Verdict:
+def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> FilterResult:
     """Which of the named nodes (each once) can take the request now, and why the others cannot."""
     rows = _rows(snapshot, names)
     every = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
     fits_by_row = np.zeros(len(every) + 1, dtype=bool)
-    fits_by_row[:-1] = _enough(feasible(snapshot, every, request), request)
+    fits_by_row[:-1] = _has_enough_devices(feasible(snapshot, every, request), request)
     fits = fits_by_row[rows]
     if fits.all():
-        return Verdict(tuple(names), {}, ())
+        return FilterResult(tuple(names), {}, ())
     rejected = list(compress(names, (~fits).tolist()))
     rows = rows[~fits]
     unknown = tuple(compress(rejected, (rows < 0).tolist()))
@@ -51,21 +51,21 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     failed = {
         name: REASONS[code] or Reason.NO_DEVICE for name, code in zip(known, codes, strict=True)
     }
-    return Verdict(tuple(compress(names, fits.tolist())), failed, unknown)
+    return FilterResult(tuple(compress(names, fits.tolist())), failed, unknown)
 
 
-def keep_to(verdict: Verdict, node: str) -> Verdict:
+def restrict_to(result: FilterResult, node: str) -> FilterResult:
     """The verdict about a pod that is being bound to one of the nodes: it fits there alone."""
-    others = (name for name in verdict.fit if name != node)
-    failed = {name: why for name, why in verdict.failed.items() if name != node}
+    others = (name for name in result.fit if name != node)
+    failed = {name: why for name, why in result.failed.items() if name != node}
     failed.update(dict.fromkeys(others, Reason.BEING_BOUND))
-    return Verdict((node,), failed, tuple(name for name in verdict.unknown if name != node))
+    return FilterResult((node,), failed, tuple(name for name in result.unknown if name != node))
 
 
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
     """Whether a node has room for the request now, CPU and memory of the host included."""
     rows = np.arange(len(snapshot.names))
-    room = _enough(feasible(snapshot, rows, request), request)
+    room = _has_enough_devices(feasible(snapshot, rows, request), request)
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
     room &= (snapshot.memory_capacity < 0) | (snapshot.memory_free >= request.memory)
     return bool(room.any())
@@ -79,7 +79,7 @@ def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     """bool (K, D): devices with room for the request's units, for the given rows.
 
-    A row may hold fewer of them than the request needs devices: see `_enough`.
+    A row may hold fewer of them than the request needs devices: see `_has_enough_devices`.
     """
     mask: Bools = snapshot.open[rows] & (snapshot.free[rows] >= max(request.units, 1))
     if not snapshot.pinned:
@@ -94,17 +94,17 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 
 def score_nodes(
-    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Judge
+    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> dict[int, list[str]]:
     """The names (each once) by score, from 10 down to 1; those that are in none score 0.
 
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
     policy knows. The others share 0..9 by their values; nodes that do not fit score 0.
     """
-    places, values, best = _valued(snapshot, names, request, ranking)
+    places, values, best = _node_values(snapshot, names, request, scorer)
     if not len(places):
         return {}
-    values = values.clip(-_HUGE, _HUGE)  # so that no difference of two is infinite
+    values = values.clip(-_MAX_VALUE, _MAX_VALUE)  # so that no difference of two is infinite
     low, high = float(values.min()), float(values[best])
     scores = ((values - low) * ((BEST - 1) / (high - low) if high > low else 0)).astype(np.int8)
     scores[best] = BEST
@@ -120,15 +120,15 @@ def score_nodes(
 
 
 def best_node(
-    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Judge
+    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> str | None:
     """The best of the named nodes, or None when none fits."""
-    places, _, best = _valued(snapshot, names, request, ranking)
+    places, _, best = _node_values(snapshot, names, request, scorer)
     return names[places[best]] if len(places) else None
 
 
-def _valued(
-    snapshot: Snapshot, names: Sequence[str], request: Request, ranking: Judge
+def _node_values(
+    snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> tuple[Rows, Floats, int]:
     """(positions in `names` of the nodes that fit, their values, which of them is the best).
 
@@ -137,13 +137,13 @@ def _valued(
     rows = _rows(snapshot, names)
     places = np.flatnonzero(rows >= 0)
     rows = rows[places]
-    values = ranking.judged(snapshot, request).values[rows]
+    values = scorer.scores(snapshot, request).values[rows]
     pinned = np.flatnonzero(np.isin(rows, list(snapshot.pinned))) if snapshot.pinned else ()
     if len(pinned):
         # Pairing leaves some devices alone there, so the best of all may not be among them.
         mask = feasible(snapshot, rows[pinned], request)
-        mask &= _enough(mask, request)[:, None]
-        worth = ranking.at(snapshot, rows[pinned], request)
+        mask &= _has_enough_devices(mask, request)[:, None]
+        worth = scorer.score_devices(snapshot, rows[pinned], request)
         values[pinned] = np.where(mask, worth, -np.inf).max(axis=1)
     fits = values > -np.inf
     places, rows, values = places[fits], rows[fits], values[fits]
@@ -153,7 +153,7 @@ def _valued(
     return places, values, int(ties[np.argmin(snapshot.order[rows[ties]])])
 
 
-def place(snapshot: Snapshot, node: str, request: Request, ranking: Judge) -> Allocation:
+def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Allocation:
     """The devices of the node that the policy likes best.
 
     Raises UnknownNode, or InsufficientMemory with the reason filter would give now.
@@ -163,37 +163,37 @@ def place(snapshot: Snapshot, node: str, request: Request, ranking: Judge) -> Al
         raise UnknownNode(f"node {node!r} is not known; is it new, or does it share no GPU?")
     rows = np.array([row], dtype=np.intp)
     mask = feasible(snapshot, rows, request)
-    if not _enough(mask, request)[0]:
+    if not _has_enough_devices(mask, request)[0]:
         reason = REASONS[int(_reasons(snapshot, rows, request)[0])]
         free = ", ".join(str(units) for units in snapshot.free[row][snapshot.healthy[row]])
         raise InsufficientMemory(
             f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
-    chosen = best_devices(ranking, snapshot, rows, mask, request)
+    chosen = best_devices(scorer, snapshot, rows, mask, request)
     return Allocation(node, chosen, (request.units,) * len(chosen))
 
 
 def best_devices(
-    ranking: Judge, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
+    scorer: Scorer, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
 ) -> tuple[int, ...]:
     """The devices, rising, of the best placement on the one row of `rows`, within the mask (1, D).
 
     The highest value first, then the lowest index. None outside the mask, whatever its value is.
     """
-    values = np.where(mask, ranking.at(snapshot, rows, request), -np.inf)[0]
+    values = np.where(mask, scorer.score_devices(snapshot, rows, request), -np.inf)[0]
     if request.devices == 1:
         within = np.flatnonzero(mask[0])
         return (int(within[values[within].argmax()]),)
     # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
     # each is in a best pair, the first two are none. Those better alone belong to all of them.
-    alone = ranking.at(snapshot, rows, replace(request, devices=1))[0]
+    alone = scorer.score_devices(snapshot, rows, replace(request, devices=1))[0]
     # lexsort is stable.
     order = np.lexsort((-alone, -values, ~mask[0]))
     return tuple(sorted(order[: request.devices].tolist()))
 
 
-def _enough(mask: Bools, request: Request) -> Bools:
+def _has_enough_devices(mask: Bools, request: Request) -> Bools:
     """bool (K,): rows with as many feasible devices as asked for."""
     enough: Bools = mask.sum(axis=1) >= request.devices
     return enough

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.ranking import Judge, Judgement
+from gpushare.core.ranking import Scorer, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 
 
-class Indifferent:
+class NoPreference:
     """A policy that prefers nothing, and so cannot fail."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -23,35 +23,36 @@ class Indifferent:
 
 
 @dataclass(frozen=True, slots=True)
-class Guarded:
+class FallbackScorer:
     """Judge by the first of the judges that does not fail.
 
     judges: by name, the one wished for first; the last must not fail. failed: told of each failure,
     by the name; from any thread.
     """
 
-    judges: Sequence[tuple[str, Judge]]
-    failed: Callable[[str, Judge, BaseException], None]
+    scorers: Sequence[tuple[str, Scorer]]
+    failed: Callable[[str, Scorer, BaseException], None]
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth."""
-        for name, judge in self.judges[:-1]:
+        for name, scorer in self.scorers[:-1]:
             try:
-                judgement = judge.judged(snapshot, request)
-                if np.isnan(judgement.by_state.max(initial=-np.inf)):
+                scores = scorer.scores(snapshot, request)
+                if np.isnan(scores.by_state.max(initial=-np.inf)):
                     raise ValueError("its score is not a number (NaN)")
             except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
-                self.failed(name, judge, error)
+                self.failed(name, scorer, error)
             else:
-                return judgement
-        return self.judges[-1][1].judged(snapshot, request)
+                return scores
+        return self.scorers[-1][1].scores(snapshot, request)
 
-    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """float64 (K, D): the same for each device of these rows, whether it fits or not."""
         shape = (len(rows), snapshot.capacity.shape[1])
-        for name, judge in self.judges[:-1]:
+        for name, scorer in self.scorers[:-1]:
             try:
-                return np.broadcast_to(judge.at(snapshot, rows, request), shape).astype(float)
+                values = scorer.score_devices(snapshot, rows, request)
+                return np.broadcast_to(values, shape).astype(float)
             except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
-                self.failed(name, judge, error)
-        return self.judges[-1][1].at(snapshot, rows, request)
+                self.failed(name, scorer, error)
+        return self.scorers[-1][1].score_devices(snapshot, rows, request)

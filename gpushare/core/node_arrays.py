@@ -57,7 +57,7 @@ class Sums(NamedTuple):
     closed: npt.NDArray[np.int8]
 
 
-class Tally:
+class NodeArrays:
     """Nodes by row and the sums of the charges on them."""
 
     def __init__(self) -> None:
@@ -108,8 +108,8 @@ class Tally:
         if row is None:
             row = self._empty_rows.pop() if self._empty_rows else self._grow_rows()
             self.row[spec.name] = row
-        self._widen(len(spec.capacity))
-        self._clear(row)
+        self._add_columns(len(spec.capacity))
+        self._clear_row(row)
         self._specs[row] = spec
         count = len(spec.capacity)
         self._capacity[row, :count] = spec.capacity
@@ -123,7 +123,7 @@ class Tally:
 
     def recount(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
         """Count the node anew, but let no memory become free by it: the lesser count stays."""
-        self._widen(len(spec.capacity))
+        self._add_columns(len(spec.capacity))
         row = self.row.get(spec.name)
         if row is None:
             self.set_node(spec, charges)
@@ -141,18 +141,18 @@ class Tally:
     def remove_node(self, name: str) -> None:
         """Take the node out of the books; its row is used again later."""
         row = self.row.pop(name)
-        self._clear(row)
+        self._clear_row(row)
         self._specs[row] = None
         self._empty_rows.append(row)
         self._layout = None
 
     def add(self, charge: Charge) -> None:
         """Count a charge. On an unknown node it counts nothing until set_node brings it."""
-        self._count(charge, 1)
+        self._apply_charge(charge, 1)
 
     def subtract(self, charge: Charge) -> None:
         """Take a counted charge back."""
-        self._count(charge, -1)
+        self._apply_charge(charge, -1)
 
     def snapshot(self, pinned: Mapping[int, tuple[Pinned, ...]]) -> Snapshot:
         """The arrays as they are now; what only nodes change is shared between snapshots."""
@@ -209,8 +209,8 @@ class Tally:
                 continue
             # Machines of one kind differ by some KiB: each would be a group of its own.
             memory = None if spec.memory is None else spec.memory >> _GIB_BITS
-            alike = (spec.capacity, spec.models, spec.cpu, memory)
-            group[row] = groups.setdefault(alike, len(groups))
+            shape = (spec.capacity, spec.models, spec.cpu, memory)
+            group[row] = groups.setdefault(shape, len(groups))
             model[row, : len(spec.models)] = [
                 models.setdefault(name, len(models)) for name in spec.models
             ]
@@ -232,7 +232,7 @@ class Tally:
                 part.flags.writeable = False
         return layout
 
-    def _count(self, charge: Charge, sign: int) -> None:
+    def _apply_charge(self, charge: Charge, sign: int) -> None:
         row = self.row.get(charge.node)
         if row is None:
             return
@@ -252,18 +252,18 @@ class Tally:
             self._kinds[row, pod_kind(request, largest)] += sign
         else:
             host[4] += sign * cpu
-        self._mark(row)
+        self._bump_generation(row)
 
-    def _mark(self, row: int) -> None:
+    def _bump_generation(self, row: int) -> None:
         self.generation += 1
         self._changed[row] = self.generation
 
-    def _clear(self, row: int) -> None:
+    def _clear_row(self, row: int) -> None:
         for array in (self._capacity, self._used, self._host, self._kinds):
             array[row] = 0
         self._closed[row] = 0
         self._healthy[row] = False
-        self._mark(row)
+        self._bump_generation(row)
 
     def _grow_rows(self) -> int:
         row = len(self._specs)
@@ -283,7 +283,7 @@ class Tally:
             self._changed = np.pad(self._changed, (0, row))
         return row
 
-    def _widen(self, devices: int) -> None:
+    def _add_columns(self, devices: int) -> None:
         more = devices - self._used.shape[1]
         if more > 0:
             self._capacity, self._used, self._healthy = (

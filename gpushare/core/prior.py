@@ -22,7 +22,7 @@ from collections import Counter
 from gpushare.core.workload import Capacities, PodClass, Workload, workload_of
 
 _MILLI = 1000
-_SEVERAL = 8
+_MULTI_DEVICE_WEIGHT = 8
 """How often a pod of several devices counts."""
 
 _TRACE = (
@@ -67,5 +67,5 @@ def prior(capacities: Capacities) -> Workload:
         for devices, milli, cores, gib, pods in _TRACE:
             units = -(-milli * capacity // _MILLI)
             cls = PodClass(cores * 1000, units, devices, (), gib * 2**30)
-            counts[cls] += pods * (_SEVERAL if devices > 1 else 1)
+            counts[cls] += pods * (_MULTI_DEVICE_WEIGHT if devices > 1 else 1)
     return workload_of(counts, there)

@@ -41,7 +41,7 @@ def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class Scores:
     """What placing a request is worth. values: float64 (N,), -inf where it does not fit."""
 
     values: Floats
@@ -71,13 +71,13 @@ class Known:
     touched: Bools
 
 
-class Judge(Protocol):
+class Scorer(Protocol):
     """What judges placements: a Ranking, or what a simulation puts in its place."""
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth."""
 
-    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """float64 (K, D): the same for each device of these rows, whether it fits or not."""
 
 
@@ -108,17 +108,17 @@ class Ranking:
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Get to know the kind of the request, pausing after each step: for who is in no hurry."""
         rows = np.arange(len(snapshot.names))
-        self._keep(request.kind, self._judged(snapshot, rows, request, pause))
+        self._keep(request.kind, self._score(snapshot, rows, request, pause))
         self._prices.prepare(snapshot)
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth."""
         known = self._known(snapshot, request)
         worth = self._prices.charge(snapshot, request, known.best, known.taken, known.touched)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
-        return Judgement(values, worth, known.devices)
+        return Scores(values, worth, known.devices)
 
-    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """float64 (K, D): the same for each device of these rows, anew, whether it fits or not."""
         scores = self.policy.score(snapshot, rows, request)
         return self._prices.charge_devices(snapshot, rows, request, scores)
@@ -126,26 +126,26 @@ class Ranking:
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         known = self._memo.get(request.kind)
         if known is not None and known.generation > snapshot.generation:
-            return self._judged(snapshot, np.arange(len(snapshot.names)), request)
+            return self._score(snapshot, np.arange(len(snapshot.names)), request)
         if known is None or known.layout is not snapshot.capacity:
-            known = self._judged(snapshot, np.arange(len(snapshot.names)), request)
+            known = self._score(snapshot, np.arange(len(snapshot.names)), request)
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
-            known = _patched(known, rows, self._judged(snapshot, rows, request))
+            known = _patched(known, rows, self._score(snapshot, rows, request))
         self._keep(request.kind, known)
         return known
 
-    def _judged(
+    def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
     ) -> Known:
         parts = []
         for start in range(0, len(rows) or 1, _STEP):
-            parts.append(self._judged_at_once(snapshot, rows[start : start + _STEP], request))
+            parts.append(self._score_step(snapshot, rows[start : start + _STEP], request))
             if pause is not None:
                 pause()
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    def _judged_at_once(self, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
+    def _score_step(self, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
         fits = self._fits(snapshot, rows, request)
         scores = np.full(fits.shape, -np.inf)
         if fits.any():

@@ -16,7 +16,7 @@ _FIRST = next_fit(0)
 
 
 @dataclass(slots=True)
-class Learned:
+class WorkloadEstimator:
     """What has been learned for one cluster.
 
     arrivals: the pods created. devices: how many there are now of each capacity. made_for: the

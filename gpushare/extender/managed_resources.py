@@ -7,9 +7,9 @@ import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from gpushare.core.guarded import Guarded, Indifferent
+from gpushare.core.guarded import FallbackScorer, NoPreference
 from gpushare.core.model import Request
-from gpushare.core.ranking import Judge, Ranking
+from gpushare.core.ranking import Ranking, Scorer
 from gpushare.errors import MessageError
 from gpushare.extender.logs.formatters import Line
 from gpushare.ledger import Ledger
@@ -38,8 +38,8 @@ class ManagedResource:
     counted_by_scheduler: bool = True
     unavailable_policies: frozenset[str] = frozenset()
     # By name, the ranking that has failed: asked no more until another has taken its place.
-    _failed_scorers: dict[str, Judge] = field(default_factory=dict, repr=False)
-    _no_preference: Ranking = field(default_factory=lambda: Ranking(Indifferent()), repr=False)
+    _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
+    _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
 
     def ranking(self, request: Request) -> Ranking:
         """The ranking by the policy the pod wishes, or by the default.
@@ -58,7 +58,7 @@ class ManagedResource:
             raise MessageError(f"{self.names.policy}: {wrong}; there are: {there_are}")
         return ranking
 
-    def scorer(self, request: Request) -> Judge:
+    def scorer(self, request: Request) -> Scorer:
         """The ranking of the request, and what judges in its place should its policy fail: the
         default policy, and then none at all.
 
@@ -72,12 +72,12 @@ class ManagedResource:
             for name, ranking in rankings
             if ranking is not None and self._failed_scorers.get(name) is not ranking
         ]
-        return Guarded([*sound, (_ANY, self._no_preference)], self._disable)
+        return FallbackScorer([*sound, (_ANY, self._no_preference)], self._disable)
 
-    def _disable(self, name: str, judge: Judge, error: BaseException) -> None:
+    def _disable(self, name: str, scorer: Scorer, error: BaseException) -> None:
         """Ask this ranking no more; said once for each policy, and for debugging ever after."""
         level = logging.DEBUG if name in self._failed_scorers else logging.WARNING
-        self._failed_scorers[name] = judge
+        self._failed_scorers[name] = scorer
         said = f"{type(error).__name__}: {error}"
         text = "policy failed and is not used until it is made anew; the default judges, or none"
         log.log(level, Line(text, policy=name, resource=self.names.resource, error=said))

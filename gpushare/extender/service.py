@@ -12,7 +12,14 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gpushare.core.decide import BEST, Verdict, best_node, filter_nodes, keep_to, score_nodes
+from gpushare.core.decide import (
+    BEST,
+    FilterResult,
+    best_node,
+    filter_nodes,
+    restrict_to,
+    score_nodes,
+)
 from gpushare.core.model import Request, Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.snapshot import Snapshot
@@ -187,26 +194,26 @@ class Service:
         return self._filter_by(args, *resource_request)
 
     def _filter_by(self, args: FilterArgs, managed: ManagedResource, request: Request) -> Answer:
-        snapshot, verdict = self._verdict(managed, args.names, request)
-        many = len(verdict.fit)
-        verdict = self._narrow(args, managed, request, snapshot, verdict)
-        fit = verdict.fit
+        snapshot, result = self._filter_nodes(managed, args.names, request)
+        many = len(result.fit)
+        result = self._narrow(args, managed, request, snapshot, result)
+        fit = result.fit
         self._cache_request(args, (managed, request), fit)
-        busy = {name: why.value for name, why in verdict.failed.items() if why.resolvable}
+        busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
         unresolvable = {
-            name: why.value for name, why in verdict.failed.items() if not why.resolvable
+            name: why.value for name, why in result.failed.items() if not why.resolvable
         }
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
-        self._report_rejected(args, verdict, Counter([*busy.values(), *unresolvable.values()]))
-        busy.update((name, f'node "{name}" not found') for name in verdict.unknown)
+        self._report_rejected(args, result, Counter([*busy.values(), *unresolvable.values()]))
+        busy.update((name, f'node "{name}" not found') for name in result.unknown)
         line = {
             "pod": _name(args),
             "units": request.units,
             "devices": request.devices,
             "fit": max(many, len(fit)),
-            "busy": len(busy) - len(verdict.unknown),
+            "busy": len(busy) - len(result.unknown),
             "never": len(unresolvable),
-            "unknown": len(verdict.unknown),
+            "unknown": len(result.unknown),
         }
         return Answer(
             encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
@@ -218,8 +225,8 @@ class Service:
         managed: ManagedResource,
         request: Request,
         seen: Snapshot,
-        verdict: Verdict,
-    ) -> Verdict:
+        result: FilterResult,
+    ) -> FilterResult:
         """The verdict with one node alone, where there is a reason to.
 
         A pod that is charged already keeps its node, whatever fits: kube-scheduler asks again when
@@ -231,41 +238,43 @@ class Service:
         uid = args.pod.metadata.uid if args.pod.metadata else None
         charged = managed.ledger.standing(uid) if uid else None
         if charged is not None and charged.node in args.names and managed.ledger.keeps(uid or ""):
-            return keep_to(verdict, charged.node)
+            return restrict_to(result, charged.node)
         if not self._best_only:
-            return verdict
-        best = best_node(seen, verdict.fit, request, managed.scorer(request))
-        return verdict if best is None else replace(verdict, fit=(best,))
+            return result
+        best = best_node(seen, result.fit, request, managed.scorer(request))
+        return result if best is None else replace(result, fit=(best,))
 
-    def _verdict(
+    def _filter_nodes(
         self, managed: ManagedResource, names: Sequence[str], request: Request
-    ) -> tuple[Snapshot, Verdict]:
+    ) -> tuple[Snapshot, FilterResult]:
         """Who fits; where nobody does now, in a moment (see patience.py)."""
         seen = managed.ledger.snapshot()
-        verdict = filter_nodes(seen, names, request)
+        result = filter_nodes(seen, names, request)
 
         def fits_now() -> bool:
-            nonlocal seen, verdict
+            nonlocal seen, result
             now = managed.ledger.snapshot()
             if now.generation != seen.generation:
-                seen, verdict = now, filter_nodes(now, names, request)
-            return bool(verdict.fit)
+                seen, result = now, filter_nodes(now, names, request)
+            return bool(result.fit)
 
-        if self._refusal_hold is not None and _may_change(verdict):
+        if self._refusal_hold is not None and _may_change(result):
             self._refusal_hold.wait_for(fits_now)
-        return seen, verdict
+        return seen, result
 
-    def _report_rejected(self, args: FilterArgs, verdict: Verdict, reasons: Counter[str]) -> None:
+    def _report_rejected(
+        self, args: FilterArgs, result: FilterResult, reasons: Counter[str]
+    ) -> None:
         """Tell how many nodes do not take the pod for which reason; users, when none does.
 
         Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
         """
-        if verdict.unknown:
-            reasons[UNKNOWN_NODE] = len(verdict.unknown)
+        if result.unknown:
+            reasons[UNKNOWN_NODE] = len(result.unknown)
         if self._rejected is not None and reasons:
             self._rejected(reasons)
         nominated = args.pod.status and args.pod.status.nominated_node_name
-        refused = reasons and not verdict.fit and [*args.names] != [nominated]
+        refused = reasons and not result.fit and [*args.names] != [nominated]
         if self._event_messages is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
                 self._event_messages.no_fit(pod_ref(args.pod), reasons)
@@ -365,9 +374,9 @@ class Service:
             self._request_cache.put(uid, resource_request, nodes, valid=valid and ours)
 
 
-def _may_change(verdict: Verdict) -> bool:
+def _may_change(result: FilterResult) -> bool:
     """Whether no node fits, but one would if pods that are there were gone."""
-    return not verdict.fit and any(why.resolvable for why in verdict.failed.values())
+    return not result.fit and any(why.resolvable for why in result.failed.values())
 
 
 def _name(args: FilterArgs | PreemptArgs) -> str:

@@ -7,7 +7,7 @@ policy for the extender, whose answer may not depend on who asked before.
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.ranking import Judgement
+from gpushare.core.ranking import Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.sim.engine import fits
 
@@ -18,13 +18,13 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._rng = np.random.default_rng(seed)
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """A throw for each node that the request fits."""
         mask = fits(snapshot, np.arange(len(snapshot.names)), request)
         values = np.where(mask.any(axis=1), self._rng.random(len(mask)), -np.inf)
         devices = np.where(mask, self._rng.random(mask.shape), -1).argmax(axis=1)
-        return Judgement(values, values[None], devices[None].astype(np.int16))
+        return Scores(values, values[None], devices[None].astype(np.int16))
 
-    def at(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
+    def score_devices(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
         """A throw for each device."""
         return self._rng.random((len(rows), snapshot.used.shape[1]))

@@ -19,7 +19,7 @@ from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
-from gpushare.core.ranking import Judge, Ranking, fits_devices
+from gpushare.core.ranking import Ranking, Scorer, fits_devices
 from gpushare.core.snapshot import KINDS, Bools, Rows, Snapshot, pod_kind
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
 from gpushare.sim.compiled import COMPILED
@@ -119,7 +119,7 @@ class Cluster:
     """
 
     def __init__(
-        self, nodes: Sequence[TraceNode], judge: Judge, moved: Callable[[int], None] | None = None
+        self, nodes: Sequence[TraceNode], judge: Scorer, moved: Callable[[int], None] | None = None
     ) -> None:
         self.view = _empty(nodes)
         self.judge = judge
@@ -132,7 +132,7 @@ class Cluster:
 
         Raises nothing: what does not fit is no error of a simulation.
         """
-        judged = self.judge.judged(self.view, request)
+        judged = self.judge.scores(self.view, request)
         row = int(judged.values.argmax())
         if judged.values[row] == -np.inf:
             return None

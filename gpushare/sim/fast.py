@@ -11,7 +11,7 @@ from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.fragmentation import Fragmentation, Tables
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
-from gpushare.core.ranking import Fits, Judgement, Known, Ranking
+from gpushare.core.ranking import Fits, Known, Ranking, Scores
 from gpushare.core.snapshot import Snapshot
 from gpushare.sim.cluster_pricing import judge_and_price
 from gpushare.sim.compiled import (
@@ -56,17 +56,17 @@ class FastRanking(Ranking):
         """The kinds remembered, the one asked for last at the end."""
         return tuple(self._wanted)
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth, until the next is asked for."""
         world = self._world or self._begin(snapshot)
         if self._supply is None:
             known = self._known(snapshot, request)
-            return Judgement(known.best[0], known.best, known.devices)
+            return Scores(known.best[0], known.best, known.devices)
         wanted = self._kept(snapshot, request, world)
         known_at = self._seen.get(request.kind, -1)
         judge_and_price(world, self._supply, wanted, known_at, self._counted)
         self._seen[request.kind] = self._counted = snapshot.generation
-        return Judgement(wanted.values, wanted.by_state, wanted.judged.devices)
+        return Scores(wanted.values, wanted.by_state, wanted.judged.devices)
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         world = self._world or self._begin(snapshot)

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy
-from gpushare.core.ranking import Judgement, Ranking
+from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Arrivals, Capacities, PodClass, class_of
-from gpushare.core.workload_estimator import Learned
+from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim.engine import ranking
 
 KNOWN, LEARNED = "known", "learned"
@@ -29,15 +29,15 @@ class Learner:
         self, name: str, capacities: Capacities, nodes: int, before: Iterable[PodClass] = ()
     ) -> None:
         self._name, self._nodes = name, nodes
-        self._learned = Learned(Arrivals(before), Counter(capacities))
+        self._learned = WorkloadEstimator(Arrivals(before), Counter(capacities))
         self._ranking = self._made()
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth; asked once for each pod that comes."""
         if self._learned.is_due():
             self._ranking = self._made()
         self._learned.arrivals.observe(class_of(request))
-        return self._ranking.judged(snapshot, request)
+        return self._ranking.scores(snapshot, request)
 
     def moved(self, by: int) -> None:
         """A pod has been placed (by: 1), or has left (-1)."""
@@ -48,9 +48,9 @@ class Learner:
         """The policy as it is now."""
         return self._ranking.policy
 
-    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """float64 (K, D): the same for each device of these rows, whether it fits or not."""
-        return self._ranking.at(snapshot, rows, request)
+        return self._ranking.score_devices(snapshot, rows, request)
 
     def _made(self) -> Ranking:
         learned = self._learned

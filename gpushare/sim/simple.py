@@ -10,7 +10,7 @@ import numpy.typing as npt
 from gpushare.core.model import Request
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.device_bestfit import DeviceBestFit
-from gpushare.core.ranking import Fits, Judgement, Ranking
+from gpushare.core.ranking import Fits, Ranking, Scores
 from gpushare.core.snapshot import Bools, Floats, Ints, Snapshot
 from gpushare.sim.compiled import compiled
 
@@ -22,7 +22,7 @@ class SimpleRanking(Ranking):
         super().__init__(policy, fits=fits)
         self._packs = isinstance(policy, Binpack)
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth."""
         enough = (snapshot.cpu_free >= request.cpu) & (snapshot.memory_free >= request.memory)
         if request.models:
@@ -33,7 +33,7 @@ class SimpleRanking(Ranking):
         asked = (request.devices, max(request.units, 1) if request.devices else 0)
         rows = (snapshot.free, snapshot.capacity, enough)
         _judge(rows, asked, self._packs, (values[0], devices[0]))
-        return Judgement(values[0], values, devices)
+        return Scores(values[0], values, devices)
 
 
 @compiled

@@ -18,7 +18,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Judge, Judgement
+from gpushare.core.ranking import Scorer, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import WINDOW, class_of
 from gpushare.sim.engine import Cluster, Placement, ranking, request_of, workload_of_trace
@@ -41,7 +41,7 @@ class Observed(Cluster):
     Pods come at random, so the mean of what they find is the mean of time.
     """
 
-    def __init__(self, inputs: Inputs, seed: int, judge: Judge) -> None:
+    def __init__(self, inputs: Inputs, seed: int, judge: Scorer) -> None:
         moved = judge.moved if isinstance(judge, Learner) else None
         super().__init__(node_order(inputs.nodes, seed), judge, moved)
         self.found: list[int] = []
@@ -54,17 +54,17 @@ class Observed(Cluster):
 class Switched:
     """A judge until so many pods have come, and then another."""
 
-    def __init__(self, before: Judge, after: Judge, pods: int) -> None:
+    def __init__(self, before: Scorer, after: Scorer, pods: int) -> None:
         self._judge, self._after, self._left = before, after, pods
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         if not self._left:
             self._judge = self._after
         self._left -= 1
-        return self._judge.judged(snapshot, request)
+        return self._judge.scores(snapshot, request)
 
-    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        return self._judge.at(snapshot, rows, request)
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return self._judge.score_devices(snapshot, rows, request)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Drift:
         stay = rng.exponential(1, len(every))
         return Stream(tuple(kinds), every, np.concatenate(which), stay), len(times[0])
 
-    def _judge(self, name: str, change: int, seed: int) -> Judge:
+    def _judge(self, name: str, change: int, seed: int) -> Scorer:
         nodes, pods = self.one.nodes, self.one.pods
         if name == LEARNING:
             window = np.random.default_rng(seed + 10**6).choice(len(pods), WINDOW).tolist()

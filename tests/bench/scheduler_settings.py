@@ -27,7 +27,7 @@ import numpy as np
 from gpushare.core.decide import score_nodes
 from gpushare.core.model import Request
 from gpushare.core.policy import load_policy
-from gpushare.core.ranking import Judgement, Ranking
+from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 from gpushare.localcluster.scheduler.cycle import nodes_to_find
 from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
@@ -87,16 +87,16 @@ class KubeScheduler:
         self._start = 0
         self.asked = self.missed = 0
 
-    def judged(self, snapshot: Snapshot, request: Request) -> Judgement:
-        judged = self._judge.judged(snapshot, request)
+    def scores(self, snapshot: Snapshot, request: Request) -> Scores:
+        judged = self._judge.scores(snapshot, request)
         values = np.full(len(judged.values), -np.inf)
         chosen = self._chosen(snapshot, request, judged.values > -np.inf)
         if chosen is not None:
             values[chosen] = judged.values[chosen]
-        return Judgement(values, judged.by_state, judged.devices)
+        return Scores(values, judged.by_state, judged.devices)
 
-    def at(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        return self._judge.at(snapshot, rows, request)
+    def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return self._judge.score_devices(snapshot, rows, request)
 
     def _chosen(self, snapshot: Snapshot, request: Request, fits: Bools) -> int | None:
         if self._setting.apart and not request.devices:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpushare.core.node_arrays import Tally
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.ledger import Ledger
 from tests.simulation.threads import Crowd, switching_often
 
@@ -20,7 +20,9 @@ def test_a_charge_that_is_not_looked_at_again_under_the_lock_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Ledger, "_must_fit", lambda *_: None)
-    monkeypatch.setattr(Tally, "changed", lambda *_: -1)  # as if nobody had changed the node since
+    monkeypatch.setattr(
+        NodeArrays, "changed", lambda *_: -1
+    )  # as if nobody had changed the node since
     with switching_often(), pytest.raises(AssertionError, match="holds"):
         _run_again_and_again()
 

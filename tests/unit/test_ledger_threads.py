@@ -185,8 +185,8 @@ def test_a_ranking_may_be_asked_by_many_threads_for_more_kinds_than_it_keeps(
         while time.monotonic() < end:
             view, request = ledger.snapshot(), Request(chance.randint(1, 16), 1)
             try:
-                fresh = Ranking(policy).judged(view, request).values
-                if (ranking.judged(view, request).values != fresh).any():
+                fresh = Ranking(policy).scores(view, request).values
+                if (ranking.scores(view, request).values != fresh).any():
                     wrong.append(request)
             except (RuntimeError, KeyError, StopIteration) as error:
                 wrong.append(error)

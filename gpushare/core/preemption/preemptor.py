@@ -8,7 +8,8 @@ one device of a node from another. What it may be answered (extender/v1, verb pr
   list that came empty may stay empty, since another extender may fill it.
 - Victims that run on the node may be added. A node may be left out.
 - A victim may be left out if the node passes kube-scheduler's filters without it. Its own list has
-  none too many, so each one stands for something it counts; in doubt it stays (see `_spare`).
+  none too many, so each one stands for something it counts; in doubt it stays (see
+  `_removable_pods`).
 - It takes the priority of the first victim for the highest: the most important comes first.
 
 A pod that ends anyway (marked deleted) frees what it holds by itself: it is no victim to add, and
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from math import inf
 
 from gpushare.core.model import Entry, NodeBooks, Request, State
-from gpushare.core.preemption.selection import Budget, Removal, importance
+from gpushare.core.preemption.selection import Budget, VictimSelection, importance
 from gpushare.core.preemption.victim_search import Pods, Steps
 
 
@@ -44,43 +45,49 @@ class Preemptor:
 def trim_victims(
     books: NodeBooks,
     preemptor: Preemptor,
-    given: Victims,
+    proposed: Victims,
     steps: Steps,
     budgets: Sequence[Budget] = (),
 ) -> Victims | None:
-    """The victims after whose end the pod fits the node's devices; None: not on this node.
+    """Return the victims after whose end the pod fits the node's devices; None: not on this node.
 
-    given: kube-scheduler's own, unchanged in the answer where they free enough. Else those of lower
-    priority that are missed least are added (see Removal.least), and those left out that are not
-    needed any more. steps: how long to look for the least missed; with none left, any that will do.
-    budgets: those that cover pods of the node, where they are known.
+    `proposed`: kube-scheduler's victims; they are returned unchanged where they free enough.
+    Otherwise pods of lower priority are added (see `VictimSelection.choose`), and those are left
+    out that are not needed any more. `steps`: how long the search may take; with none left, any set
+    that frees enough is returned. `budgets`: those that cover pods of the node, as far as known.
     """
-    uids = tuple(dict.fromkeys(given.uids))
+    uids = tuple(dict.fromkeys(proposed.uids))
     held = {entry.ref.uid: entry for entry in books.entries}
-    named = tuple(held[uid] for uid in uids if uid in held)
-    low = tuple(
+    proposed_pods = tuple(held[uid] for uid in uids if uid in held)
+    lower_priority = tuple(
         entry
         for entry in books.entries
         if entry.state is State.BOUND and entry.priority < preemptor.priority
     )
-    if any(entry.state is State.BOUND and entry.priority >= preemptor.priority for entry in named):
+    if any(
+        entry.state is State.BOUND and entry.priority >= preemptor.priority
+        for entry in proposed_pods
+    ):
         return None
-    removal = Removal(books, preemptor.request, budgets)
-    if removal.fits(named):
-        return Victims(uids, given.violations)
-    ending = _without([entry for entry in books.entries if entry.terminating], named)
-    others = _without(low, named + ending)
-    spare = _spare(books, preemptor, named)
-    must = _without(named, spare)
-    chosen = removal.least(ending + must, others + spare, steps)
+    selection = VictimSelection(books, preemptor.request, budgets)
+    if selection.fits(proposed_pods):
+        return Victims(uids, proposed.violations)
+    terminating_pods = _without(
+        [entry for entry in books.entries if entry.terminating], proposed_pods
+    )
+    candidates = _without(lower_priority, proposed_pods + terminating_pods)
+    removable = _removable_pods(books, preemptor, proposed_pods)
+    required = _without(proposed_pods, removable)
+    chosen = selection.choose(terminating_pods + required, candidates + removable, steps)
     if chosen is None:
         return None
-    if _without(spare, chosen) and not _host_fits(books, preemptor.request, must + chosen):
-        must, chosen = named, removal.least(ending + named, others, steps) or ()
-    return _answer(given, uids, named, must + chosen, removal)
+    if _without(removable, chosen) and not _host_fits(books, preemptor.request, required + chosen):
+        required = proposed_pods
+        chosen = selection.choose(terminating_pods + required, candidates, steps) or ()
+    return _answer(proposed, uids, proposed_pods, required + chosen, selection)
 
 
-def _spare(books: NodeBooks, preemptor: Preemptor, named: Pods) -> Pods:
+def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods) -> Pods:
     """Those of kube-scheduler's victims that are there for their device memory, as far as it shows.
 
     Its filters pass with all of them gone, and it has given back each one it could: without any one
@@ -93,19 +100,21 @@ def _spare(books: NodeBooks, preemptor: Preemptor, named: Pods) -> Pods:
         return ()
     # Of all devices, healthy or not: the largest sum that kube-scheduler can have counted with.
     left = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
-    left += sum(entry.request.total for entry in named)
+    left += sum(entry.request.total for entry in proposed_pods)
     wanted = preemptor.request.total
     return tuple(
-        entry for entry in named if left - entry.request.total < wanted and not entry.terminating
+        entry
+        for entry in proposed_pods
+        if left - entry.request.total < wanted and not entry.terminating
     )
 
 
-def _host_fits(books: NodeBooks, request: Request, gone: Pods) -> bool:
+def _host_fits(books: NodeBooks, request: Request, removed: Pods) -> bool:
     """Whether CPU and memory surely suffice once these are gone."""
     if books.cpu_free is None or books.memory_free is None:
         return False
-    cpu = books.cpu_free + sum(entry.request.cpu for entry in gone)
-    memory = books.memory_free + sum(entry.request.memory for entry in gone)
+    cpu = books.cpu_free + sum(entry.request.cpu for entry in removed)
+    memory = books.memory_free + sum(entry.request.memory for entry in removed)
     return cpu >= request.cpu and memory >= request.memory
 
 
@@ -116,30 +125,34 @@ def _without(entries: Iterable[Entry], left_out: Pods) -> Pods:
 
 
 def _answer(
-    given: Victims, uids: tuple[str, ...], named: Pods, final: Pods, removal: Removal
+    proposed: Victims,
+    uids: tuple[str, ...],
+    proposed_pods: Pods,
+    final: Pods,
+    selection: VictimSelection,
 ) -> Victims | None:
     """The victims, the most important first, and what they do to budgets."""
-    left_out = {entry.ref.uid for entry in _without(named, final)}
+    left_out = {entry.ref.uid for entry in _without(proposed_pods, final)}
     kept = [uid for uid in uids if uid not in left_out]
-    added = _without(final, named)
+    added = _without(final, proposed_pods)
     if uids and not kept and not added:
         # Pods that end anyway free the devices, those named do not. A list made empty would be an
         # error to kube-scheduler; without the node the pod waits for those that end.
         return None
     # Which of those named go against a budget was not told: no fewer than there can be.
-    violations = min(given.violations, len(kept))
+    violations = min(proposed.violations, len(kept))
     if added:
         stayed = _without(final, added)
-        violations += removal.violations(stayed + added) - removal.violations(stayed)
-    return Victims(_in_order(kept, named, added), violations)
+        violations += selection.violations(stayed + added) - selection.violations(stayed)
+    return Victims(_in_order(kept, proposed_pods, added), violations)
 
 
-def _in_order(kept: list[str], named: Pods, added: Pods) -> tuple[str, ...]:
+def _in_order(kept: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, ...]:
     """The uids by falling priority: those kept in their order, the others put between them.
 
     Of pods that ask for no device memory the books know no priority; they came in their order.
     """
-    priorities = {entry.ref.uid: entry.priority for entry in named + added}
+    priorities = {entry.ref.uid: entry.priority for entry in proposed_pods + added}
     order = kept.copy()
     for entry in sorted(added, key=importance):
         lower = (at for at, uid in enumerate(order) if priorities.get(uid, inf) < entry.priority)

@@ -12,9 +12,9 @@ from itertools import accumulate, combinations
 from math import comb, inf
 
 from gpushare.core.model import Entry, NodeBooks, Request, Shares
-from gpushare.core.preemption.victim_search import Help, Loss, Pods, Steps, least_missed
+from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, Steps, find_victims
 
-_MOST_TARGETS = 28
+_MAX_TARGETS = 28
 """Sets of devices looked at one by one: two of eight. Of more, those that are cheapest alone."""
 
 _LOWEST = -(2**31)
@@ -29,18 +29,18 @@ class Budget:
     covers: frozenset[str]
 
 
-class Removal:
+class VictimSelection:
     """One node, one request, and the budgets that cover pods of the node."""
 
     def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:
         self._request = request
         self._budgets = budgets
-        self._covering: dict[str, tuple[int, ...]] = {}
+        self._budgets_by_uid: dict[str, tuple[int, ...]] = {}
         for number, budget in enumerate(budgets):
             for uid in budget.covers:
-                self._covering[uid] = (*self._covering.get(uid, ()), number)
+                self._budgets_by_uid[uid] = (*self._budgets_by_uid.get(uid, ()), number)
         # If no pod is covered twice, it makes no difference to the budgets in which order they go.
-        self._overlapping = any(len(covering) > 1 for covering in self._covering.values())
+        self._overlapping = any(len(numbers) > 1 for numbers in self._budgets_by_uid.values())
         spec = books.spec
         self._devices = tuple(
             device
@@ -49,27 +49,30 @@ class Removal:
         )
         self._left = [has - held for has, held in zip(spec.capacity, books.used, strict=True)]
 
-    def fits(self, gone: Iterable[Entry]) -> bool:
+    def fits(self, removed: Iterable[Entry]) -> bool:
         """Whether the request fits once the pods are gone."""
-        return sum(1 for lack in self.short(gone).values() if not lack) >= self._request.devices
+        return (
+            sum(1 for shortage in self.shortages(removed).values() if not shortage)
+            >= self._request.devices
+        )
 
-    def least(self, gone: Pods, pool: Pods, steps: Steps) -> Pods | None:
+    def choose(self, removed: Pods, candidates: Pods, steps: Steps) -> Pods | None:
         """The set of the pool that is missed least, besides those gone anyway; None: none frees.
 
         As kube-scheduler compares nodes: fewest against a budget, then the lowest highest priority,
         then fewest, then the smallest sum of priorities, then started last. Exact while the steps
         last and there are few sets of devices to choose from.
         """
-        if self.fits(gone):
+        if self.fits(removed):
             return ()
-        if not self.fits(gone + pool):
+        if not self.fits(removed + candidates):
             return None
-        return _Choice(self, self._request.devices, gone, pool, steps).best()
+        return _VictimChooser(self, self._request.devices, removed, candidates, steps).best()
 
-    def short(self, gone: Iterable[Entry]) -> dict[int, int]:
+    def shortages(self, removed: Iterable[Entry]) -> dict[int, int]:
         """What each device that could do lacks once the pods are gone; 0: it has room."""
         left = self._left.copy()
-        for entry in gone:
+        for entry in removed:
             for device, units in self.shares(entry):
                 left[device] += units
         return {device: max(self._request.units - left[device], 0) for device in self._devices}
@@ -81,39 +84,41 @@ class Removal:
             return entry.placement
         return tuple((device, entry.request.total) for device in range(count))
 
-    def violations(self, gone: Iterable[Entry]) -> int:
+    def violations(self, removed: Iterable[Entry]) -> int:
         """How many of the pods go against a budget, the most important first.
 
         Those that end anyway are not among them: a budget does not count on them any more.
         """
         allowed = [budget.allowed for budget in self._budgets]
-        covered = [pod for pod in gone if pod.ref.uid in self._covering and not pod.terminating]
+        covered = [
+            pod for pod in removed if pod.ref.uid in self._budgets_by_uid and not pod.terminating
+        ]
         if self._overlapping:
             covered.sort(key=importance)
         count = 0
         for entry in covered:
-            covering = self.covering(entry)
-            count += any(allowed[number] <= 0 for number in covering)
-            for number in covering:
+            numbers = self.budgets_of(entry)
+            count += any(allowed[number] <= 0 for number in numbers)
+            for number in numbers:
                 allowed[number] -= 1
         return count
 
-    def covering(self, entry: Entry) -> tuple[int, ...]:
+    def budgets_of(self, entry: Entry) -> tuple[int, ...]:
         """The numbers of the budgets that cover the pod."""
-        return self._covering.get(entry.ref.uid, ())
+        return self._budgets_by_uid.get(entry.ref.uid, ())
 
-    def kin(self, entry: Entry) -> Hashable:
+    def budget_class(self, entry: Entry) -> Hashable:
         """Equal for pods of which a budget counts one like the other, whatever else goes."""
-        covering = self.covering(entry)
-        return entry.ref.uid if covering and self._overlapping else covering
+        numbers = self.budgets_of(entry)
+        return entry.ref.uid if numbers and self._overlapping else numbers
 
-    def spared(self, entry: Entry) -> bool:
+    def is_protected(self, entry: Entry) -> bool:
         """Whether a budget that covers the pod has nothing left."""
-        return any(self._budgets[number].allowed <= 0 for number in self.covering(entry))
+        return any(self._budgets[number].allowed <= 0 for number in self.budgets_of(entry))
 
 
 @dataclass(frozen=True, slots=True)
-class _Need:
+class _DeviceNeed:
     """What it takes to free one device, each for itself: no set need have both limit and fewest.
 
     limit: pods up to this priority free it. fewest: no fewer do. pods: without any of these (by
@@ -125,36 +130,44 @@ class _Need:
     pods: frozenset[int]
 
 
-def _first(lack: int, units: Iterable[int]) -> int:
+def _count_until(shortage: int, units: Iterable[int]) -> int:
     """How many of these, from the first on, it takes to have what lacks."""
-    return sum(1 for had in accumulate(units, initial=0) if had < lack)
+    return sum(1 for had in accumulate(units, initial=0) if had < shortage)
 
 
-class _Choice:
+class _VictimChooser:
     """The choice for one request: which devices to free, and by whose end.
 
     Where no budget is in the way, devices that share no pod do not depend on each other: each is
     freed by itself, once for all the sets of devices it is in.
     """
 
-    def __init__(self, removal: Removal, count: int, gone: Pods, pool: Pods, steps: Steps) -> None:
-        self._removal = removal
+    def __init__(
+        self, selection: VictimSelection, count: int, removed: Pods, candidates: Pods, steps: Steps
+    ) -> None:
+        self._selection = selection
         self._count = count
-        self._gone = gone
+        self._removed = removed
         self._steps = steps
-        self._broken = removal.violations(gone)
-        self._short = removal.short(gone)
-        self._pods = sorted(pool, key=self._given_back)
+        self._violations_before = selection.violations(removed)
+        self._shortages = selection.shortages(removed)
+        self._pods = sorted(candidates, key=self._reprieve_order)
         self._frees = [
-            {device: units for device, units in removal.shares(pod) if self._short.get(device)}
+            {
+                device: units
+                for device, units in selection.shares(pod)
+                if self._shortages.get(device)
+            }
             for pod in self._pods
         ]
-        self._on: dict[int, list[int]] = {device: [] for device in self._short}
+        self._on: dict[int, list[int]] = {device: [] for device in self._shortages}
         for at, frees in enumerate(self._frees):
             for device in frees:
                 self._on[device].append(at)
-        self._wide = [at for at, frees in enumerate(self._frees) if len(frees) > 1]
-        self._needs = {device: self._need(device) for device, lack in self._short.items() if lack}
+        self._multi_device_pods = [at for at, frees in enumerate(self._frees) if len(frees) > 1]
+        self._needs = {
+            device: self._need(device) for device, shortage in self._shortages.items() if shortage
+        }
         self._freed: dict[tuple[tuple[int, ...], int, bool], Pods] = {}
 
     def best(self) -> Pods | None:
@@ -164,126 +177,136 @@ class _Choice:
         for bound, target in sorted((self._bound(target), target) for target in self._targets()):
             if best is not None and (bound > best[0][:3] or self._steps.left <= 0):
                 break
-            chosen = self._for(target)
-            loss = self._told_apart(chosen)
+            chosen = self._victims_for(target)
+            loss = self._total_order(chosen)
             if best is None or loss < best:
                 found, best = chosen, loss
         return found and self._without_needless(found)
 
     def _without_needless(self, chosen: Pods) -> Pods:
         """A pod on several devices may free one more than was meant: then another need not go."""
-        for pod in sorted(chosen, key=self._given_back) if self._wide else ():
+        for pod in sorted(chosen, key=self._reprieve_order) if self._multi_device_pods else ():
             fewer = tuple(other for other in chosen if other is not pod)
-            if self._removal.fits(self._gone + fewer):
+            if self._selection.fits(self._removed + fewer):
                 chosen = fewer
         return chosen
 
-    def _given_back(self, pod: Entry) -> tuple[object, ...]:
+    def _reprieve_order(self, pod: Entry) -> tuple[object, ...]:
         """Sorts those that a budget spares before the others, of both the most important first."""
-        return (not self._removal.spared(pod), importance(pod))
+        return (not self._selection.is_protected(pod), importance(pod))
 
-    def _need(self, device: int) -> _Need | None:
+    def _need(self, device: int) -> _DeviceNeed | None:
         """What it takes to free a device; None: it cannot be freed."""
-        lack = self._short[device]
+        shortage = self._shortages[device]
         units = {at: self._frees[at][device] for at in self._on[device]}
-        spare = sum(units.values()) - lack
+        spare = sum(units.values()) - shortage
         if spare < 0:
             return None
         rising = sorted(units, key=lambda at: self._pods[at].priority)
         most = sorted(units.values(), reverse=True)
-        return _Need(
-            self._pods[rising[_first(lack, (units[at] for at in rising)) - 1]].priority,
-            _first(lack, most),
+        return _DeviceNeed(
+            self._pods[rising[_count_until(shortage, (units[at] for at in rising)) - 1]].priority,
+            _count_until(shortage, most),
             frozenset(at for at in units if units[at] > spare),
         )
 
     def _targets(self) -> Iterator[tuple[int, ...]]:
         """The sets of devices that the request may take."""
-        able = [device for device, lack in self._short.items() if not lack or self._needs[device]]
-        if comb(len(able), self._count) <= _MOST_TARGETS:
+        able = [
+            device
+            for device, shortage in self._shortages.items()
+            if not shortage or self._needs[device]
+        ]
+        if comb(len(able), self._count) <= _MAX_TARGETS:
             yield from combinations(able, self._count)
             return
-        loss = {device: self._told_apart(self._for((device,))) for device in able}
+        loss = {device: self._total_order(self._victims_for((device,))) for device in able}
         yield tuple(sorted(sorted(able, key=loss.__getitem__)[: self._count]))
 
     def _bound(self, target: tuple[int, ...]) -> tuple[int, int, int]:
         """No loss of pods that free the target starts with less."""
         needs = [need for device in target if (need := self._needs.get(device))]
         needed = frozenset[int]().union(*(need.pods for need in needs))
-        at_once = max((sum(d in self._frees[at] for d in target) for at in self._wide), default=1)
+        at_once = max(
+            (sum(d in self._frees[at] for d in target) for at in self._multi_device_pods), default=1
+        )
         fewest = -(-sum(need.fewest for need in needs) // max(at_once, 1))
         return (
-            self._removal.violations(self._gone + tuple(self._pods[at] for at in needed)),
+            self._selection.violations(self._removed + tuple(self._pods[at] for at in needed)),
             max(need.limit for need in needs),
             max(fewest, *(need.fewest for need in needs)),
         )
 
-    def _for(self, target: tuple[int, ...]) -> Pods:
+    def _victims_for(self, target: tuple[int, ...]) -> Pods:
         """The pods that free these devices at the least loss; each of them can be freed."""
         needs = {device: need for device in target if (need := self._needs.get(device))}
         if not needs:
             return ()
-        short = tuple(needs)
+        shortages = tuple(needs)
         limit = max(need.limit for need in needs.values())
-        low = tuple(self._pods[at] for at in self._useful(short, limit))
-        if self._removal.violations(self._gone + low) > self._broken:
-            return self._freeing(short, limit, guarded=True)
-        parts = self._parts(short, limit)
-        return tuple(pod for part in parts for pod in self._freeing(part, limit, guarded=False))
+        low = tuple(self._pods[at] for at in self._pods_on(shortages, limit))
+        if self._selection.violations(self._removed + low) > self._violations_before:
+            return self._victims_for_part(shortages, limit, with_budgets=True)
+        parts = self._independent_parts(shortages, limit)
+        return tuple(
+            pod for part in parts for pod in self._victims_for_part(part, limit, with_budgets=False)
+        )
 
-    def _parts(self, short: tuple[int, ...], limit: int) -> list[tuple[int, ...]]:
+    def _independent_parts(self, shortages: tuple[int, ...], limit: int) -> list[tuple[int, ...]]:
         """The devices, those together that a pod up to the priority holds parts of."""
-        parts = [{device} for device in short]
-        for at in self._wide:
-            held = self._frees[at].keys() & set(short)
+        parts = [{device} for device in shortages]
+        for at in self._multi_device_pods:
+            held = self._frees[at].keys() & set(shortages)
             if len(held) > 1 and self._pods[at].priority <= limit:
                 apart = [part for part in parts if not part & held]
                 parts = [*apart, set().union(*(part for part in parts if part & held))]
         return sorted(tuple(sorted(part)) for part in parts)
 
-    def _freeing(self, part: tuple[int, ...], limit: int, *, guarded: bool) -> Pods:
+    def _victims_for_part(self, part: tuple[int, ...], limit: int, *, with_budgets: bool) -> Pods:
         """The pods that free a part at the least loss.
 
         guarded: budgets are in the way. Where none is, a higher priority than the limit is not
         needed, and somebody of that priority goes in any case, be it for another part.
         """
-        key = (part, limit, guarded)
+        key = (part, limit, with_budgets)
         if key not in self._freed:
-            self._freed[key] = least_missed(
-                tuple(self._short[device] for device in part),
+            self._freed[key] = find_victims(
+                tuple(self._shortages[device] for device in part),
                 [
-                    Help(
+                    Candidate(
                         self._pods[at],
                         tuple(self._frees[at].get(device, 0) for device in part),
-                        self._removal.kin(self._pods[at]) if guarded else None,
+                        self._selection.budget_class(self._pods[at]) if with_budgets else None,
                     )
-                    for at in self._useful(part, None if guarded else limit)
+                    for at in self._pods_on(part, None if with_budgets else limit)
                 ],
-                lambda pods: self._loss(pods, limit, guarded=guarded),
+                lambda pods: self._loss(pods, limit, with_budgets=with_budgets),
                 lambda pod: (pod.priority, -_started(pod), pod.ref.uid),
                 self._steps,
             )
         return self._freed[key]
 
-    def _useful(self, devices: Iterable[int], limit: int | None) -> list[int]:
+    def _pods_on(self, devices: Iterable[int], limit: int | None) -> list[int]:
         """The pods that hold parts of the devices, up to a priority."""
         found = sorted(set().union(*(self._on[device] for device in devices)))
         return [at for at in found if limit is None or self._pods[at].priority <= limit]
 
-    def _loss(self, chosen: Pods, floor: int, *, guarded: bool) -> Loss:
+    def _loss(self, chosen: Pods, floor: int, *, with_budgets: bool) -> Loss:
         """The loss of these pods, when the highest priority is not below the floor in any case."""
         highest = max(floor, *(pod.priority for pod in chosen)) if chosen else floor
         return (
-            self._removal.violations(self._gone + chosen) if guarded else self._broken,
+            self._selection.violations(self._removed + chosen)
+            if with_budgets
+            else self._violations_before,
             highest,
             len(chosen),
             sum(pod.priority for pod in chosen),
             -min((_started(pod) for pod in chosen if pod.priority == highest), default=inf),
         )
 
-    def _told_apart(self, chosen: Pods) -> tuple[Loss, list[str]]:
+    def _total_order(self, chosen: Pods) -> tuple[Loss, list[str]]:
         """The loss, and the uids, so that no two sets are equal."""
-        loss = self._loss(chosen, _LOWEST, guarded=True)
+        loss = self._loss(chosen, _LOWEST, with_budgets=True)
         return loss, sorted(pod.ref.uid for pod in chosen)
 
 

@@ -33,19 +33,19 @@ class Steps:
 
 
 @dataclass(frozen=True, slots=True)
-class Help:
+class Candidate:
     """A pod and what its end frees. kin: pods of the same kin count alike against budgets."""
 
     pod: Entry
     frees: Units
-    kin: Hashable = None
+    budget_class: Hashable = None
 
 
-def least_missed(
-    short: Units,
-    helps: Sequence[Help],
+def find_victims(
+    shortage: Units,
+    candidates: Sequence[Candidate],
     loss: Callable[[Pods], Loss],
-    missed: Callable[[Entry], tuple[object, ...]],
+    order: Callable[[Entry], tuple[object, ...]],
     steps: Steps,
 ) -> Pods:
     """The pods that free what is short at the least loss; with too few steps, a set that frees it.
@@ -54,30 +54,32 @@ def least_missed(
     one first, while the rest frees enough, as kube-scheduler does; search improves upon what that
     leaves. missed: sorts pods that free the same, the least missed first.
     """
-    steps.left -= 2 * len(helps)
+    steps.left -= 2 * len(candidates)
     # More than is short helps no more.
-    helps = [Help(h.pod, tuple(map(min, h.frees, short)), h.kin) for h in helps]
-    freed = map(sum, zip(*(one.frees for one in helps), strict=True))
-    spare = tuple(map(sub, freed, short))
-    needed = tuple(one for one in helps if not _dispensable(one, spare))
-    others = [one for one in helps if _dispensable(one, spare)]
-    found = tuple(one.pod for one in needed) + _given_back(spare, others)
+    candidates = [
+        Candidate(h.pod, tuple(map(min, h.frees, shortage)), h.budget_class) for h in candidates
+    ]
+    freed = map(sum, zip(*(one.frees for one in candidates), strict=True))
+    spare = tuple(map(sub, freed, shortage))
+    needed = tuple(one for one in candidates if not _can_reprieve(one, spare))
+    others = [one for one in candidates if _can_reprieve(one, spare)]
+    found = tuple(one.pod for one in needed) + _reprieve(spare, others)
     if not others or steps.left <= 0:
         return found
     for one in needed:
-        short = tuple(map(sub, short, one.frees))
-    search = _Search(_kinds(others, missed), loss)
-    return search.below(found, tuple(one.pod for one in needed), short, steps)
+        shortage = tuple(map(sub, shortage, one.frees))
+    search = _Search(_kinds(others, order), loss)
+    return search.improve(found, tuple(one.pod for one in needed), shortage, steps)
 
 
-def _dispensable(one: Help, spare: Units) -> bool:
+def _can_reprieve(one: Candidate, spare: Units) -> bool:
     return all(units <= left for units, left in zip(one.frees, spare, strict=True))
 
 
-def _given_back(spare: Units, helps: Sequence[Help]) -> Pods:
+def _reprieve(spare: Units, candidates: Sequence[Candidate]) -> Pods:
     kept: list[Entry] = []
-    for one in helps:
-        if _dispensable(one, spare):
+    for one in candidates:
+        if _can_reprieve(one, spare):
             spare = tuple(map(sub, spare, one.frees))
         else:
             kept.append(one.pod)
@@ -92,17 +94,19 @@ class _Kind:
     pods: Pods
 
 
-def _kinds(helps: Sequence[Help], missed: Callable[[Entry], tuple[object, ...]]) -> Sequence[_Kind]:
+def _kinds(
+    candidates: Sequence[Candidate], order: Callable[[Entry], tuple[object, ...]]
+) -> Sequence[_Kind]:
     """Those that free most first."""
     alike: dict[tuple[Units, Hashable], list[Entry]] = {}
-    for one in helps:
-        alike.setdefault((one.frees, one.kin), []).append(one.pod)
-    kinds = [_Kind(frees, tuple(sorted(pods, key=missed))) for (frees, _), pods in alike.items()]
-    return sorted(kinds, key=lambda kind: ([-units for units in kind.frees], missed(kind.pods[0])))
+    for one in candidates:
+        alike.setdefault((one.frees, one.budget_class), []).append(one.pod)
+    kinds = [_Kind(frees, tuple(sorted(pods, key=order))) for (frees, _), pods in alike.items()]
+    return sorted(kinds, key=lambda kind: ([-units for units in kind.frees], order(kind.pods[0])))
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
+class _Remaining:
     """What one kind and those after it have: units in all, most in one pod, the lowest priority."""
 
     units: Units
@@ -110,14 +114,14 @@ class _Ahead:
     lowest: int
 
 
-def _ahead(kinds: Sequence[_Kind]) -> list[_Ahead]:
-    found: list[_Ahead] = []
+def _remaining(kinds: Sequence[_Kind]) -> list[_Remaining]:
+    found: list[_Remaining] = []
     for kind in reversed(kinds):
-        here = _Ahead(
+        here = _Remaining(
             tuple(units * len(kind.pods) for units in kind.frees), kind.frees, kind.pods[0].priority
         )
         if found:
-            here = _Ahead(
+            here = _Remaining(
                 tuple(map(add, here.units, found[-1].units)),
                 tuple(map(max, here.most, found[-1].most)),
                 min(here.lowest, found[-1].lowest),
@@ -132,42 +136,42 @@ class _Search:
     def __init__(self, kinds: Sequence[_Kind], loss: Callable[[Pods], Loss]) -> None:
         self._kinds = kinds
         self._loss = loss
-        self._ahead = _ahead(kinds)
+        self._remaining = _remaining(kinds)
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
-    def below(self, found: Pods, needed: Pods, short: Units, steps: Steps) -> Pods:
+    def improve(self, found: Pods, needed: Pods, shortage: Units, steps: Steps) -> Pods:
         """The set of the least loss, all with those needed; `found` where no step shows a lower."""
         best = self._loss(found)
-        begun: list[tuple[int, int, Pods, Units]] = [(0, 0, needed, short)]
+        begun: list[tuple[int, int, Pods, Units]] = [(0, 0, needed, shortage)]
         while begun and steps.left > 0:
-            at, taken, chosen, lacks = begun.pop()
+            at, taken, chosen, shortage = begun.pop()
             steps.left -= 1 + len(chosen)
-            if max(lacks) <= 0:
+            if max(shortage) <= 0:
                 loss = self._loss(chosen)
                 if loss < best:
                     found, best = chosen, loss
                 continue
-            least = self._least(at, chosen, lacks)
+            least = self._lower_bound(at, chosen, shortage)
             if least is None or least >= best:
                 continue
             kind = self._kinds[at]
-            begun.append((at + 1, 0, chosen, lacks))
+            begun.append((at + 1, 0, chosen, shortage))
             if taken < len(kind.pods):
                 more = (*chosen, kind.pods[taken])
-                begun.append((at, taken + 1, more, tuple(map(sub, lacks, kind.frees))))
+                begun.append((at, taken + 1, more, tuple(map(sub, shortage, kind.frees))))
         return found
 
-    def _least(self, at: int, chosen: Pods, lacks: Units) -> Loss | None:
+    def _lower_bound(self, at: int, chosen: Pods, shortage: Units) -> Loss | None:
         """No loss is below this with pods of the kinds ahead; None: those free too little."""
         if at == len(self._kinds):
             return None
-        ahead = self._ahead[at]
+        remaining = self._remaining[at]
         pods = [0]
-        for lack, units, most in zip(lacks, ahead.units, ahead.most, strict=True):
+        for lack, units, most in zip(shortage, remaining.units, remaining.most, strict=True):
             if lack > units:
                 return None
             if lack > 0:
                 pods.append(-(-lack // most))
         more = max(*pods, -(-sum(pods) // self._widest))
         against, highest, count, total, earliest = self._loss(chosen)
-        return against, highest, count + more, total + more * ahead.lowest, earliest
+        return against, highest, count + more, total + more * remaining.lowest, earliest

@@ -22,7 +22,7 @@ from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Ints
 from gpushare.core.workload import Workload, class_of
-from gpushare.core.workload_estimator import Learned
+from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
@@ -64,7 +64,7 @@ class _Course:
     """
 
     books: ManagedResource
-    learned: Learned = field(default_factory=Learned)
+    learned: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
     made: int = 0
     failed: int = 0

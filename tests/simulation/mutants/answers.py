@@ -54,13 +54,13 @@ def believes_a_proxys_404(original: Any) -> Any:
     "A12",
     "ours, once: filter keeps a charged pod to its node, and forgets the others",
     service,
-    "keep_to",
+    "restrict_to",
 )
 def forgets_the_other_nodes(original: Any) -> Any:
     del original
 
-    def keep_to(verdict: Any, node: str) -> Any:
+    def restrict_to(verdict: Any, node: str) -> Any:
         failed = {name: why for name, why in verdict.failed.items() if name != node}
         return replace(verdict, fit=(node,), failed=failed)
 
-    return keep_to
+    return restrict_to

@@ -147,7 +147,7 @@ def filters_by_capacity(original: Any) -> Any:
     def by_capacity(snapshot: Any, names: Any, request: Any) -> Any:
         verdict = original(snapshot, names, request)
         known = tuple(name for name in names if name not in verdict.unknown)
-        return decide.Verdict(known, {}, verdict.unknown)
+        return decide.FilterResult(known, {}, verdict.unknown)
 
     return by_capacity
 

@@ -21,7 +21,10 @@ def takes_an_index_for_a_device(original: Any) -> Any:
 
 
 @mutant(
-    "C16", "a charge is on the card that its uuid names, whatever the plug-in reads", cover, "_here"
+    "C16",
+    "a charge is on the card that its uuid names, whatever the plug-in reads",
+    cover,
+    "_card_at_index",
 )
 def believes_the_uuid_alone(original: Any) -> Any:
     def here(of: Any, number: int, *told: Any) -> Any:

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.node_arrays import Tally
+from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
 from gpushare.extender import event_handlers, readiness
@@ -137,7 +137,7 @@ def _unsigned_room(original: Any) -> Any:
     "the original subtracts unsigned numbers",
     Snapshot,
     "free",
-    also=[(Tally, "room", _unsigned_room)],
+    also=[(NodeArrays, "room", _unsigned_room)],
 )
 def wraps_around(original: Any) -> Any:
     del original

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from hypothesis import strategies as st
 
 from gpushare.core.model import Allocation, NodeSpec, Reason, Request
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.snapshot import Pinned, Snapshot
 from gpushare.core.workload import PodClass, workload_of
@@ -76,9 +76,9 @@ class Cluster:
         tally = self.tally(order, gaps)
         return tally.snapshot({tally.row[name]: pins for name, pins in self.pins.items()})
 
-    def tally(self, order: Sequence[int] | None = None, gaps: int = 0) -> Tally:
+    def tally(self, order: Sequence[int] | None = None, gaps: int = 0) -> NodeArrays:
         """The arrays while they are being counted."""
-        tally = Tally()
+        tally = NodeArrays()
         for gap in range(gaps):
             tally.set_node(node(f"gone-{gap}", 7, 7, 7, 7, 7), ())
         for index in order if order is not None else range(len(self.nodes)):

@@ -96,7 +96,7 @@ def test_the_best_node_and_its_device_are_the_maximum_of_one_matrix(
         return
     rows = np.arange(len(view.names))
     mask = feasible(view, rows, request)
-    values = np.where(mask, ranking.at(view, rows, request), -np.inf)
+    values = np.where(mask, ranking.score_devices(view, rows, request), -np.inf)
     assert values[view.row[best]].max() == values.max()
     chosen = place(view, best, request, Ranking(POLICIES[policy])).devices[0]
     assert chosen == int(values[view.row[best]].argmax())
@@ -107,7 +107,9 @@ def test_a_better_value_never_scores_lower(cluster: Cluster, request: Request, p
     view, ranking = cluster.snapshot(), Ranking(POLICIES[policy])
     rows = np.arange(len(view.names))
     mask = feasible(view, rows, request)
-    values = np.where(mask, ranking.at(view, rows, request), -np.inf).max(axis=1, initial=-np.inf)
+    values = np.where(mask, ranking.score_devices(view, rows, request), -np.inf).max(
+        axis=1, initial=-np.inf
+    )
     fit = filter_nodes(view, cluster.names, request).fit
     scores = dict.fromkeys(fit, 0) | by_name(score_nodes(view, fit, request, ranking))
     by_value = sorted(fit, key=lambda name: (values[view.row[name]], scores[name]))

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.recount import drift
 from tests.unit.core.clusters import node
 
@@ -30,8 +30,8 @@ charges = st.builds(
 )
 
 
-def _tally(*nodes: NodeSpec) -> Tally:
-    tally = Tally()
+def _tally(*nodes: NodeSpec) -> NodeArrays:
+    tally = NodeArrays()
     for spec in nodes:
         tally.set_node(spec, ())
     return tally
@@ -157,7 +157,7 @@ def test_a_recount_lets_nothing_become_free(
         tally.add(charge)
     before = tally.snapshot({})
     tally.recount(shape, charges_now)
-    after, fresh = tally.snapshot({}), Tally()
+    after, fresh = tally.snapshot({}), NodeArrays()
     fresh.set_node(shape, charges_now)
     right = fresh.snapshot({}).free[0].tolist()
     row = before.row["a"]

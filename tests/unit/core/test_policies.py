@@ -8,7 +8,7 @@ from hypothesis import given
 
 from gpushare.core.decide import best_node, place, score_nodes
 from gpushare.core.model import Request
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
@@ -103,7 +103,7 @@ def test_devices_that_are_each_in_a_best_pair_need_not_be_one(
 def test_shadow_price_leaves_alone_the_node_that_could_be_empty_sooner(
     workload: Workload, best: str
 ) -> None:
-    tally = Tally()
+    tally = NodeArrays()
     # On both two devices are taken: on a by one pod, on b by two. Ties go to a.
     both: dict[str, list[tuple[int, ...]]] = {"a": [(0, 1)], "b": [(0,), (1,)]}
     for name, held in both.items():
@@ -128,20 +128,20 @@ def test_nodes_are_held_only_for_large_pods_that_nearly_all_nodes_will_do_for() 
 def test_a_node_that_has_gone_changes_no_judgement_of_those_that_stay() -> None:
     scarce = PodClass(cpu=1000, units=8, devices=1, models=("A100",))
     policy = ShadowPrice(workload_of({WHOLE: 4, scarce: 1}))
-    tally, request = Tally(), Request(4, 1)
+    tally, request = NodeArrays(), Request(4, 1)
     tally.set_node(node("a", 16, cpu=8000), ())
     tally.set_node(node("b", 16, cpu=8000, models=("T4",)), ())
-    before = Ranking(policy).judged(tally.snapshot({}), request).values.tolist()
+    before = Ranking(policy).scores(tally.snapshot({}), request).values.tolist()
     tally.set_node(node("gone", 16, cpu=8000), ())
     tally.remove_node("gone")
-    assert Ranking(policy).judged(tally.snapshot({}), request).values.tolist()[:2] == before
+    assert Ranking(policy).scores(tally.snapshot({}), request).values.tolist()[:2] == before
 
 
 def test_packing_finds_devices_that_are_half_full_alike_whatever_their_size() -> None:
     halves = {f"n{size}": size for size in range(2, 200, 2)}
     nodes = tuple(node(name, size) for name, size in halves.items())
     cluster = Cluster(nodes, {name: (size // 2,) for name, size in halves.items()})
-    values = Ranking(POLICIES["packing"]).judged(cluster.snapshot(), Request(1, 1)).values
+    values = Ranking(POLICIES["packing"]).scores(cluster.snapshot(), Request(1, 1)).values
     assert set(values.tolist()) == {95.0}
 
 

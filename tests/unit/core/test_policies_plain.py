@@ -24,7 +24,7 @@ PLAIN = Request(0, 0, 2000, 2**30)
 @pytest.mark.parametrize("name", sorted({*policy_names()} - BY_DEVICE))
 def test_a_pod_without_gpu_is_worth_the_same_whichever_device_it_leaves_alone(name: str) -> None:
     view = CLUSTER.snapshot()
-    values = Ranking(POLICIES[name]).at(view, np.arange(3), PLAIN)
+    values = Ranking(POLICIES[name]).score_devices(view, np.arange(3), PLAIN)
     assert values.shape == view.free.shape
     assert np.isfinite(values).all()
     assert (values == values[:, :1]).all()
@@ -42,8 +42,8 @@ def test_a_pod_without_gpu_pays_for_the_blocks_whose_cpu_it_takes() -> None:
 def test_who_expects_no_pods_judges_as_device_bestfit(name: str) -> None:
     view = CLUSTER.snapshot()
     for asked in (Request(4, 1, 500), Request(8, 2, 500)):
-        found = Ranking(load_policy(name)).judged(view, asked).values
+        found = Ranking(load_policy(name)).scores(view, asked).values
         assert (
             found.tolist()
-            == Ranking(POLICIES["device-bestfit"]).judged(view, asked).values.tolist()
+            == Ranking(POLICIES["device-bestfit"]).scores(view, asked).values.tolist()
         )

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from gpushare.core import ranking as module
 from gpushare.core.decide import best_node, score_nodes
 from gpushare.core.model import Request
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
-from gpushare.core.ranking import Judgement, Ranking
+from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import POLICIES, node, requests
@@ -49,7 +49,7 @@ changes = st.one_of(
 def test_dropping_the_memo_changes_no_answer(
     policy: str, steps: list[tuple[str, str, object]], kinds: int
 ) -> None:
-    tally, ranking = Tally(), Ranking(POLICIES[policy], kinds)
+    tally, ranking = NodeArrays(), Ranking(POLICIES[policy], kinds)
     views = [tally.snapshot({})]
     for what, name, value in steps:
         _apply(tally, what, name, value)
@@ -58,7 +58,7 @@ def test_dropping_the_memo_changes_no_answer(
             # The view before the last may still be in somebody's hands.
             for view in (views[-1], views[-2], views[-1]):
                 fresh = Ranking(POLICIES[policy])
-                known, anew = ranking.judged(view, value), fresh.judged(view, value)
+                known, anew = ranking.scores(view, value), fresh.scores(view, value)
                 assert np.array_equal(known.values, anew.values)
                 assert [known.device(row) for row in _fitting(anew)] == [
                     anew.device(row) for row in _fitting(anew)
@@ -68,12 +68,12 @@ def test_dropping_the_memo_changes_no_answer(
                 )
 
 
-def _fitting(judged: Judgement) -> list[int]:
+def _fitting(judged: Scores) -> list[int]:
     """The rows that the request fits."""
     return list(np.flatnonzero(judged.values > -np.inf).tolist())
 
 
-def _apply(tally: Tally, what: str, name: str, value: object) -> None:
+def _apply(tally: NodeArrays, what: str, name: str, value: object) -> None:
     if what == "node":
         tally.set_node(value, ())  # type: ignore[arg-type]  # a NodeSpec goes with "node"
     elif what == "charge":
@@ -95,7 +95,7 @@ class Counting:
 
 
 def test_only_rows_that_changed_are_scored_again() -> None:
-    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    tally, policy = NodeArrays(), Counting(POLICIES["binpack"])
     ranking = Ranking(policy)
     for name in NAMES:
         tally.set_node(node(name, 16), ())
@@ -108,7 +108,7 @@ def test_only_rows_that_changed_are_scored_again() -> None:
 
 
 def test_all_rows_are_scored_again_when_a_node_changes_its_shape_in_place() -> None:
-    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    tally, policy = NodeArrays(), Counting(POLICIES["binpack"])
     for name in NAMES:
         tally.set_node(node(name, 16), ())
     request, ranking = Request(4, 1), Ranking(policy)
@@ -121,18 +121,18 @@ def test_all_rows_are_scored_again_when_a_node_changes_its_shape_in_place() -> N
 def test_what_is_remembered_of_shadow_price_minds_which_nodes_large_pods_can_have() -> None:
     large = PodClass(cpu=1000, units=16, devices=4)
     policy = ShadowPrice(workload_of({large: 1, PodClass(cpu=1000, units=4, devices=1): 9}))
-    tally, request = Tally(), Request(4, 1, 1000)
+    tally, request = NodeArrays(), Request(4, 1, 1000)
     for name in NAMES:
         tally.set_node(node(name, 16, 16, 16, 16, cpu=9000, memory=2**34), ())
     tally.add(Charge("a", request, ((0, 4),)))
     ranking = Ranking(policy)
-    before = ranking.judged(tally.snapshot({}), request).values
+    before = ranking.scores(tally.snapshot({}), request).values
     tally.set_node(node("d", 16, cpu=9000, memory=2**34), ())
     view = tally.snapshot({})
     assert np.array_equal(
-        ranking.judged(view, request).values, Ranking(policy).judged(view, request).values
+        ranking.scores(view, request).values, Ranking(policy).scores(view, request).values
     )
-    assert ranking.judged(view, request).values[0] != before[0]
+    assert ranking.scores(view, request).values[0] != before[0]
 
 
 @given(
@@ -144,38 +144,38 @@ def test_what_is_remembered_of_shadow_price_minds_which_nodes_large_pods_can_hav
 def test_judging_in_steps_or_ahead_of_time_changes_no_answer(
     policy: str, capacities: list[list[int]], request: Request, step: int
 ) -> None:
-    tally, pauses = Tally(), []
+    tally, pauses = NodeArrays(), []
     for number, capacity in enumerate(capacities):
         tally.set_node(node(f"n{number}", *capacity), ())
     view = tally.snapshot({})
-    whole = Ranking(POLICIES[policy]).judged(view, request)
+    whole = Ranking(POLICIES[policy]).scores(view, request)
     prepared = Ranking(POLICIES[policy])
     with mock.patch.object(module, "_STEP", step):
         prepared.prepare(view, request, lambda: pauses.append(1))
     assert len(pauses) == max(-(-len(capacities) // step), 1)
-    with mock.patch.object(prepared, "_judged", side_effect=AssertionError("known already")):
-        judged = prepared.judged(view, request)
+    with mock.patch.object(prepared, "_score", side_effect=AssertionError("known already")):
+        judged = prepared.scores(view, request)
     assert np.array_equal(judged.by_state, whole.by_state)
     assert np.array_equal(judged.devices, whole.devices)
 
 
 def test_only_so_many_kinds_are_remembered_and_the_one_asked_longest_ago_goes() -> None:
-    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    tally, policy = NodeArrays(), Counting(POLICIES["binpack"])
     tally.set_node(node("a", 16), ())
     view, ranking = tally.snapshot({}), Ranking(policy, kinds=2)
     for units in (1, 2, 3):
-        ranking.judged(view, Request(units, 1))
+        ranking.scores(view, Request(units, 1))
     for units in (2, 3, 1):
-        ranking.judged(view, Request(units, 1))
+        ranking.scores(view, Request(units, 1))
     assert len(policy.asked) == 4
 
 
 def test_an_older_view_neither_gets_nor_spoils_what_is_remembered() -> None:
-    tally, policy = Tally(), Counting(POLICIES["binpack"])
+    tally, policy = NodeArrays(), Counting(POLICIES["binpack"])
     tally.set_node(node("a", 16), ())
     old, request, ranking = tally.snapshot({}), Request(4, 1), Ranking(policy)
     tally.add(Charge("a", request, ((0, 4),)))
     new = tally.snapshot({})
-    assert ranking.judged(new, request).values[0] > ranking.judged(old, request).values[0]
-    ranking.judged(new, request)
+    assert ranking.scores(new, request).values[0] > ranking.scores(old, request).values[0]
+    ranking.scores(new, request)
     assert len(policy.asked) == 2

@@ -2,13 +2,13 @@
 
 from gpushare.core.prior import prior
 from gpushare.core.workload import PodClass, workload_of
-from gpushare.core.workload_estimator import Learned
+from gpushare.core.workload_estimator import WorkloadEstimator
 
 SMALL = PodClass(cpu=500, units=2, devices=1)
 
 
 def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every_250() -> None:
-    learned = Learned(devices={16: 1})
+    learned = WorkloadEstimator(devices={16: 1})
     due = []
     for seen in range(1001):
         if learned.is_due():
@@ -19,7 +19,7 @@ def test_policies_are_due_for_the_devices_there_are_then_at_50_100_200_and_every
 
 
 def test_devices_of_a_new_size_make_policies_due_and_fewer_sizes_do_not() -> None:
-    learned = Learned(devices={16: 1, 80: 1})
+    learned = WorkloadEstimator(devices={16: 1, 80: 1})
     learned.made(0, learned.sizes)
     learned.devices = {16: 1}
     assert not learned.is_due()
@@ -28,7 +28,7 @@ def test_devices_of_a_new_size_make_policies_due_and_fewer_sizes_do_not() -> Non
 
 
 def test_until_50_pods_have_come_the_mixture_of_a_trace_is_expected() -> None:
-    learned = Learned(devices={16: 1})
+    learned = WorkloadEstimator(devices={16: 1})
     for _ in range(49):
         learned.arrivals.observe(SMALL)
     assert learned.workload() == prior({16})

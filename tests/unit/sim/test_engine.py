@@ -139,7 +139,7 @@ def _values_agree(fast: Cluster, arrays: Ranking) -> None:
             if placed:
                 fast.release(placed.pop(step % len(placed)))
             continue
-        one, other = fast.judge.judged(fast.view, step), arrays.judged(fast.view, step)
+        one, other = fast.judge.scores(fast.view, step), arrays.scores(fast.view, step)
         assert np.array_equal(one.values, other.values)
         for row in np.flatnonzero(one.values > -np.inf).tolist() if step.devices == 1 else ():
             assert one.device(row) == other.device(row)
@@ -176,7 +176,7 @@ def test_row_by_row_what_is_forgotten_is_judged_anew(
     arrays = Ranking(policy(WORKLOAD), 99, fits)
     requests = [request_of(pod) for pod in PODS[::2]]
     for request in requests:
-        one, other = fast.judge.judged(fast.view, request), arrays.judged(fast.view, request)
+        one, other = fast.judge.scores(fast.view, request), arrays.scores(fast.view, request)
         assert np.array_equal(one.values, other.values)
         fast.place(request)
     last = list(dict.fromkeys(request.kind for request in reversed(requests)))[:2]

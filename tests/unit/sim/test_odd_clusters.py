@@ -53,7 +53,7 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
         nodes, Ranking(load_policy(policy, workload_of_trace(nodes, pods, 0.5)), 9, fits)
     )
     for pod in pods * 12:
-        judged = cluster.judge.judged(cluster.view, request_of(pod)).values
+        judged = cluster.judge.scores(cluster.view, request_of(pod)).values
         assert not np.isnan(judged).any()
         cluster.place(request_of(pod))
     assert 0 < cluster.allocated <= cluster.capacity

@@ -20,7 +20,7 @@ from gpushare.core.model import (
     Request,
     State,
 )
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.audit.comparer import Finding, narrowed
@@ -147,7 +147,7 @@ def office() -> Office:
     return Office()
 
 
-def sums(ledger: Ledger) -> Tally:
+def sums(ledger: Ledger) -> NodeArrays:
     return ledger._tally  # noqa: SLF001 -- what a mistake of ours would make wrong
 
 

@@ -32,8 +32,8 @@ def test_every_installed_policy_comes_back_and_judges_as_one_made_here() -> None
         assert isinstance(policy, Policy), policy
         here = Ranking(load_policy(name, WORKLOAD))
         for request in (Request(4, 1, 4000, 2**33), Request(8, 2, 2000, 2**31)):
-            there = Ranking(policy).judged(snapshot, request).values
-            assert (there == here.judged(snapshot, request).values).all(), name
+            there = Ranking(policy).scores(snapshot, request).values
+            assert (there == here.scores(snapshot, request).values).all(), name
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     old = books.ranking(SHARE)
     kinds = [Request(units, 1, models=("T4",)) for units in range(1, 5)]
     for request in kinds:
-        old.judged(books.ledger.snapshot(), request)
+        old.scores(books.ledger.snapshot(), request)
     create(learning, books, 50)
     learning.tick()
     new = books.ranking(SHARE)
@@ -186,7 +186,7 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
     odd: bool,
 ) -> None:
     caplog.set_level(logging.INFO)
-    books.ranking(SHARE).judged(books.ledger.snapshot(), SHARE)
+    books.ranking(SHARE).scores(books.ledger.snapshot(), SHARE)
     before = dict(books.rankings)
     maker.odd, maker.error = odd, None if odd else MemoryError("no room")
     create(learning, books, 50)
