@@ -24,7 +24,10 @@ _METAVARS = {"listen": "HOST:PORT", "health_listen": "HOST:PORT"}
 
 
 def _setting(default: object, text: str, choices: Sequence[str] = (), shown: str = "") -> Any:  # noqa: ANN401 -- as dataclasses.field
-    """shown: what the default stands for, where its value does not tell."""
+    """Return a field of Settings.
+
+    `shown`: what the default stands for, where its value does not tell.
+    """
     metadata = {"help": text, "choices": tuple(choices), "shown": shown or default or "none"}
     return field(default=default, metadata=metadata)
 
@@ -88,7 +91,7 @@ class Settings:
 def read_settings(
     argv: Sequence[str], environ: Mapping[str, str], read_file: Callable[[str], object], prog: str
 ) -> Settings:
-    """The settings from flags, environment and file, checked.
+    """Return the settings from flags, environment and file, checked.
 
     read_file gives the document of a YAML file. Raises SettingsError; a wrong flag ends in
     argparse's own exit 2.
@@ -113,7 +116,10 @@ def read_settings(
 
 
 def address(text: str, name: str) -> tuple[str, int]:
-    """(host, port) of HOST:PORT; port 0 takes a free one. Raises SettingsError by that name."""
+    """Return (host, port) of HOST:PORT; port 0 takes a free one.
+
+    Raises SettingsError that begins with `name`.
+    """
     host, colon, port = text.rpartition(":")
     number = int(port) if port.isascii() and port.isdigit() and len(port) < 6 else -1
     bare = host.removeprefix("[").removesuffix("]")
@@ -155,7 +161,7 @@ def _from_file(path: str, read_file: Callable[[str], object]) -> dict[str, objec
 
 
 def _typed(setting: "Field[Any]", value: object, where: str) -> object:
-    """The value as the setting's type; text is read as a flag's would be."""
+    """Return the value as the setting's type; text is read as a flag's would be."""
     wanted: object = value
     if isinstance(value, str) and setting.type is bool:
         wanted = _SWITCH.get(value.lower(), value)

@@ -42,7 +42,8 @@ class Cluster:
 def live_rows(
     kubeconfig: str, context: str, resource: str, unit: str
 ) -> dict[str, list[Cells] | list[str]]:
-    """`nodes`, `pods` and `notes` of the cluster that kubectl would talk to, or the one named.
+    """Return `nodes`, `pods` and `notes` of the cluster that kubectl would use, or of the one
+    named.
 
     Raises SettingsError, ApiError, MessageError.
     """
@@ -63,7 +64,8 @@ def live_rows(
 
 
 def list_cluster(api: Api, names: Names, unit: str) -> Cluster:
-    """The nodes that share GPU memory, and the pods that ask for it or run beside those that do.
+    """Return the nodes that share GPU memory, and the pods that ask for it or run beside those that
+    do.
 
     What DaemonSets take of a node is there whatever comes: it makes the node smaller, and they are
     no pods here. A node that is closed is left out. Raises ApiError, and
@@ -85,7 +87,7 @@ def list_cluster(api: Api, names: Names, unit: str) -> Cluster:
 
 
 def _unfit(spec: NodeSpec) -> str | None:
-    """Why the node cannot be simulated; "" where it shares nothing, None where it can."""
+    """Return why the node cannot be simulated; "" where it shares nothing, None where it can."""
     if spec.closed is not None:
         return spec.closed.value
     if not spec.capacity:
@@ -136,7 +138,7 @@ def _pod_cells(seen: ObservedPod) -> Cells:
 def _items(
     api: Api, path: str, codec: Codec[_T], query: Mapping[str, str], found: Cluster
 ) -> Iterator[_T]:
-    """The objects of a list, page by page; what cannot be read is noted."""
+    """Yield the objects of a list, page by page; what cannot be read is noted."""
     more = ""
     while True:
         token = {"continue": more} if more else {}
@@ -150,7 +152,7 @@ def _items(
 
 
 def _usual_kubeconfig() -> str:
-    """Where kubectl would look; "" in a pod without one."""
+    """Return the kubeconfig that kubectl would use; "" in a pod without one."""
     named = os.environ.get("KUBECONFIG")
     usual = Path.home() / ".kube" / "config"
     if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():

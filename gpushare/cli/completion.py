@@ -40,7 +40,7 @@ _PATIENCE = "3s"
 
 
 def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
-    """What to print for these words."""
+    """Return what to print for these words."""
     *before, typed = words or [""]
     given, open_flag = _given(before)
     directive = _NO_FILES
@@ -57,7 +57,7 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
 
 
 def _given(words: Sequence[str]) -> tuple[dict[str, str], str]:
-    """(values of flags by their names without dashes, the flag whose value is typed or "")."""
+    """Return (values of flags by name without dashes, the flag whose value is typed or "")."""
     given: dict[str, str] = {}
     nodes: list[str] = []
     flag = ""
@@ -112,7 +112,7 @@ def _names(kubectl: Kubectl, path: str) -> list[str]:
 
 
 def _nodes(kubectl: Kubectl, given: Mapping[str, str]) -> list[str]:
-    """The nodes that share the resource and were not named yet."""
+    """Return the nodes that share the resource and were not named yet."""
     names = Names.for_resource(given.get("resource") or ALIYUN.resource)
     items = map(mapping, elements(kubectl.get(NODES).get("items")))
     found = (read_node(item, names) for item in items)

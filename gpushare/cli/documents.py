@@ -15,17 +15,17 @@ KIND = "GPUShareReport"
 
 
 def as_json(report: Report) -> str:
-    """The document as JSON, indented as kubectl's, ASCII only."""
+    """Return the document as JSON, indented as kubectl's, ASCII only."""
     return json.dumps(_document(report), indent=4) + "\n"
 
 
 def as_yaml(report: Report) -> str:
-    """The document as YAML."""
+    """Return the document as YAML."""
     return to_yaml(_document(report))
 
 
 def as_names(report: Report) -> str:
-    """The nodes as kubectl names them, one a line."""
+    """Return the nodes as kubectl names them, one a line."""
     return "".join(f"node/{node.name}\n" for node in report.nodes)
 
 

@@ -9,7 +9,7 @@ _BROKEN_PIPE = 141
 
 
 def ended(run: Callable[[], int]) -> int:
-    """The exit code of `run`; 130 after Ctrl-C, 141 where nobody reads what it prints any more."""
+    """Return the exit code of `run`; 130 after Ctrl-C, 141 where nobody reads its output."""
     try:
         code = run()
         print(end="", flush=True)  # where stdout is closed, sys.stdout is None

@@ -57,28 +57,28 @@ class PodFacts:
 
 
 def mapping(value: object) -> Fields:
-    """The JSON object, or an empty one where it is none."""
+    """Return the JSON object, or an empty one where it is none."""
     return value if isinstance(value, dict) else {}
 
 
 def text(value: object) -> str:
-    """The text, or an empty one where it is none."""
+    """Return the text, or an empty one where it is none."""
     return value if isinstance(value, str) else ""
 
 
 def elements(value: object) -> Sequence[object]:
-    """The JSON list, or an empty one where it is none."""
+    """Return the JSON list, or an empty one where it is none."""
     return value if isinstance(value, list) else ()
 
 
 def pod_ref(pod: Fields) -> PodRef:
-    """Which pod it is."""
+    """Return namespace, name and uid of the pod."""
     metadata = mapping(pod.get("metadata"))
     return PodRef(*(text(metadata.get(key)) for key in ("namespace", "name", "uid")))
 
 
 def read_node(node: Fields, names: Names) -> NodeFacts | None:
-    """What the node shares; None where it shares nothing.
+    """Return what the node shares; None where it shares nothing.
 
     An inventory annotation leads; without one every device has total / count units of the node's
     capacity, or of allocatable where that alone is given. Whatever cannot be read closes the node.
@@ -99,7 +99,7 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
 
 
 def read_pod(pod: Fields, names: Names) -> PodFacts | None:
-    """What the pod holds; None where it holds nothing: unscheduled, ended, or asks for none.
+    """Return what the pod holds; None where it holds nothing: unscheduled, ended, or asks for none.
 
     Memory is held from the binding until the pod has ended or is gone. Raises QuantityError where
     what it asks for cannot be told.
@@ -148,7 +148,7 @@ def _from_inventory(name: str, address: str, written: str) -> NodeFacts | None:
 def _from_totals(
     capacity: Fields, allocatable: Fields, names: Names
 ) -> tuple[tuple[Device, ...], Reason | None]:
-    """The devices of a node without inventory, and why it is closed if it is.
+    """Return the devices of a node without inventory, and why it is closed if it is.
 
     The kubelet takes unhealthy devices out of allocatable: where that says 0 they all are.
     """
@@ -166,7 +166,7 @@ def _from_totals(
 
 
 def _asked(spec: Fields, resource: str) -> tuple[int, Shares]:
-    """(units of the whole pod, units of each regular container that asks)."""
+    """Return (units of the whole pod, units of each regular container that asks)."""
 
     def asked(container: Fields) -> int:
         return _limit(container, resource)
@@ -197,8 +197,10 @@ def _units(quantity: object, where: str = "") -> int:
 
 
 def _peak(regular: Iterable[int], inits: Iterable[Fields], asked: Callable[[Fields], int]) -> int:
-    """The most held at any time: init containers run one by one, beside the sidecars before them
-    (restartPolicy Always), as `PodRequests` of k8s.io/component-helpers counts it.
+    """Return the most held at any time.
+
+    Init containers run one by one, beside the sidecars before them (restartPolicy Always), as
+    `PodRequests` of k8s.io/component-helpers counts it.
     """
     sidecars = 0
     peak = 0

@@ -60,7 +60,7 @@ class Scope:
         return {"fieldSelector": f"{_HOLDING},{node}"}
 
     def has(self, node: str) -> bool:
-        """Whether a node that was listed, or that of a pod, is one of them."""
+        """Return whether the node, or the node of a pod, is one of those listed."""
         return not self.nodes or node in self.nodes
 
 
@@ -115,7 +115,7 @@ class Observed:
 
 
 def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, str, str]:
-    """What the cluster shows, and the resourceVersions of its nodes and pods.
+    """Return what the cluster shows, and the resourceVersions of its nodes and pods.
 
     Raises SettingsError where a named node does not exist, and whatever `Kubectl.get` raises.
     """
@@ -154,7 +154,9 @@ def _list(
     limit: int,
     take: Callable[[Fields], None],
 ) -> str:
-    """The resourceVersion of the list whose items were taken, a page of `limit` after another."""
+    """Return the resourceVersion of the list whose items were taken, page by page (`limit` items
+    each).
+    """
     page: dict[str, str] = {}
     while True:
         document = kubectl.get(path, **query, limit=str(limit), **page)

@@ -33,7 +33,7 @@ _KINDS = frozenset({"ADDED", "MODIFIED", "DELETED"})
 
 
 def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:
-    """What the cluster shows, now and after each change, without end.
+    """Yield what the cluster shows, now and after each change, without end.
 
     Raises whatever `observe` raises, at the first list or a later one.
     """
@@ -67,7 +67,7 @@ class _Streams:
         thread.start()
 
     def gather(self) -> bool:
-        """Whether a change was taken over (and those right after it); False at the end."""
+        """Return whether a change was taken over (and those right after it); False at the end."""
         take, line = self._lines.get()
         until = time.monotonic() + SETTLE
         while True:
@@ -100,7 +100,7 @@ class _Streams:
 
 
 def _event(line: bytes) -> tuple[str, Fields] | None:
-    """(kind, object) of a watch event; None where the watch has ended or cannot go on."""
+    """Return (kind, object) of a watch event; None where the watch has ended or cannot go on."""
     try:
         event = mapping(json.loads(line))
     except (ValueError, RecursionError):

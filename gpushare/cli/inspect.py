@@ -22,7 +22,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
-    """The exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads any more."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
     return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
 
 
@@ -38,7 +38,9 @@ def _run(words: Sequence[str], prog: str) -> int:
 
 
 def complete(argv: Sequence[str] | None = None) -> int:
-    """The exit code of kubectl_complete-inspect-gpushare, which prints completions for kubectl."""
+    """Return the exit code of kubectl_complete-inspect-gpushare, which prints completions for
+    kubectl.
+    """
     from gpushare.cli.completion import complete as completions
 
     print(completions(sys.argv[1:] if argv is None else argv, os.environ), end="")
@@ -46,7 +48,7 @@ def complete(argv: Sequence[str] | None = None) -> int:
 
 
 def render(report: Report, options: Options) -> str:
-    """What the report looks like in the format asked for."""
+    """Return the report in the format asked for."""
     wanted = report.within(options.namespace) if options.namespace else report
     match options.output:
         case "json":
@@ -111,7 +113,9 @@ def _notes(report: Report, options: Options) -> list[str]:
 
 
 def _between(number: int, options: Options) -> str:
-    """What stands before a report: nothing, or in a watch what sets it off from the one before."""
+    """Return what stands before a report: nothing, or in a watch what separates it from the one
+    before.
+    """
     if options.output == "yaml" and options.watch:
         return "---\n"
     if number and options.output in ("", "wide") and options.headers:

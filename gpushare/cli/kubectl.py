@@ -44,7 +44,7 @@ class Kubectl:
     environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
 
     def get(self, path: str, **query: str) -> Fields:
-        """The JSON object at a path of the API.
+        """Return the JSON object at a path of the API.
 
         Raises ApiError with what kubectl said, SettingsError where it cannot be started, or
         MessageError where what came is no JSON object.
@@ -57,7 +57,10 @@ class Kubectl:
         return mapping(document)
 
     def run(self, *words: str) -> bytes:
-        """What kubectl prints for these words. Raises ApiError and SettingsError as `get`."""
+        """Return what kubectl prints for these words.
+
+        Raises ApiError and SettingsError as `get`.
+        """
         with self._start(words, subprocess.PIPE) as process:
             shown = 0
             try:
@@ -78,7 +81,7 @@ class Kubectl:
         return bytes(output)
 
     def watch(self, path: str, **query: str) -> "subprocess.Popen[bytes]":
-        """A kubectl that prints one watch event a line; the caller ends it."""
+        """Return a kubectl process that prints one watch event a line; the caller ends it."""
         return self._start(_raw(path, {**query, "watch": "1"}), subprocess.DEVNULL)
 
     def _start(self, words: tuple[str, ...], stderr: int) -> "subprocess.Popen[bytes]":
@@ -122,7 +125,7 @@ def _raw(path: str, query: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _uri(path: str, query: Mapping[str, str]) -> str:
-    """The path with its query; urllib would say it shorter, and take longer than all of main."""
+    """Return the path with its query; importing urllib would take longer than all of main."""
     pairs = "&".join(f"{key}={_escaped(value)}" for key, value in query.items())
     return f"{path}?{pairs}" if query else path
 
@@ -144,7 +147,7 @@ def _pass_on(said: bytes) -> None:
 
 
 def _failure(said: str, code: int) -> ApiError:
-    """What went wrong, in kubectl's words on one line, without the lines of its log."""
+    """Return the error in kubectl's words on one line, without the lines of its log."""
     lines = [line.strip() for line in said.splitlines()]
     told = [line for line in lines if line and not _LOG_LINE.match(line)]
     message = " ".join(told or [line for line in lines if line][-1:])[:_LONGEST]

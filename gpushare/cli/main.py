@@ -61,7 +61,7 @@ def _simulate(argv: Sequence[str]) -> int:
 
 
 def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mapping[str, object]:
-    """Nodes and pods of a live cluster, for whom the simulator may not know API servers."""
+    """Return nodes and pods of a live cluster for the simulator, which knows no API server."""
     from gpushare.cli.cluster import live_rows
 
     return live_rows(kubeconfig, context, resource, unit)
@@ -81,7 +81,7 @@ _NOT_IN_THE_IMAGE = {"demo": "gpushare.localcluster", "simulate": "gpushare.sim"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """The exit code of the verb; 2 for one there is not, and see `ended`."""
+    """Return the exit code of the verb; 2 for an unknown verb; see also `ended`."""
     return ended(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 

@@ -60,7 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
-    """The options of a command line.
+    """Return the options of a command line.
 
     Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 1.
     """
@@ -90,7 +90,7 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
 
 
 def connection(given: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
-    """The kubectl that these flags mean, by their names without dashes."""
+    """Return the kubectl for these flags, given by their names without dashes."""
     flags = []
     for flag in PASSED_ON:
         value = given.get(flag.removeprefix("--").replace("-", "_")) or ()

@@ -98,7 +98,7 @@ class Report:
         return sum(node.allocated for node in self.nodes)
 
     def within(self, namespace: str) -> "Report":
-        """The report with the pods of this namespace alone; sums stay those of all pods."""
+        """Return the report with the pods of this namespace alone; sums stay those of all pods."""
         nodes = tuple(
             replace(node, pods=tuple(pod for pod in node.pods if pod.namespace == namespace))
             for node in self.nodes
@@ -109,7 +109,7 @@ class Report:
 def make_report(
     nodes: Iterable[NodeFacts], pods: Iterable[PodFacts], names: Names, unit: str = ""
 ) -> Report:
-    """The report of these nodes; pods on other nodes are left out.
+    """Return the report of these nodes; pods on other nodes are left out.
 
     unit: what nodes without inventory count in. If it is not given it is the one that inventories
     name, and where none does it is guessed.
@@ -134,7 +134,7 @@ def make_report(
 
 
 def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
-    """(unit of the nodes without inventory, where it is from)."""
+    """Return (unit of the nodes without inventory, where it is from)."""
     silent = [node for node in nodes if not node.unit]
     stated = {node.unit for node in nodes if node.unit}
     if flag and (silent or not stated):
@@ -151,7 +151,7 @@ def _mebibytes(unit: str) -> int:
 
 
 def _scale(unit: str, common: str) -> int:
-    """By what the node's numbers are multiplied; the common unit is its own, or MiB."""
+    """Return the factor of the node's numbers; the common unit is its own, or MiB."""
     return 1 if unit == common else _mebibytes(unit)
 
 
@@ -184,7 +184,9 @@ def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int)
 
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
-    """By the indices that the pod's cards have now, as the books find them; () where unplaced."""
+    """Return the shares by the indices that the pod's cards have now, as the ledger finds them; ()
+    where unplaced.
+    """
     if node.closed is None and node.devices and pod.shares:
         capacity = tuple(device.mem for device in node.devices)
         uuids = tuple(device.uuid for device in node.devices)

@@ -16,7 +16,8 @@ Row = Sequence[str]
 
 
 def printable(text: str) -> str:
-    r"""The text with control characters, and all else that is no glyph, as \x1b, \u200e and so on.
+    r"""Return the text with control characters, and other characters without a glyph, as \x1b,
+    \u200e and so on.
 
     Lone surrogates, which JSON may carry and no output encoding takes, are among them.
     """
@@ -28,7 +29,7 @@ def printable(text: str) -> str:
 
 
 def align(rows: Iterable[Row]) -> str:
-    """The lines as Go's text/tabwriter writes them (minimal width 0, padding 2, blanks).
+    """Return the lines as Go's text/tabwriter writes them (minimal width 0, padding 2, blanks).
 
     A column is as wide as its widest cell in the lines around that have this column too; the last
     cell of a line belongs to no column.
@@ -54,7 +55,9 @@ def align(rows: Iterable[Row]) -> str:
 
 
 def summary(report: Report, *, wide: bool = False, headers: bool = True) -> str:
-    """One line a node, then the sum of the cluster; without headers only the lines of nodes."""
+    """Return one line for each node, then the sum of the cluster; without headers only the nodes'
+    lines.
+    """
     devices = max((len(node.devices) for node in report.nodes), default=0)
     pending = any(node.unplaced for node in report.nodes)
     rows = [_summary_row(node, devices, pending=pending) for node in report.nodes]
@@ -76,7 +79,7 @@ def summary(report: Report, *, wide: bool = False, headers: bool = True) -> str:
 
 
 def details(report: Report, *, wide: bool = False, headers: bool = True) -> str:
-    """A table of pods for each node, then the sum of the cluster.
+    """Return a table of pods for each node, then the sum of the cluster.
 
     Without headers there are only the lines of pods, each with its node before it.
     """
@@ -103,7 +106,7 @@ def details(report: Report, *, wide: bool = False, headers: bool = True) -> str:
 
 
 def _kind(report: Report) -> str:
-    """What the devices are called: GPU for aliyun.com/gpu-mem, NPU for example.com/npu-mem."""
+    """Return the name of the devices: GPU for aliyun.com/gpu-mem, NPU for example.com/npu-mem."""
     name = report.resource.rpartition("/")[2]
     return name.removesuffix("-mem").upper() if name.endswith("-mem") else "GPU"
 
@@ -174,7 +177,8 @@ def _pods_alone(report: Report, *, wide: bool) -> str:
 
 
 def _bytes(rows: Iterable[Row], *, ended: bool) -> int:
-    """Bytes of these rows as the original hands them to its tabwriter: cells, tabs, newlines.
+    """Return the bytes of these rows as the original hands them to its tabwriter: cells, tabs,
+    newlines.
 
     ended: a tab stands after the last cell too.
     """
@@ -186,5 +190,5 @@ def _cluster_sum(report: Report) -> str:
 
 
 def _percent(part: NodeLine | Report) -> int:
-    """Truncated, as the original's; of nothing, nothing is used."""
+    """Return the percentage, truncated as the original's; 0 where there is nothing."""
     return part.allocated * 100 // part.total if part.total else 0

@@ -13,7 +13,7 @@ _WORDS = frozenset(["true", "false", "yes", "no", "on", "off", "null", "none", "
 
 
 def to_yaml(document: object) -> str:
-    """The document in block style, mappings in their own order."""
+    """Return the document in block style, mappings in their own order."""
     return "\n".join(_lines(document)) + "\n"
 
 

@@ -34,7 +34,9 @@ class FilterResult:
 
 
 def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> FilterResult:
-    """Which of the named nodes (each once) can take the request now, and why the others cannot."""
+    """Return which of the named nodes (each once) can take the request now, and why the others
+    cannot.
+    """
     rows = _rows(snapshot, names)
     every = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
@@ -55,7 +57,7 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
 
 
 def restrict_to(result: FilterResult, node: str) -> FilterResult:
-    """The verdict about a pod that is being bound to one of the nodes: it fits there alone."""
+    """Return the result for a pod that is being bound to one of the nodes: it fits only there."""
     others = (name for name in result.fit if name != node)
     failed = {name: why for name, why in result.failed.items() if name != node}
     failed.update(dict.fromkeys(others, Reason.BEING_BOUND))
@@ -63,7 +65,7 @@ def restrict_to(result: FilterResult, node: str) -> FilterResult:
 
 
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
-    """Whether a node has room for the request now, CPU and memory of the host included."""
+    """Return whether a node has room for the request now, CPU and memory of the host included."""
     rows = np.arange(len(snapshot.names))
     room = _has_enough_devices(feasible(snapshot, rows, request), request)
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
@@ -72,12 +74,12 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
 
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
-    """intp (len(names),): the row of each name, -1 where the books do not have it."""
+    """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
     return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))
 
 
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """bool (K, D): devices with room for the request's units, for the given rows.
+    """Return bool (K, D): devices with room for the request's units, for the given rows.
 
     A row may hold fewer of them than the request needs devices: see `_has_enough_devices`.
     """
@@ -96,7 +98,7 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 def score_nodes(
     snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> dict[int, list[str]]:
-    """The names (each once) by score, from 10 down to 1; those that are in none score 0.
+    """Return the names (each once) by score, from 10 down to 1; those that are in none score 0.
 
     The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
     policy knows. The others share 0..9 by their values; nodes that do not fit score 0.
@@ -122,7 +124,7 @@ def score_nodes(
 def best_node(
     snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> str | None:
-    """The best of the named nodes, or None when none fits."""
+    """Return the best of the named nodes, or None when none fits."""
     places, _, best = _node_values(snapshot, names, request, scorer)
     return names[places[best]] if len(places) else None
 
@@ -130,7 +132,7 @@ def best_node(
 def _node_values(
     snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> tuple[Rows, Floats, int]:
-    """(positions in `names` of the nodes that fit, their values, which of them is the best).
+    """Return (positions in `names` of the nodes that fit, their values, which of them is the best).
 
     Of equal values the node that comes first by name is the best: the order is total.
     """
@@ -154,7 +156,7 @@ def _node_values(
 
 
 def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Allocation:
-    """The devices of the node that the policy likes best.
+    """Return the devices of the node that the policy scores highest.
 
     Raises UnknownNode, or InsufficientMemory with the reason filter would give now.
     """
@@ -177,7 +179,8 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
 def best_devices(
     scorer: Scorer, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
 ) -> tuple[int, ...]:
-    """The devices, rising, of the best placement on the one row of `rows`, within the mask (1, D).
+    """Return the devices, rising, of the best placement on the one row of `rows`, within the mask
+    (1, D).
 
     The highest value first, then the lowest index. None outside the mask, whatever its value is.
     """
@@ -194,13 +197,13 @@ def best_devices(
 
 
 def _has_enough_devices(mask: Bools, request: Request) -> Bools:
-    """bool (K,): rows with as many feasible devices as asked for."""
+    """Return bool (K,): rows with as many feasible devices as asked for."""
     enough: Bools = mask.sum(axis=1) >= request.devices
     return enough
 
 
 def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
-    """int64 (K,): why each row cannot take the request, as an index into REASONS."""
+    """Return int64 (K,): why each row cannot take the request, as an index into REASONS."""
     units, devices = max(request.units, 1), request.devices
     usable, free = snapshot.open[rows], snapshot.free[rows]
     empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)

@@ -18,7 +18,7 @@ class NoPreference:
     """A policy that prefers nothing, and so cannot fail."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): zeros."""
+        """Return float64 (K, D): zeros."""
         return np.zeros((len(rows), snapshot.capacity.shape[1]))
 
 
@@ -34,7 +34,7 @@ class FallbackScorer:
     failed: Callable[[str, Scorer, BaseException], None]
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """What placing the request on each row is worth."""
+        """Return what placing the request on each row is worth."""
         for name, scorer in self.scorers[:-1]:
             try:
                 scores = scorer.scores(snapshot, request)
@@ -47,7 +47,7 @@ class FallbackScorer:
         return self.scorers[-1][1].scores(snapshot, request)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
         shape = (len(rows), snapshot.capacity.shape[1])
         for name, scorer in self.scorers[:-1]:
             try:

@@ -77,13 +77,13 @@ class NodeArrays:
         self._last: Snapshot | None = None
 
     def used(self, node: str) -> tuple[int, ...]:
-        """Units used by device of a known node."""
+        """Return the units used on each device of a known node."""
         row = self.row[node]
         spec = self._specs[row]
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
     def host_free(self, node: str) -> tuple[int | None, int | None]:
-        """(milli-cores, bytes) left on a known node; negative if over-full, None if unknown."""
+        """Return (milli-cores, bytes) left on a known node; negative if too full, None: unknown."""
         cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
         return (
             cpu - cpu_used if cpu >= 0 else None,
@@ -91,7 +91,9 @@ class NodeArrays:
         )
 
     def room(self, node: str, device: int) -> int:
-        """Units that can be given out on the device of a known node; 0 where it is not open."""
+        """Return the units that can be given out on the device of a known node; 0 where it is not
+        open.
+        """
         row = self.row[node]
         spec = self._specs[row]
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
@@ -99,7 +101,7 @@ class NodeArrays:
         return int(self._capacity[row, device] - self._used[row, device])
 
     def changed(self, node: str) -> int:
-        """The generation in which a known node changed last."""
+        """Return the generation in which a known node changed last."""
         return int(self._changed[self.row[node]])
 
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
@@ -155,7 +157,7 @@ class NodeArrays:
         self._apply_charge(charge, -1)
 
     def snapshot(self, pinned: Mapping[int, tuple[Pinned, ...]]) -> Snapshot:
-        """The arrays as they are now; what only nodes change is shared between snapshots."""
+        """Return the arrays as they are now; what only nodes change is shared between snapshots."""
         count = len(self._specs)
         if self._layout is None:
             self._layout = self._new_layout()
@@ -185,7 +187,7 @@ class NodeArrays:
         return view
 
     def sums(self) -> Sums:
-        """A copy of everything counted, past all that snapshots share."""
+        """Return a copy of all arrays, none of them shared with snapshots."""
         return Sums(
             dict(self.row),
             self._capacity.copy(),

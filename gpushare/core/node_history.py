@@ -50,7 +50,9 @@ class Past:
         return Past(uuids, total, count, size)
 
     def _has_grown(self, spec: NodeSpec) -> bool:
-        """Whether devices that nobody describes have become larger, and not by two writes."""
+        """Return whether devices that no inventory describes have become larger, other than by two
+        writes.
+        """
         if not spec.counted or not self.count or max(spec.capacity) <= self.size:
             return False
         return sum(spec.capacity) == self.total or len(spec.capacity) == self.count

@@ -18,11 +18,11 @@ class NodeNumbers:
         self._numbers: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many names have numbers."""
+        """Return how many names have numbers."""
         return len(self._numbers)
 
     def bits(self, nodes: Collection[str]) -> bytes:
-        """The set of these nodes; names that are new get numbers."""
+        """Return the set of these nodes; names that are new get numbers."""
         if not nodes:
             return b""
         numbers = self._numbered(nodes)
@@ -35,7 +35,7 @@ class NodeNumbers:
         return np.packbits(bits, bitorder="little").tobytes()
 
     def has(self, bits: bytes, node: str) -> bool:
-        """Whether the node is in the set."""
+        """Return whether the node is in the set."""
         place, bit = divmod(self._numbers.get(node, 8 * len(bits)), 8)
         return place < len(bits) and bool(bits[place] >> bit & 1)
 

@@ -28,7 +28,7 @@ class Pairing(Enum):
 
 
 def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...] | None:
-    """The devices that pairing leaves on a node with these pins: None for all, () for none."""
+    """Return the devices that pairing leaves on a node with these pins; None for all."""
     wanted = request.sizes
     equals = [(sizes, devices) for sizes, devices in pinned if sizes & wanted]
     if not equals:
@@ -54,7 +54,7 @@ class Pins:
         self._by_identity: set[str] = set()
 
     def active(self, node: str) -> bool:
-        """Whether pairing counts on the node."""
+        """Return whether pairing applies on the node."""
         if self._pairing is Pairing.AUTO:
             return node not in self._by_identity
         return self._pairing is Pairing.ON
@@ -80,14 +80,16 @@ class Pins:
             del self._pins[entry.node]
 
     def devices(self, node: str, request: Request, of: str) -> tuple[int, ...] | None:
-        """The devices left to the request of a pod (its uid): None for all, () for none."""
+        """Return the devices left to the request of a pod (`of`: its uid): None for all, () for
+        none.
+        """
         if not self.active(node):
             return None
         pins = self._pins.get(node, {}).items()
         return paired_devices((pin for uid, pin in pins if uid != of), request)
 
     def by_row(self, rows: Mapping[str, int]) -> dict[int, tuple[Pinned, ...]]:
-        """The pins that count, by the row of their node."""
+        """Return the active pins by the row of their node."""
         return {
             rows[node]: tuple(pins.values())
             for node, pins in self._pins.items()

@@ -60,7 +60,7 @@ Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each o
 
 
 def prior(capacities: Capacities) -> Workload:
-    """The workload to begin with, on such devices; without any pods where devices differ."""
+    """Return the workload to begin with; without any pods where the devices' sizes differ."""
     there = Counter(capacities)
     counts: Counter[PodClass] = Counter()
     for capacity in there if len(there) == 1 else ():

@@ -33,7 +33,7 @@ _STEP = 500
 
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """bool (K, D): devices with room for the request's units, on rows with enough of them."""
+    """Return bool (K, D): devices with room for the request, on rows with enough of them."""
     mask: Bools = snapshot.free.take(rows, axis=0) >= max(request.units, 1)
     if request.devices > 1:
         mask &= mask.sum(axis=1, keepdims=True) >= request.devices
@@ -49,7 +49,7 @@ class Scores:
     devices: npt.NDArray[np.int16]
 
     def device(self, row: int) -> int:
-        """The best single device of a row, the lowest index among equals."""
+        """Return the best single device of a row, the lowest index among equals."""
         value, states = self.values[row], range(len(self.by_state))
         return min(int(self.devices[s, row]) for s in states if self.by_state[s, row] == value)
 
@@ -75,10 +75,10 @@ class Scorer(Protocol):
     """What judges placements: a Ranking, or what a simulation puts in its place."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """What placing the request on each row is worth."""
+        """Return what placing the request on each row is worth."""
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
 
 
 class Ranking:
@@ -112,14 +112,16 @@ class Ranking:
         self._prices.prepare(snapshot)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """What placing the request on each row is worth."""
+        """Return what placing the request on each row is worth."""
         known = self._known(snapshot, request)
         worth = self._prices.charge(snapshot, request, known.best, known.taken, known.touched)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Scores(values, worth, known.devices)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): the same for each device of these rows, anew, whether it fits or not."""
+        """Return float64 (K, D): the same for each device of these rows, computed anew, whether it
+        fits or not.
+        """
         scores = self.policy.score(snapshot, rows, request)
         return self._prices.charge_devices(snapshot, rows, request, scores)
 
@@ -166,13 +168,13 @@ class Ranking:
 
 
 def _best_of(snapshot: Snapshot, scores: Floats, taken: Taken, touched: Bools) -> Known:
-    """What is to be remembered of scores (V, K, D)."""
+    """Return what is kept of scores (V, K, D)."""
     best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
     return Known(snapshot.generation, snapshot.capacity, best, devices, taken, touched)
 
 
 def _joined(parts: list[Known]) -> Known:
-    """What is known of all their rows."""
+    """Return the parts joined, for all their rows."""
     return Known(
         parts[0].generation,
         parts[0].layout,
@@ -184,7 +186,7 @@ def _joined(parts: list[Known]) -> Known:
 
 
 def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
-    """What is known, with these rows anew."""
+    """Return the scores kept, with these rows replaced."""
     best, devices = known.best.copy(), known.devices.copy()
     best[:, rows], devices[:, rows] = fresh.best, fresh.devices
     taken, touched = known.taken, known.touched

@@ -15,8 +15,8 @@ from gpushare.core.snapshot import REASONS
 
 
 def drift(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
-    """The names of the nodes whose sums are not those of the nodes and charges given, or that only
-    one of the two has.
+    """Return the names of the nodes whose sums are not those of the nodes and charges given, or
+    that only one of the two has.
 
     Counted in another way than the sums were, so that one mistake does not hide in both.
     """
@@ -62,7 +62,7 @@ def _bounded(capacity: int | None) -> int:
 
 
 def _differing(shown: npt.NDArray[Any], values: Sequence[Sequence[int]], width: int) -> list[int]:
-    """The rows that differ. Devices that have nothing and can hold nothing do not count."""
+    """Return the rows that differ. Devices that have nothing and can hold nothing do not count."""
     width = max(width, shown.shape[1])
     filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
     wide = np.zeros((len(values), width), dtype=np.int64)

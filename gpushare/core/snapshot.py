@@ -31,7 +31,7 @@ KINDS = 5
 
 
 def pod_kind(request: Request, capacity: int) -> int:
-    """The column of `Snapshot.kinds` for a pod with GPU, on devices with so many units.
+    """Return the column of `Snapshot.kinds` for a pod with GPU, on devices of `capacity` units.
 
     0: it shares a device; 1, 2, 3, 4: it has 1, 2, 3 or 4, or more whole devices.
     """
@@ -41,7 +41,7 @@ def pod_kind(request: Request, capacity: int) -> int:
 
 
 def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
-    """bool (K, D): devices of which nothing is taken."""
+    """Return bool (K, D): devices of which nothing is used."""
     free = snapshot.free.take(rows, axis=0)
     mask: Bools = (free == snapshot.capacity.take(rows, axis=0)) & (free > 0)
     return mask
@@ -97,7 +97,7 @@ class Snapshot:
         return self._left(slice(None))
 
     def inherit(self, before: "Snapshot") -> None:
-        """Nothing: takes from an earlier snapshot what has not changed since, to compute less."""
+        """Take from an earlier snapshot what has not changed since, to compute less."""
         if before.capacity is not self.capacity:  # another layout: nodes have come, gone or changed
             return
         self.__dict__["open"] = before.open  # where cached_property would put it
@@ -114,5 +114,5 @@ class Snapshot:
         return left
 
     def changed_since(self, generation: int) -> Rows:
-        """intp (K,): rows that have changed after that generation."""
+        """Return intp (K,): rows that have changed after that generation."""
         return np.flatnonzero(self.row_generation > generation)

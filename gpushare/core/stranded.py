@@ -11,11 +11,13 @@ from collections.abc import Iterable
 
 
 def typical_units(sizes: Iterable[int]) -> int:
-    """The commonest of the units asked for on each device, the smaller of equals; 0 for none."""
+    """Return the most common of the units asked for on each device, the smaller of equals; 0 for
+    none.
+    """
     counted = Counter(size for size in sizes if size > 0)
     return min(counted, key=lambda size: (-counted[size], size), default=0)
 
 
 def stranded_units(free: int, typical: int) -> int:
-    """The stranded units of a device: all its free ones where the typical pod has no room."""
+    """Return the stranded units of a device: all free ones where the typical pod has no room."""
     return free if 0 < free < typical else 0

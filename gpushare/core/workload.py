@@ -77,7 +77,8 @@ class Workload:
     def typical(
         self, cover: float = 0.95, weight: Callable[[PodClass], int] = lambda _: 1
     ) -> tuple[tuple[PodClass, int], ...]:
-        """The commonest classes, without regard to memory, that cover this share of the pods.
+        """Return the most common classes, without regard to memory, that cover this share of the
+        pods.
 
         weight: how often each pod of a class counts. Of classes equally common the larger comes
         first. This is the "typical pods" of Weng et al., "Beware of Fragmentation", USENIX ATC
@@ -103,7 +104,9 @@ Capacities = Mapping[int, int] | Iterable[int]
 def workload_of(
     counts: Mapping[PodClass, int], capacities: Capacities = (), turnover: float = 0.0
 ) -> Workload:
-    """The workload of these counts on such devices; beyond MOST_CLASSES those alike are merged."""
+    """Return the workload of these counts on such devices; beyond MOST_CLASSES, similar classes are
+    merged.
+    """
     there = {cls: count for cls, count in counts.items() if count > 0}
     several = {cls: count for cls, count in there.items() if cls.devices > 1}
     if len({cls.units for cls in several}) > MOST_SIZES:
@@ -114,8 +117,8 @@ def workload_of(
 
 
 def merged(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
-    """The classes with their counts, and where they are more than `most`, those near each other as
-    one.
+    """Return the classes with their counts; where they are more than `most`, similar ones are
+    merged.
 
     Only pods of as many devices and the same models are merged, into their mean, rounded up. What
     is split again and again is the set with the most pods and the widest range of a size, at its
@@ -144,7 +147,9 @@ class _Alike:
 
     @staticmethod
     def of(members: Iterable[tuple[PodClass, int]]) -> "_Alike":
-        """The set, and the size in which its classes differ most, by their ratio."""
+        """Return the group of these classes, and the size in which they differ most, by their
+        ratio.
+        """
         kept = tuple(members)
         width, dimension = max(
             (_width([getattr(cls, size) for cls, _ in kept]), size) for size in _SIZES
@@ -152,7 +157,7 @@ class _Alike:
         return _Alike(-width * sum(count for _, count in kept), dimension, kept)
 
     def halves(self) -> tuple["_Alike", "_Alike"]:
-        """The set split between two values of its widest size."""
+        """Return the group split between two values of its widest size."""
         ordered = sorted(self.members, key=lambda item: int(getattr(item[0], self.dimension)))
         sizes = [int(getattr(cls, self.dimension)) for cls, _ in ordered]
         cuts = [at for at in range(1, len(sizes)) if sizes[at] > sizes[at - 1]]
@@ -163,7 +168,7 @@ class _Alike:
         return _Alike.of(ordered[:cut]), _Alike.of(ordered[cut:])
 
     def mean(self) -> tuple[PodClass, int]:
-        """The class that stands for the set, and its pods."""
+        """Return the class that stands for the group, and its pods."""
         pods = sum(count for _, count in self.members)
         cpu, units, memory = (
             -(-sum(getattr(cls, size) * count for cls, count in self.members) // pods)
@@ -177,7 +182,7 @@ def _width(sizes: list[int]) -> float:
 
 
 def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodClass, int]]]:
-    """The classes by their devices and models; of the rarest models any will do."""
+    """Return the classes by their devices and models; rare models are dropped."""
     pods: Counter[object] = Counter()
     ordered = sorted(counts.items())  # so that nothing depends on what came first
     for cls, count in ordered:
@@ -191,7 +196,7 @@ def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodC
 
 
 def class_of(request: Request) -> PodClass:
-    """The class of a pod that asks for this."""
+    """Return the class of a pod that asks for this."""
     models = tuple(sorted(request.models)) if request.devices else ()
     units = request.units if request.devices else 0
     return PodClass(request.cpu, units, request.devices, models, request.memory)
@@ -216,7 +221,7 @@ class Arrivals:
         return tuple(self._window)
 
     def observe(self, cls: PodClass) -> None:
-        """A pod of this class has been created."""
+        """Count a created pod of this class."""
         if len(self._window) == WINDOW:
             oldest = self._window[0]
             self._counts[oldest] -= 1
@@ -227,7 +232,9 @@ class Arrivals:
         self.seen += 1
 
     def moved(self, by: int) -> None:
-        """A pod has been placed (by: 1), or one that had been has gone (-1), whatever its class."""
+        """Count a pod that was placed (`by` 1), or a placed one that has left (-1), whatever its
+        class.
+        """
         (self._placed if by > 0 else self._left).append(self.seen)
 
     @property
@@ -241,10 +248,12 @@ class Arrivals:
         return min(left / max(placed, 1), 1.0)
 
     def workload(self, capacities: Capacities = ()) -> Workload:
-        """The classes seen, with their counts, on such devices."""
+        """Return the classes seen, with their counts, on such devices."""
         return workload_of(self._counts, capacities, self.turnover)
 
 
 def next_fit(seen: int) -> int:
-    """At how many pods seen a policy is to be made anew, after a fit at `seen` of them."""
+    """Return the number of pods seen at which a policy is to be made next, after a fit at `seen`
+    pods.
+    """
     return next((first for first in _FIRST_FITS if first > seen), seen + _FIT_EVERY)

@@ -34,16 +34,16 @@ class WorkloadEstimator:
         return frozenset(self.devices)
 
     def is_due(self) -> bool:
-        """Whether policies are to be made anew."""
+        """Return whether policies are to be made anew."""
         return self.arrivals.seen >= self.fit_at or not self.sizes <= self.made_for
 
     def workload(self) -> Workload:
-        """The pods to be expected."""
+        """Return the expected pods."""
         if self.arrivals.seen < _FIRST:
             return prior(self.devices)
         return self.arrivals.workload(self.devices)
 
     def made(self, seen: int, sizes: frozenset[int]) -> None:
-        """Policies have been made for what was known when so many pods had been seen."""
+        """Record that policies were made for what was known when `seen` pods had been seen."""
         self.made_for = sizes
         self.fit_at = next_fit(seen)

@@ -12,7 +12,10 @@ _VERSION, _UTC_TIME = 0xA0, 0x17
 
 
 def ends_at(pem: str) -> float:
-    """Seconds since the epoch at which the text's first certificate ends. Raises ValueError."""
+    """Return the seconds since the epoch at which the text's first certificate ends.
+
+    Raises ValueError.
+    """
     _, begun, rest = pem.partition(_BEGIN)
     body, ended, _ = rest.partition(_END)
     if not begun or not ended:
@@ -45,7 +48,7 @@ def _elements(content: bytes) -> list[tuple[int, bytes]]:
 
 
 def _element(data: bytes, at: int) -> tuple[int, bytes, int]:
-    """(tag, content, where the next one begins)."""
+    """Return (tag, content, where the next one begins)."""
     tag, length = data[at], data[at + 1]
     at += 2
     if length & 0x80:

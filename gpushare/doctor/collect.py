@@ -53,7 +53,7 @@ class Collector:
         self._namespace = namespace
 
     def server(self) -> ApiServer | Unread:
-        """The API server's version and clock."""
+        """Return the API server's version and clock."""
 
         def read() -> ApiServer:
             try:
@@ -71,7 +71,7 @@ class Collector:
         return _tried(read, "the API server", "look at --kubeconfig, --context and the network")
 
     def nodes(self) -> tuple[NodeSeen, ...] | Unread:
-        """All nodes."""
+        """Return all nodes."""
 
         def read() -> tuple[NodeSeen, ...]:
             items = self._items("/api/v1/nodes")
@@ -80,7 +80,7 @@ class Collector:
         return _tried(read, "nodes", "let this account list nodes")
 
     def pods(self, now: float) -> PodsSeen | Unread:
-        """The pods that have not ended; now: by the API server's clock, as are their ages."""
+        """Return the pods that have not ended; `now` and their ages: by the API server's clock."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
         return _tried(
             lambda: read_pods(self._items("/api/v1/pods", query), self._names, now),
@@ -89,7 +89,7 @@ class Collector:
         )
 
     def leases(self) -> tuple[LeaseSeen, ...] | Unread:
-        """The extenders' Leases: of all namespaces if that may be listed, else of the one."""
+        """Return the extenders' Leases: of all namespaces if these may be listed, else of one."""
 
         def read() -> tuple[LeaseSeen, ...]:
             try:
@@ -107,7 +107,7 @@ class Collector:
         return _tried(read, "Leases", f"let this account get Leases in {self._namespace}", "warn")
 
     def closed(self) -> tuple[ClosedSeen, ...] | Unread:
-        """The ConfigMaps by which operators close devices."""
+        """Return the ConfigMaps by which operators close devices."""
 
         def read() -> tuple[ClosedSeen, ...]:
             items = self._items(f"/api/v1/namespaces/{self._namespace}/configmaps")
@@ -118,7 +118,7 @@ class Collector:
         return _tried(read, "ConfigMaps", todo, "warn")
 
     def rights(self, scheduler: SchedulerFile | Unread | None) -> Mapping[Right, bool] | Unread:
-        """Which of the rights that are asked about this account has."""
+        """Return which of the rights this account has."""
         return _tried(
             lambda: {right: self._allowed(right) for right in asked(self._namespace, scheduler)},
             "rights",
@@ -146,7 +146,7 @@ class Collector:
         return isinstance(status, dict) and status.get("allowed") is True
 
     def config_map(self, namespace: str, name: str) -> Fields:
-        """A ConfigMap's data. Raises ApiError, MessageError."""
+        """Return a ConfigMap's data. Raises ApiError, MessageError."""
         data = self._get(f"/api/v1/namespaces/{namespace}/configmaps/{name}").get("data")
         return data if isinstance(data, dict) else {}
 
@@ -154,7 +154,7 @@ class Collector:
         return _document(self._client.request("GET", path, query=query, timeout=_TIMEOUT))
 
     def _items(self, path: str, query: Mapping[str, str] | None = None) -> Iterator[Fields]:
-        """The objects of a list, page by page."""
+        """Yield the objects of a list, page by page."""
         more = ""
         while True:
             token = {"continue": more} if more else {}
@@ -187,7 +187,7 @@ def _tried(read: Callable[[], _T], what: str, todo: str, level: Any = "fail") ->
 
 
 def read_extender(url: str) -> ExtenderSeen | Unread:
-    """The health listener's answers."""
+    """Return the health listener's answers."""
     try:
         live, _, _ = _ask(f"{url}/livez")
         ready, text, ahead = _ask(f"{url}/readyz?verbose")
@@ -201,8 +201,10 @@ def read_extender(url: str) -> ExtenderSeen | Unread:
 
 
 def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
-    """The status of a GET on the filter verb, where that can be reached from here: on the machine
-    that --extender names. None elsewhere, and over https (it takes the caller's certificate).
+    """Return the status of a GET on the filter verb, where it can be reached from here: on the
+    machine that --extender names.
+
+    None elsewhere, and over https (it requires the caller's certificate).
     """
     place = endpoint(entry)
     asked_host = urlsplit(extender).hostname or ""
@@ -222,7 +224,7 @@ def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
 
 
 def samples(metrics: str) -> dict[str, float]:
-    """Prometheus' text as sample -> value; what is none is left out."""
+    """Return Prometheus' text as sample -> value; other lines are left out."""
     found = {}
     for line in metrics.splitlines():
         sample, _, value = line.rpartition(" ")
@@ -235,7 +237,7 @@ def samples(metrics: str) -> dict[str, float]:
 
 
 def _ask(url: str) -> tuple[int, str, float | None]:
-    """(status, text, seconds that the answerer's clock is ahead of ours)."""
+    """Return (status, text, seconds that the server's clock is ahead of ours)."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
     kind = http.client.HTTPSConnection if secure else http.client.HTTPConnection

@@ -26,7 +26,7 @@ class Unread:
     level: Level = "fail"
 
     def finding(self, check: str) -> Finding:
-        """What a check finds that has nothing else to judge."""
+        """Return the finding of a check that has nothing else to look at."""
         return Finding(check, self.level, self.why, self.todo)
 
 
@@ -143,7 +143,7 @@ class Right:
     name: str = ""
 
     def __str__(self) -> str:
-        """As in "create pods/binding"."""
+        """Return it as in "create pods/binding"."""
         group = f".{self.group}" if self.group else ""
         where = f" in {self.namespace}" if self.namespace else ""
         return f"{self.verb} {self.resource}{group}{where}"

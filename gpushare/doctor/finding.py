@@ -26,32 +26,32 @@ class Finding:
 
 
 def ok(check: str, what: str) -> Finding:
-    """A finding that all is well."""
+    """Return a finding that all is well."""
     return Finding(check, "ok", what)
 
 
 def warn(check: str, what: str, todo: str) -> Finding:
-    """A finding that something may be meant otherwise."""
+    """Return a finding that something may not be meant so."""
     return Finding(check, "warn", what, todo)
 
 
 def fail(check: str, what: str, todo: str) -> Finding:
-    """A finding that something is mis-wired."""
+    """Return a finding that something is wired wrongly."""
     return Finding(check, "fail", what, todo)
 
 
 def skip(check: str, what: str, todo: str = "") -> Finding:
-    """A finding that nothing was looked at; todo: what would make it possible."""
+    """Return a finding that nothing was checked; `todo`: what would make it possible."""
     return Finding(check, "skip", what, todo)
 
 
 def some(names: Iterable[str]) -> str:
-    """The first few names, and how many more there are."""
+    """Return the first few names, and how many more there are."""
     found: Sequence[str] = sorted(names)
     more = len(found) - _SHOWN
     return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def count(number: int, noun: str) -> str:
-    """The number and its noun: "1 node", "2 nodes"."""
+    """Return the number and its noun: "1 node", "2 nodes"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"

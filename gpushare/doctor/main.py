@@ -106,7 +106,7 @@ def _facts(given: argparse.Namespace, names: Names) -> Facts:
 
 
 def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None) -> Facts:
-    """What the API server tells; where it does not answer it is asked once."""
+    """Return the facts that the API server gives; one that does not answer is asked only once."""
     api = collector.server()
     now = time.time()
     if isinstance(api, Unread):
@@ -123,13 +123,13 @@ def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None) -
 
 
 def _without(api: Unread, now: float, why: str) -> Facts:
-    """What is known where the API server tells nothing."""
+    """Return the facts where the API server cannot be read."""
     off = Unread(why, "", "skip")
     return Facts(now, api, off, off, off, off, off)
 
 
 def _usual_kubeconfig() -> str:
-    """Where kubectl would look; "" in a pod without one."""
+    """Return the kubeconfig that kubectl would use; "" in a pod without one."""
     named = os.environ.get("KUBECONFIG")
     usual = Path.home() / ".kube" / "config"
     if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
@@ -153,7 +153,7 @@ def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread
 
 
 def _policy(path: str, document: object, collector: Collector | None) -> object:
-    """The Policy that an old configuration names; None where it names none."""
+    """Return the Policy that an old configuration names; None where it names none."""
     source = policy_source(document)
     if source is None:
         return None

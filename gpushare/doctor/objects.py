@@ -28,7 +28,7 @@ _SCHEDULER = "kube-scheduler"
 
 
 def read_node(node: Fields, names: Names, unit: str) -> NodeSeen:
-    """The node; one that cannot be read at all is closed."""
+    """Return the node; one that cannot be read at all is closed."""
     metadata, status = _map(node.get("metadata")), _map(node.get("status"))
     name = str(metadata.get("name"))
     labelled = _map(metadata.get("labels")).get("gpushare") == "true"
@@ -63,7 +63,7 @@ def _units(quantity: object) -> int | None:
 
 
 def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
-    """What the pods that have not ended tell."""
+    """Return the facts about the pods that have not ended."""
     gpu: list[PodSeen] = []
     originals: list[str] = []
     tags: set[str] = set()
@@ -78,7 +78,7 @@ def read_pods(pods: Iterable[Fields], names: Names, now: float) -> PodsSeen:
 
 
 def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
-    """The pod, unless what it asks for is 0: it holds nothing, so nothing can be wrong with it."""
+    """Yield the pod, unless it asks for 0: it holds nothing, so nothing can be wrong with it."""
     metadata, spec = _map(pod.get("metadata")), _map(pod.get("spec"))
     condition = _scheduled(pod)
     bound = condition.get("status") == "True"
@@ -112,7 +112,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
 
 
 def _scheduled(pod: Fields) -> Fields:
-    """The condition PodScheduled; empty where there is none yet."""
+    """Return the condition PodScheduled; empty where there is none yet."""
     found = (
         item
         for item in _maps(_map(pod.get("status")).get("conditions"))
@@ -148,7 +148,9 @@ def _name(pod: Fields) -> str:
 
 
 def _base(image: str) -> str:
-    """The last part of an image's name: of "registry.k8s.io/kube-scheduler:v1.30.2" the middle."""
+    """Return the last part of an image's name: "kube-scheduler" of
+    "registry.k8s.io/kube-scheduler:v1.30.2".
+    """
     return image.rpartition("/")[2].partition("@")[0].partition(":")[0]
 
 
@@ -157,7 +159,7 @@ def _tag(image: str) -> str:
 
 
 def read_lease(lease: Fields) -> LeaseSeen:
-    """The Lease."""
+    """Return the Lease."""
     spec = _map(lease.get("spec"))
     duration = spec.get("leaseDurationSeconds")
     return LeaseSeen(
@@ -170,7 +172,7 @@ def read_lease(lease: Fields) -> LeaseSeen:
 
 
 def read_closed(config_map: Fields, names: Names) -> ClosedSeen | None:
-    """What it closes; None if it is about something else."""
+    """Return the devices that the ConfigMap closes; None if it is about something else."""
     name, data = str(_map(config_map.get("metadata")).get("name")), _map(config_map.get("data"))
     if not name.startswith(names.unhealthy):
         return None
@@ -184,7 +186,7 @@ def read_closed(config_map: Fields, names: Names) -> ClosedSeen | None:
 
 
 def seconds(stamp: object) -> float:
-    """Seconds since the epoch of a timestamp as the API writes it; 0 where it is none."""
+    """Return seconds since the epoch of a timestamp as the API writes it; 0 where it is none."""
     try:
         return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
     except ValueError:

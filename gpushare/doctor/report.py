@@ -40,17 +40,17 @@ _COLOURS: dict[Level, str] = {"ok": "32", "warn": "33", "fail": "31", "skip": "2
 
 
 def judge(facts: Facts) -> list[Finding]:
-    """What all checks find."""
+    """Return the findings of all checks."""
     return [finding for check in CHECKS for finding in check(facts)]
 
 
 def failed(findings: Iterable[Finding]) -> bool:
-    """Whether something is mis-wired."""
+    """Return whether something is wired wrongly."""
     return any(finding.level == "fail" for finding in findings)
 
 
 def as_text(findings: Sequence[Finding], *, colours: bool) -> str:
-    """A line for each finding, and one that counts them."""
+    """Return a line for each finding, and one that counts them."""
     width = max((len(finding.check) for finding in findings), default=0)
     lines = [_line(finding, width, colours=colours) for finding in findings]
     counts = Counter(finding.level for finding in findings)
@@ -70,7 +70,7 @@ def _line(finding: Finding, width: int, *, colours: bool) -> str:
 
 
 def as_json(findings: Sequence[Finding]) -> str:
-    """The document."""
+    """Return the document."""
     counts = Counter(finding.level for finding in findings)
     document = {
         "apiVersion": "gpushare.io/v1",

@@ -15,7 +15,7 @@ _ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
-    """The gauges of all devices, and of the request that they are measured by.
+    """Return the gauges of all devices, and of the request that they are measured by.
 
     unit_bytes: bytes of a memory unit.
     """
@@ -67,11 +67,11 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
 
 
 def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
-    """A family; of each sample, what follows the name."""
+    """Return a metric family. `samples`: of each, what follows the name."""
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 
 
 def _typical(managed: ManagedResource, nodes: Sequence[NodeBooks]) -> int:
-    """Units that most pods ask for on each device."""
+    """Return the units that most pods ask for on each device."""
     bound = (entry.request.units for node in nodes for entry in node.entries)
     return typical_units([*bound, *(pod.request.units for pod in managed.ledger.waiting())])

@@ -47,7 +47,7 @@ class DisruptionBudgets:
         self._index = _BudgetIndex(budgets)
 
     def budgets_of(self, entries: Sequence[Entry]) -> tuple[Budget, ...]:
-        """The budgets that cover any of these pods."""
+        """Return the budgets that cover any of these pods."""
         index = self._index
         covered: dict[DisruptionBudget, set[str]] = {}
         for entry in entries if index.budgets else ():

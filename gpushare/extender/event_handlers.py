@@ -200,7 +200,7 @@ class UnhealthyEventHandler:
 def _observed(
     pods: Iterable[Pod], managed: ManagedResource, odd: set[str]
 ) -> Iterator[ObservedPod]:
-    """The pods that can be read; the uids of the others go into `odd`."""
+    """Yield the pods that can be read; add the uids of the others to `odd`."""
     for pod in pods:
         try:
             yield observe_pod(pod, managed.names)

@@ -205,7 +205,7 @@ class Extender:
         self._event_messages.tick(ready)
 
     def _state(self) -> dict[str, float]:
-        """What metrics say of this process."""
+        """Return the values of this process for metrics."""
         pending = 0.0
         if self._ready_since < math.inf:
             since, called = self._ready_since, self._service.called
@@ -249,7 +249,9 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:
-    """The settings with the address that kube-scheduler's file calls, and what it says."""
+    """Return the settings with the address that kube-scheduler's file calls, and the content of the
+    file.
+    """
     # It goes into paths of the API, and a list of ConfigMaps that is refused closes no device.
     if NAME.fullmatch(settings.namespace) is None:
         raise SettingsError(f"namespace: {settings.namespace[:80]!r} is no name of a namespace")
@@ -317,7 +319,8 @@ def _managed_resources(
 
 
 def _policies(default: str) -> dict[str, Policy]:
-    """All installed policies by name, but for those that cannot be made: a line is logged for each.
+    """Return all installed policies by name, without those that cannot be made: each of these is
+    logged.
 
     Raises SettingsError where the default is one of them.
     """
@@ -371,7 +374,10 @@ def _sources(
 def _lease_runner(
     settings: Settings, client: KubeClient, lease: tuple[str, str] | None
 ) -> LeaseRunner | None:
-    """lease: that of kube-scheduler. Raises SettingsError where there is none to follow."""
+    """Return what leads, None for "off".
+
+    `lease`: that of kube-scheduler. Raises SettingsError where there is none to follow.
+    """
     host = socket.gethostname()
     if settings.leadership == "off":
         return None
@@ -390,7 +396,7 @@ def _lease_runner(
 
 
 def _keep_to_one_cpu() -> None:
-    """Nothing: this thread, and those it starts, run on one CPU of those there are.
+    """Restrict this thread, and those it starts, to one of the CPUs.
 
     The interpreter lock lets one thread run at a time; on several CPUs it is handed from one to
     another some forty times a bind, and each time another CPU wakes up with cold caches.
@@ -405,7 +411,7 @@ def _unit_bytes(unit: str) -> int:
 
 
 def _read_yaml(path: str) -> object:
-    """The document of a YAML (or JSON) file. Raises SettingsError in one line."""
+    """Return the document of a YAML (or JSON) file. Raises SettingsError in one line."""
     try:
         return _parse_yaml(Path(path).read_text(encoding="utf-8"), path)
     except (OSError, UnicodeDecodeError) as error:

@@ -42,7 +42,7 @@ class ManagedResource:
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
 
     def ranking(self, request: Request) -> Ranking:
-        """The ranking by the policy the pod wishes, or by the default.
+        """Return the ranking by the policy that the pod asks for, or by the default.
 
         Raises MessageError for a policy nobody has installed, or that was left out.
         """
@@ -59,8 +59,8 @@ class ManagedResource:
         return ranking
 
     def scorer(self, request: Request) -> Scorer:
-        """The ranking of the request, and what judges in its place should its policy fail: the
-        default policy, and then none at all.
+        """Return the ranking of the request with its fallbacks, should its policy fail: the default
+        policy, and then no preference.
 
         Raises MessageError as `ranking` does.
         """
@@ -95,7 +95,7 @@ class ExtenderScope:
     schedulers: frozenset[str] = frozenset()
 
     def refusal(self, pod: Pod) -> str:
-        """Why kube-scheduler does not send us this pod, or ""."""
+        """Return why kube-scheduler does not send this pod to the extender, or ""."""
         scheduler = scheduler_of(pod)
         if self.schedulers and scheduler not in self.schedulers:
             ours = ", ".join(sorted(self.schedulers))
@@ -123,17 +123,18 @@ class ManagedResources:
         return iter(self.resources)
 
     def find(self, resource: str) -> ManagedResource | None:
-        """The books of that resource."""
+        """Return the managed resource of that name."""
         return next(
             (managed for managed in self.resources if managed.names.resource == resource), None
         )
 
     def knows(self, node: str) -> bool:
-        """Whether the API server has shown such a node."""
+        """Return whether the API server has shown such a node."""
         return any(managed.ledger.knows(node) for managed in self.resources)
 
     def resolve(self, pod: Pod) -> tuple[ManagedResource, Request] | None:
-        """The books a pod belongs to, and what it asks there; None for a pod that asks for none.
+        """Return the managed resource that a pod asks for, and its request there; None where it
+        asks for none.
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """

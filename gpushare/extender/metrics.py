@@ -81,7 +81,7 @@ class Metrics:
             self._rejected.labels(reason).inc(nodes)
 
     def text(self) -> bytes:
-        """All metrics in Prometheus' text format, perhaps as they were a moment ago."""
+        """Return all metrics in Prometheus' text format, perhaps as they were a moment ago."""
         with self._scraping:
             begin = self._clock()
             if begin >= self._fresh_until:
@@ -102,7 +102,7 @@ class _StateCollector:
         self._state = state
 
     def collect(self) -> Iterable[Metric]:
-        """One family after the other."""
+        """Yield one family after the other."""
         yield from self._counts()
         build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
         build.add_metric((__version__,), 1)
@@ -128,7 +128,7 @@ class _StateCollector:
 
 
 def _single(name: str, text: str, value: float) -> Metric:
-    """A family of one sample."""
+    """Return a family of one sample."""
     if name.endswith("_total"):
         return CounterMetricFamily(name.removesuffix("_total"), text, value=value)
     return GaugeMetricFamily(name, text, value=value)

@@ -20,7 +20,7 @@ BudgetsOf = Callable[[Sequence[Entry]], Sequence[Budget]]
 
 
 def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
-    """None: budgets are not followed."""
+    """Return no budgets: they are not followed."""
     del entries
     return ()
 
@@ -28,7 +28,7 @@ def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
 def trim_candidates(
     ledger: Ledger, preemptor: Preemptor, candidates: Mapping[str, Victims], budgets_of: BudgetsOf
 ) -> dict[str, Victims]:
-    """The nodes whose devices have room once their victims are gone, and those victims.
+    """Return the nodes whose devices have room once their victims are gone, and those victims.
 
     Each node may look for the best victims with its share of what steps are left.
     """
@@ -52,7 +52,7 @@ def trim_candidates(
 
 
 def _is_charged_elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
-    """Whether a pod named as a victim is charged to another node.
+    """Return whether a pod named as a victim is charged to another node.
 
     kube-scheduler and the books then speak of different clusters, and an answer that names a pod
     which is not on the node fails the whole call.

@@ -75,11 +75,11 @@ class Readiness:
             source.reflector.stop()
 
     def not_ready(self) -> str:
-        """Why this process must not answer now, in a text that stays the same, or ""."""
+        """Return why this process must not answer now, in a text that stays the same, or ""."""
         return next((wrong for wrong in self.checks().values() if wrong), "")
 
     def checks(self) -> dict[str, str]:
-        """What each part has to say: "" where it is well."""
+        """Return the problem of each part, "" where there is none."""
         now = self._clock()
         checks = {
             name: self._problem_of(name, source, now) for name, source in self._sources.items()
@@ -87,7 +87,9 @@ class Readiness:
         return checks | {"leadership": self._leadership_problem(now)}
 
     def liveness(self) -> dict[str, str]:
-        """Whether each thread turns, and we do not lead in vain; else only a restart helps."""
+        """Return the problems by part that only a restart solves: a stuck thread, or leading
+        without a filled ledger for long.
+        """
         now = self._clock()
         parts: dict[str, Reflector[Any, Any] | LeaseRunner] = {
             name: source.reflector for name, source in self._sources.items()
@@ -102,7 +104,7 @@ class Readiness:
         return problems
 
     def leads_until(self) -> float:
-        """Until when (monotonic seconds) a bind may be under way here."""
+        """Return until when (monotonic seconds) a bind may be under way here."""
         if self._leading is None:
             return math.inf
         # In this order: a term that begins in between counts with its own fence.
@@ -127,11 +129,13 @@ class Readiness:
             self._sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
-        """Up to which resourceVersion the books hold that collection; "" where that is open."""
+        """Return the resourceVersion up to which the ledger holds that collection; "" where it is
+        not known.
+        """
         return self._sources[name].reflector.last_resource_version
 
     def state(self) -> dict[str, float]:
-        """Values for metrics."""
+        """Return values for metrics."""
         now = self._clock()
         state: dict[str, float] = {"ready": not self.not_ready()}
         state["leader"] = not self._leadership_problem(now)
@@ -153,7 +157,8 @@ class Readiness:
         return ""
 
     def _forbidden(self, name: str, source: Source) -> bool:
-        """Whether the API server has refused to list it since all that must be listed is.
+        """Return whether the API server has refused to list it since all required collections were
+        listed.
 
         No answer is no refusal; and one that has just started refuses everything for a while.
         """
@@ -177,7 +182,7 @@ class Readiness:
         return self._leading is None or self._leading.leads_until(now) > now
 
     def _relist_wanted(self, now: float) -> bool:
-        """Whether the last list of pods may miss a write of the leader before us."""
+        """Return whether the last list of pods may miss a write of the previous leader."""
         if self._leading is None or not self._leads(now):
             return False
         return self._sources["pods"].reflector.status.listed_at < self._leading.fenced_until()

@@ -54,7 +54,7 @@ class SchedulerFile:
 def read_scheduler_file(
     path: str, listen: tuple[str, int] | None, tls: bool, reader: DocumentReader
 ) -> SchedulerFile:
-    """What the file at `path` says; an empty path: the defaults.
+    """Return the content of the file at `path`; the defaults where the path is empty.
 
     listen: the (host, port) asked for, if any; tls: whether we speak TLS. Raises SettingsError in
     one line that begins with the path.
@@ -79,7 +79,9 @@ def read_scheduler_file(
 
 
 def routes_of(entry: ExtenderConfig) -> Routes:
-    """Where the verbs are served: where kube-scheduler calls, and our own names for the others."""
+    """Return the paths of the verbs: those that kube-scheduler calls, and our own names for the
+    others.
+    """
     usual = Routes()
     return Routes(
         prefix=endpoint(entry).path,
@@ -91,7 +93,7 @@ def routes_of(entry: ExtenderConfig) -> Routes:
 
 
 def _policy(folder: Path, document: object, reader: DocumentReader) -> object:
-    """The Policy that the document names; None where it names none."""
+    """Return the Policy that the document names; None where it names none."""
     source = policy_source(document)
     if source is None:
         return None
@@ -105,7 +107,7 @@ def _policy(folder: Path, document: object, reader: DocumentReader) -> object:
 
 
 def _read_config_map(client: KubeClient, source: PolicyConfigMap) -> str:
-    """The text of a Policy in a ConfigMap; closes the client. Raises SettingsError."""
+    """Return the text of a Policy in a ConfigMap; close the client. Raises SettingsError."""
     path = f"/api/v1/namespaces/{source.namespace}/configmaps/{source.name}"
     try:
         text = json.loads(client.request("GET", path, timeout=_TIMEOUT))["data"][POLICY_KEY]

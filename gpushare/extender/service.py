@@ -107,19 +107,25 @@ class Service:
         self._documents = DocumentCache()
 
     def filter(self, body: bytes) -> bytes:
-        """The answer to filter; whatever is wrong stands in its Error."""
+        """Return the answer to filter; an error stands in its `Error`."""
         return self._timed("filter", self._filter, body)
 
     def prioritize(self, body: bytes) -> bytes:
-        """The answer to prioritize. Raises MessageError or NotReady: it has no field for errors."""
+        """Return the answer to prioritize.
+
+        Raises MessageError or NotReady: it has no field for errors.
+        """
         return self._timed("prioritize", self._prioritize, body)
 
     def bind(self, body: bytes) -> bytes:
-        """The answer to bind; whatever is wrong stands in its Error."""
+        """Return the answer to bind; an error stands in its `Error`."""
         return self._timed("bind", self._bind, body)
 
     def preempt(self, body: bytes) -> bytes:
-        """The answer to preempt. Raises MessageError or NotReady: it has no field for errors."""
+        """Return the answer to preempt.
+
+        Raises MessageError or NotReady: it has no field for errors.
+        """
         return self._timed("preempt", self._preempt, body)
 
     def inspect(self, node: str | None, resource: str | None) -> bytes:
@@ -140,7 +146,7 @@ class Service:
         )
 
     def called(self, uid: str) -> bool:
-        """Whether filter was called for the pod and it has not been bound since."""
+        """Return whether filter was called for the pod and it has not been bound since."""
         return uid in self._request_cache
 
     def _timed(self, verb: str, work: Callable[[bytes], Answer], body: bytes) -> bytes:
@@ -227,7 +233,7 @@ class Service:
         seen: Snapshot,
         result: FilterResult,
     ) -> FilterResult:
-        """The verdict with one node alone, where there is a reason to.
+        """Return the result with one node alone, where there is a reason for it.
 
         A pod that is charged already keeps its node, whatever fits: kube-scheduler asks again when
         a bind took too long, its own charge must not send it away, and elsewhere it would be
@@ -247,7 +253,9 @@ class Service:
     def _filter_nodes(
         self, managed: ManagedResource, names: Sequence[str], request: Request
     ) -> tuple[Snapshot, FilterResult]:
-        """Who fits; where nobody does now, in a moment (see patience.py)."""
+        """Return the snapshot and the nodes that fit; where none does now, wait a moment (see
+        refusal_hold.py).
+        """
         seen = managed.ledger.snapshot()
         result = filter_nodes(seen, names, request)
 
@@ -349,7 +357,9 @@ class Service:
         return answer
 
     def _report_bound(self, args: BindArgs) -> str:
-        """What the pod was given, as "0:4,1:4" (device:units), told; "-" for a pod without GPU."""
+        """Record the event and return what the pod was given, as "0:4,1:4" (device:units); "-" for
+        a pod without GPU.
+        """
         shares: Shares = ()
         for managed in self._resources:
             entry = managed.ledger.standing(args.ref.uid)
@@ -375,7 +385,7 @@ class Service:
 
 
 def _may_change(result: FilterResult) -> bool:
-    """Whether no node fits, but one would if pods that are there were gone."""
+    """Return whether no node fits, but one would if some pods were gone."""
     return not result.fit and any(why.resolvable for why in result.failed.values())
 
 

@@ -46,7 +46,7 @@ class ElectionTiming:
     spread: float = 1.2
 
     def __post_init__(self) -> None:
-        """A leader that outlasts its Lease, or has no second try, is refused here."""
+        """Refuse times by which a leader would outlast its Lease or have no second try."""
         if not 0 < self.retry < self.renew_deadline < self.duration:
             raise SettingsError("election: need 0 < retry < renew deadline < lease duration")
 
@@ -110,7 +110,10 @@ class Elector:
         return self._acquire_or_renew(now, wall, jitter)
 
     def on_lease(self, body: bytes | None, now: float) -> None:
-        """The Lease was read; None: it does not exist. Raises WireError where it is none."""
+        """Take the Lease that was read; None: it does not exist.
+
+        Raises WireError where the body is no Lease.
+        """
         lease = read_lease(body) if body is not None else None
         changed = lease is None or self._lease is None or not lease.same_term(self._lease)
         if changed:
@@ -123,8 +126,10 @@ class Elector:
             self._acquire_time = ""
 
     def on_written(self, body: bytes, now: float) -> None:
-        """Our write was accepted. Raises WireError where the answer does not show the Lease as
-        written: an older one, from a cache on the way, renews nothing.
+        """Take the answer to an accepted write.
+
+        Raises WireError where it does not show the Lease as written: an older one, from a cache on
+        the way, renews nothing.
         """
         if self._releasing:
             self._done = True
@@ -141,7 +146,7 @@ class Elector:
         self._next_at = self._sent_at + self.timing.retry
 
     def on_error(self, error: ApiError | WireError, now: float) -> None:
-        """The call was refused or not answered: what the Lease is now must be read again."""
+        """Take a refused or unanswered call: the Lease must be read again."""
         if self._releasing:
             self._done = True
             return
@@ -170,7 +175,9 @@ class Elector:
         return Update(lease.held_by(self.identity, wall, duration))
 
     def _acquire(self, now: float, wall: float, *, fence: float) -> None:
-        """From here on a Lease so acquired is ours: the answer to this write may get lost."""
+        """Record that a Lease with this acquire time is ours, although the answer to the write may
+        get lost.
+        """
         self._acquire_time = stamp(wall)
         self._fence = max(self._fence, fence)
         self._sent_at = now
@@ -182,7 +189,9 @@ class Elector:
         return Wait(self._next_at - now)
 
     def _is_ours(self, lease: Lease) -> bool:
-        """Exactly our identity, and written by this process, not by one before it."""
+        """Return whether it has our identity and was acquired by this process, not by one before
+        it.
+        """
         return lease.holder == self.identity and lease.acquired == self._acquire_time != ""
 
     def _release_lease(self, now: float, wall: float) -> Action:

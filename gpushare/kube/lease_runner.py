@@ -120,7 +120,7 @@ class LeaseRunner:
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
     def halt(self) -> None:
-        """Lead no more: no bind begins from now on; the Lease is kept until `stop`."""
+        """Stop leading: no bind begins from now on; the Lease is kept until `stop`."""
         self._halted = True
 
     def stop(self, timeout: float = 2.0, *, release: bool = True) -> bool:

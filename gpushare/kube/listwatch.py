@@ -264,13 +264,15 @@ class ListWatch(Generic[PageT, EventT]):
         return None
 
     def on_delivered(self, whole: Replace[PageT]) -> None:
-        """The receiver holds the whole list now: long after its last page, if it is long."""
+        """Take that the handler holds the whole list now: for a long list that is long after its
+        last page.
+        """
         self.relists += 1
         self.listed_at = whole.started
         self.synced = True
 
     def on_open(self, now: float) -> None:
-        """The watch was accepted."""
+        """Take the acceptance of a watch."""
         self._opened = True
         if self._healthy_since is None:
             self._healthy_since = now
@@ -297,7 +299,7 @@ class ListWatch(Generic[PageT, EventT]):
         return event
 
     def on_end(self, now: float) -> None:
-        """The watch ended cleanly, or was closed for a relist."""
+        """Take the clean end of a watch, or its close for a relist."""
         self.watching = False
         if self._relist_wanted:
             self.restarts["asked"] += 1
@@ -308,7 +310,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._fail("short", now)
 
     def on_error(self, error: ApiError, now: float) -> None:
-        """The call failed, or the stream was cut."""
+        """Take the failure of a call, or a stream that was cut."""
         was_watch = self.watching
         if isinstance(error, ApiGone):
             self._versions_gone(now)
@@ -322,7 +324,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._fail(reason, now, relist=stuck)
 
     def on_handler_error(self, now: float) -> None:
-        """The receiver failed on a delivery: what it holds is in doubt until the next list."""
+        """Take a failure of the handler: what it holds is in doubt until the next list."""
         self.synced = False
         self._fail("sink", now, relist=True)
 
@@ -392,7 +394,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._forget_place()
 
     def _reset_failures_after_health(self, now: float) -> None:
-        """A while of health before this trouble makes it a first one."""
+        """Reset the counts of failures if the watch was healthy for long enough before this one."""
         self.watching = False
         since = self._healthy_since
         if since is not None and now - since >= self.timing.healthy_after:

@@ -75,7 +75,10 @@ class SchedulerLease:
         return Read()
 
     def on_lease(self, body: bytes | None, now: float) -> None:
-        """The Lease was read; None: it does not exist. Raises WireError where it is none."""
+        """Take the Lease that was read; None: it does not exist.
+
+        Raises WireError where the body is no Lease.
+        """
         lease = read_lease(body) if body is not None else None
         before, read_before = self._lease, self._read_at
         others_expired = lease is not None and self._expired_before(lease)
@@ -93,10 +96,10 @@ class SchedulerLease:
             self.term = Term(self._fence, read_before + lease.duration)
 
     def on_written(self, body: bytes, now: float) -> None:
-        """Never called: nothing is ever written."""
+        """Do nothing: it never writes."""
 
     def on_error(self, error: ApiError | WireError, now: float) -> None:
-        """The Lease could not be read: the term runs on to its end."""
+        """Take the failure of a read: the term runs on to its end."""
         self._next_at = max(self._next_at, now + self.poll / 2)
 
     def _observe_own(

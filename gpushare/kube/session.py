@@ -168,8 +168,10 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
 
 
 def _exists(file: Path) -> bool:
-    """Whether there is such a file. Raises OSError where it cannot be looked for: from Python 3.14
-    on `Path.exists` says False then.
+    """Return whether the file exists.
+
+    Raises OSError where it cannot be looked for: from Python 3.14 on `Path.exists` returns False
+    then.
     """
     try:
         file.stat()

@@ -55,7 +55,8 @@ class Names:
 
     @staticmethod
     def for_resource(resource: str) -> "Names":
-        """The names for a resource: aliyun's own for aliyun.com/gpu-mem, alike for any other.
+        """Return the names for a resource: aliyun's own for aliyun.com/gpu-mem, similar ones for
+        any other.
 
         Raises SettingsError where the resource is no qualified name, or is too long for this.
         """
@@ -111,7 +112,7 @@ ALIYUN = Names.for_resource("aliyun.com/gpu-mem")
 
 
 def strict_number(text: str, limit: int = MAX_INDEX) -> int | None:
-    """The number, or None unless it is one to ten ASCII digits and at most `limit`."""
+    """Return the number, or None unless the text is one to ten ASCII digits and at most `limit`."""
     if _NUMBER.fullmatch(text) is None:
         return None
     number = int(text)
@@ -172,7 +173,7 @@ def device_uuids(
 def encode(
     allocation: Allocation, request: Request, device_capacity: int, now_ns: int, names: Names
 ) -> dict[str, str]:
-    """The annotations that record an allocation, for the Binding of the pod.
+    """Return the annotations that record an allocation, for the Binding of the pod.
 
     device_capacity: units of the (first) device, which the original writes as DEV. now_ns:
     nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
@@ -192,7 +193,7 @@ def encode(
 
 
 def _grants(allocation: Allocation, request: Request) -> dict[str, dict[str, int]]:
-    """Container -> device -> units: the containers, in order, fill device after device."""
+    """Return container -> device -> units: the containers, in order, fill device after device."""
     room = [[device, units] for device, units in reversed(allocation.shares)]
     grants: dict[str, dict[str, int]] = {}
     for container, wanted in request.containers:
@@ -217,7 +218,7 @@ def _evenly(devices: Collection[int], total: int) -> Shares | None:
 
 
 def _united(one: Shares | None, other: Shares | None) -> Shares | None:
-    """The most that either says of each device; None where one cannot say."""
+    """Return for each device the most that either states; None where one states nothing."""
     if one is None or other is None:
         return None
     most = dict(one)
@@ -227,7 +228,9 @@ def _united(one: Shares | None, other: Shares | None) -> Shares | None:
 
 
 def _read_idx(text: str) -> tuple[int, ...]:
-    """The devices of "0" or "0,3"; none at all where one token is not a number or comes twice."""
+    """Return the devices of "0" or "0,3"; none at all where one token is not a number or comes
+    twice.
+    """
     if len(text) > _LONGEST_IDX:
         return ()
     numbers = [strict_number(token) for token in text.split(",")]
@@ -236,7 +239,7 @@ def _read_idx(text: str) -> tuple[int, ...]:
 
 
 def _read_map(text: str, request: Request) -> dict[int, int] | None:
-    """Units per device of a container map that agrees with the request, or None."""
+    """Return the units by device of a container map that agrees with the request, or None."""
     if not text or len(text) > _LONGEST_MAP:
         return None
     try:
@@ -248,7 +251,7 @@ def _read_map(text: str, request: Request) -> dict[int, int] | None:
 
 
 def _sum_up(document: object) -> tuple[dict[int, int], dict[int, int]]:
-    """(units per device, units per container), zeros left out. Raises ValueError."""
+    """Return (units by device, units by container), zeros left out. Raises ValueError."""
     granted: dict[int, int] = {}
     sums: dict[int, int] = {}
     for container, grant in _object(document).items():
@@ -262,7 +265,7 @@ def _sum_up(document: object) -> tuple[dict[int, int], dict[int, int]]:
 
 
 def _object(value: object) -> dict[int, Any]:
-    """A JSON object keyed by indices, each once. Raises ValueError otherwise."""
+    """Return a JSON object keyed by indices, each once. Raises ValueError otherwise."""
     if not isinstance(value, dict):
         raise ValueError("object")
     keyed = {strict_number(key): item for key, item in value.items()}
@@ -272,7 +275,7 @@ def _object(value: object) -> dict[int, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A JSON object; one with a key twice says two things at once and is refused."""
+    """Return a JSON object. Raises ValueError where a key comes twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate key")

@@ -22,16 +22,16 @@ class DisruptionBudget:
     disrupted: frozenset[str] = frozenset()
 
     def chooses(self, namespace: str, labels: Mapping[str, str]) -> bool:
-        """Whether it is about pods with these labels."""
+        """Return whether it selects pods with these labels."""
         return namespace == self.namespace and selects(self.selector, labels)
 
     def covers(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
-        """Whether the pod's going counts against this budget."""
+        """Return whether the eviction of the pod counts against this budget."""
         return name not in self.disrupted and self.chooses(namespace, labels)
 
 
 def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudget:
-    """The budget that the parts of a PodDisruptionBudget object state."""
+    """Return the budget of the parts of a PodDisruptionBudget object."""
     status = _mapping(status)
     allowed = status.get("disruptionsAllowed")
     return DisruptionBudget(
@@ -43,7 +43,9 @@ def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudge
 
 
 def selects(selector: object, labels: Mapping[str, str]) -> bool:
-    """Whether a LabelSelector object chooses these labels: none chooses nothing, {} everything."""
+    """Return whether a LabelSelector object selects these labels: None selects nothing, {}
+    everything.
+    """
     if not isinstance(selector, Mapping):
         return False
     wanted = _mapping(selector.get("matchLabels"))

@@ -44,13 +44,15 @@ class ObjectReference:
 
 
 def events_path(regarding: ObjectReference, name: str = "") -> str:
-    """The path of the events about an object, or of one of them."""
+    """Return the path of the events about an object, or of one of them."""
     path = f"/apis/events.k8s.io/v1/namespaces/{regarding.event_namespace}/events"
     return f"{path}/{name}" if name else path
 
 
 def event_name(regarding: ObjectReference, stamp: int) -> str:
-    """A name no other event has: as client-go, the object's and the time (ns since the epoch)."""
+    """Return a name no other event has: as client-go, the object's and the time (ns since the
+    epoch).
+    """
     end = f".{stamp:x}"
     return regarding.name[: _NAME_LIMIT - len(end)].rstrip(".-") + end
 
@@ -66,7 +68,10 @@ def encode_event(
     stamp: int,
     instance: str,
 ) -> bytes:
-    """The body that creates an event. stamp: ns since the epoch. instance: which of ours."""
+    """Return the body that creates an event.
+
+    `stamp`: ns since the epoch. `instance`: the reporting process.
+    """
     return json.dumps(
         {
             "apiVersion": "events.k8s.io/v1",
@@ -91,20 +96,20 @@ def encode_event(
 
 
 def encode_series(count: int, stamp: int) -> bytes:
-    """The merge patch that says how often an event has been seen (2 or more), and when last."""
+    """Return the merge patch with the count of an event (2 or more) and the time of the last."""
     series = {"count": count, "lastObservedTime": _micro_time(stamp)}
     return json.dumps({"series": series}).encode()
 
 
 def _micro_time(stamp: int) -> str:
-    """A MicroTime: always six digits, whole microseconds."""
+    """Return a MicroTime: always six digits, whole microseconds."""
     seconds, rest = divmod(stamp, 10**9)
     whole = datetime.fromtimestamp(seconds, UTC)
     return f"{whole:%Y-%m-%dT%H:%M:%S}.{rest // 1000:06d}Z"
 
 
 def _cut(text: str, limit: int) -> str:
-    """The text in at most so many bytes of UTF-8, the cut shown."""
+    """Return the text in at most `limit` bytes of UTF-8, with a mark where it was cut."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()

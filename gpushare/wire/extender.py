@@ -91,7 +91,7 @@ class _BindResult(Struct, gc=False):
 
 
 def decode_filter(body: bytes) -> FilterArgs:
-    """The filter (or prioritize) request in a body. Raises MessageError."""
+    """Return the filter (or prioritize) request in a body. Raises MessageError."""
     args = decode_body(_FILTER, _FilterBody, body)
     pod = checked_pod(args.pod)
     if args.node_names is not None:
@@ -104,7 +104,10 @@ def decode_filter(body: bytes) -> FilterArgs:
 
 
 def decode_bind(body: bytes) -> BindArgs:
-    """The bind request in a body. Raises MessageError where any of its four texts is missing."""
+    """Return the bind request in a body.
+
+    Raises MessageError where any of its four texts is missing.
+    """
     args = decode_body(_BIND, _BindBody, body)
     return BindArgs(
         PodRef(
@@ -123,7 +126,7 @@ def encode_filter(
     unresolvable: Mapping[str, str] | None = None,
     error: str = "",
 ) -> bytes:
-    """The answer to a filter request, in the form the request had.
+    """Return the answer to a filter request, in the form the request had.
 
     fit: nodes that survive, a subset of `args.names` (kube-scheduler fails the call on any other).
     failed: node -> reason, busy now. unresolvable: node -> reason, not even when empty. With
@@ -139,7 +142,7 @@ def encode_filter(
 
 
 def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
-    """The answer to a prioritize request: a bare array, scores as JSON integers (0..10).
+    """Return the answer to a prioritize request: a bare array, scores as JSON integers (0..10).
 
     names: by their score. kube-scheduler takes a node that is not listed for one that scores 0
     (1.22 to 1.37), and reads and stores each entry: leaving out zeros saves it most of that.
@@ -156,17 +159,17 @@ def encode_priorities(names: Mapping[int, Sequence[str]]) -> bytes:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether JSON holds the text as it is."""
+    """Return whether JSON holds the text as it is."""
     return len(_ENCODER.encode(text)) == len(text) + 2
 
 
 def encode_bind(error: str = "") -> bytes:
-    """The answer to a bind request; "" means bound."""
+    """Return the answer to a bind request; "" means bound."""
     return _ENCODER.encode(_BindResult(error))
 
 
 def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
-    """The body as the struct: exact keys first, then any spelling, the last one counting.
+    """Return the body as the struct: exact keys first, then any spelling; the last one counts.
 
     `kind` must forbid unknown fields: they are what other spellings are found by. Raises
     MessageError.
@@ -185,7 +188,7 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
 
 
 def _checked(names: list[str], where: str) -> Sequence[str]:
-    """The names, each once. Raises MessageError on one that is empty or holds blanks."""
+    """Return the names, each once. Raises MessageError on one that is empty or holds blanks."""
     unique = set(names)
     together = "".join(names)  # a search in one text is a hundred times faster than one a name
     if "" in unique or any(blank in together for blank in whitespace):
@@ -206,7 +209,7 @@ def _required(text: str | None, where: str) -> str:
 
 
 def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) -> str:
-    """The name of an object, fit for a path: a `/` or `..` in it would reach another object."""
+    """Return the name of an object, safe in a path: `/` or `..` would reach another object."""
     name = _required(text, where)
     if pattern.fullmatch(name) is None:
         raise MessageError(f"{where}: {name[:80]!a} is no name of an object")
@@ -214,7 +217,8 @@ def _object_name(text: str | None, where: str, pattern: re.Pattern[str] = NAME) 
 
 
 def checked_pod(pod: Pod | None) -> Pod:
-    """The pod, named as the API server would have it: what is kept of it has a bounded length.
+    """Return the pod with names that the API server would accept: what is kept of it has a bounded
+    length.
 
     A part that is missing is for the verb to judge. Raises MessageError naming the field.
     """
@@ -234,14 +238,14 @@ def checked_pod(pod: Pod | None) -> Pod:
 
 
 def checked_uid(uid: str, where: str) -> str:
-    """The uid. Raises MessageError where it is longer than any, or no ASCII."""
+    """Return the uid. Raises MessageError where it is longer than any, or no ASCII."""
     if UID.fullmatch(uid) is None:
         raise MessageError(f"{where}: must be 1 to 128 characters of ASCII, has {len(uid)}")
     return uid
 
 
 def checked_length(name: str, where: str) -> str:
-    """The name. Raises MessageError where it is longer than any name of an object."""
+    """Return the name. Raises MessageError where it is longer than any name of an object."""
     if len(name) > MOST_NAME:
         raise MessageError(f"{where}: a name of {len(name)} characters; {MOST_NAME} are allowed")
     return name

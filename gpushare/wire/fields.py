@@ -38,7 +38,7 @@ _DURATION = re.compile(f"(?:{_PART.pattern})+")
 
 
 def fields_of(value: object, where: str) -> Fields:
-    """The object at `where`; an empty one where there is none."""
+    """Return the object at `where`; an empty one where there is none."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
@@ -47,23 +47,23 @@ def fields_of(value: object, where: str) -> Fields:
 
 
 def items(fields: Fields, key: str, where: str = "") -> Sequence[object]:
-    """The list under a key."""
+    """Return the list under a key."""
     return _field(fields, key, list, "a list", where) or []
 
 
 def text(fields: Fields, key: str, where: str = "", default: str = "") -> str:
-    """The text under a key."""
+    """Return the text under a key."""
     value = _field(fields, key, str, "text", where)
     return default if value is None else value
 
 
 def flag(fields: Fields, key: str, where: str = "") -> bool:
-    """The truth value under a key, false by default."""
+    """Return the truth value under a key, false by default."""
     return _field(fields, key, bool, "true or false", where) or False
 
 
 def number(fields: Fields, key: str, where: str = "", default: int = 0) -> int:
-    """The whole number under a key (True and False are none, whatever Python says)."""
+    """Return the whole number under a key (True and False are none, whatever Python says)."""
     if isinstance(fields.get(key), bool):
         raise SettingsError(f"{_path(where, key)}: must be a whole number")
     value = _field(fields, key, int, "a whole number", where)
@@ -71,7 +71,7 @@ def number(fields: Fields, key: str, where: str = "", default: int = 0) -> int:
 
 
 def parse_duration(duration: str) -> float:
-    """Seconds of a Go duration such as "5s", "1m30s", "250ms". Raises SettingsError."""
+    """Return the seconds of a Go duration such as "5s", "1m30s", "250ms". Raises SettingsError."""
     if duration in ("0", "+0", "-0"):
         return 0.0
     body = duration.removeprefix("-").removeprefix("+")

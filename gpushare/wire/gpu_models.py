@@ -20,17 +20,17 @@ _LONGEST = 63
 
 
 def node_model(labels: Mapping[str, str]) -> str:
-    """The model that the labels of a node name; "" where none does."""
+    """Return the model that the labels of a node name; "" where none does."""
     return intern(next((labels[key] for key in LABELS if labels.get(key)), ""))
 
 
 def label_value(model: str) -> str:
-    """A model as a label would spell it: labels hold no blanks, so discovery writes hyphens."""
+    """Return a model as a label spells it: labels hold no blanks, so discovery writes hyphens."""
     return intern("-".join(model.split()))
 
 
 def accepted_models(spec: PodSpec) -> tuple[str, ...]:
-    """The models that the pod's node selector and its required node affinity let through, sorted.
+    """Return the models that the pod's node selector and its required node affinity accept, sorted.
 
     () means any, and stands for more than MOST_MODELS too. Affinity counts where it is one term:
     several are alternatives, of which each may name other labels. A value that is longer than any
@@ -44,7 +44,7 @@ def accepted_models(spec: PodSpec) -> tuple[str, ...]:
 
 
 def _wishes(spec: PodSpec) -> Iterator[frozenset[str]]:
-    """One set of models for each condition; a node has to meet all of them."""
+    """Yield one set of models for each condition; a node has to meet all of them."""
     selector = spec.node_selector or {}
     yield from (frozenset({selector[key]}) for key in LABELS if key in selector)
     node = spec.affinity and spec.affinity.node_affinity

@@ -67,7 +67,7 @@ class Inventory:
 
 
 def encode_inventory(inventory: Inventory) -> str:
-    """The annotation's text; what has its default value is left out."""
+    """Return the annotation's text; what has its default value is left out."""
     document: dict[str, Any] = {
         "v": VERSION,
         "unit": inventory.unit,
@@ -81,7 +81,10 @@ def encode_inventory(inventory: Inventory) -> str:
 
 
 def decode_inventory(text: str) -> Inventory:
-    """The inventory an annotation states. Raises AnnotationError naming the field that is wrong."""
+    """Return the inventory in an annotation.
+
+    Raises AnnotationError naming the field that is wrong.
+    """
     if len(text) > _LONGEST_DOCUMENT:
         raise AnnotationError(f"inventory: longer than {_LONGEST_DOCUMENT} characters")
     try:
@@ -111,7 +114,7 @@ def decode_inventory(text: str) -> Inventory:
 
 
 def is_unit(text: str) -> bool:
-    """Whether the text names a unit of memory: GiB, MiB, or a chunk such as 256MiB."""
+    """Return whether the text names a unit of memory: GiB, MiB, or a chunk such as 256MiB."""
     return _UNIT.fullmatch(text) is not None
 
 

@@ -20,7 +20,7 @@ _Quantities = Mapping[str, Quantity]
 
 
 def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
-    """What the node offers, in units; closed with a Reason where that cannot be told.
+    """Return the devices of the node in units; closed with a Reason where they cannot be read.
 
     unit: the cluster's unit of memory (GiB, MiB, a chunk). An inventory annotation leads. Without
     one every device has total / count units, where both are there. The total is the node's
@@ -70,7 +70,8 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
 def _from_totals(
     bare: NodeSpec, capacity: _Quantities, allocatable: _Quantities, names: Names
 ) -> NodeSpec:
-    """Closed where the count is missing or 0 with memory there, or does not divide it.
+    """Return the node by its totals; closed where the count is missing, 0 with memory there, or
+    does not divide it.
 
     A count that is not there for a moment would make one giant device of all.
     """
@@ -107,7 +108,9 @@ def _host_amount(
     name: str,
     convert: Callable[[Quantity], int],
 ) -> int | None:
-    """CPU or memory for pods: allocatable (the node keeps a part for itself); None if unknown."""
+    """Return CPU or memory for pods: allocatable (the node keeps a part for itself); None if
+    unknown.
+    """
     quantity = allocatable.get(name, capacity.get(name))
     try:
         return None if quantity is None else convert(quantity)

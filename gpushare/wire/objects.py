@@ -243,11 +243,11 @@ class Codec(Generic[_T]):
         self._list: Decoder[_List[_T]] = Decoder(page)
 
     def decode(self, body: bytes | Raw) -> _T:
-        """A single object. Raises MessageError naming the field."""
+        """Return a single object. Raises MessageError naming the field."""
         return decode_with(self._one, body, "object")
 
     def decode_answer(self, body: bytes, namespace: str, name: str) -> _T:
-        """The object that was asked for by its name.
+        """Return the object that was asked for by its name.
 
         Raises MessageError where the answer is another one: what a proxy puts in its place says
         nothing of the object.
@@ -258,7 +258,9 @@ class Codec(Generic[_T]):
         return self.decode(body)
 
     def decode_list(self, body: bytes) -> Decoded[_T]:
-        """A page of a list, odd items left out and named. Raises MessageError if it is none.
+        """Return a page of a list; unreadable items are left out and named.
+
+        Raises MessageError if it is no list.
 
         A list of another kind, or one that lacks `items`, is none: it must not pass for an empty
         one. Null is an empty list, as Go writes it.
@@ -271,7 +273,7 @@ class Codec(Generic[_T]):
         return Decoded(items, meta.resource_version or "", meta.continue_ or "")
 
     def decode_event(self, line: bytes) -> Event[_T]:
-        """One line of a watch. Raises MessageError where the line is no event at all."""
+        """Return one line of a watch. Raises MessageError where the line is no event."""
         event = decode_with(_EVENT, line, "watch event")
         if event.type == "ERROR":
             status = decode_with(_STATUS, event.object, "watch event")
@@ -332,7 +334,7 @@ def _answered(body: bytes, kind: str) -> _Identified:
 
 
 def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:
-    """What the decoder makes of the body; every failure is a MessageError naming the field."""
+    """Return the decoded body; every failure is a MessageError naming the field."""
     try:
         return decoder.decode(body)
     except _UNDECODABLE as error:
@@ -340,7 +342,8 @@ def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:
 
 
 def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
-    """The body that binds a pod: uid as precondition, annotations merged in by the same write.
+    """Return the body that binds a pod: uid as precondition, annotations merged in by the same
+    write.
 
     The API server sets spec.nodeName and merges metadata.annotations into the pod atomically, and
     refuses (409) where the uid is not the pod's.
@@ -361,7 +364,7 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
 
 
 def _describe(raw: Raw, error: Exception) -> tuple[Bad, str]:
-    """(who the object is as far as can be read, its resourceVersion)."""
+    """Return (the object's name as far as it can be read, its resourceVersion)."""
     try:
         metadata = _IDENTIFIED.decode(raw).metadata or _Identity()
     except _UNDECODABLE:
@@ -375,7 +378,9 @@ def _version_of(metadata: Metadata | _Identity | None) -> str:
 
 
 def _plain(error: Exception) -> str:
-    """The decoder's text, which names the path; a bomb of nesting says so."""
+    """Return the decoder's text, which names the path; nesting that is too deep has a text of its
+    own.
+    """
     return "nested too deeply" if isinstance(error, RecursionError) else str(error)
 
 

@@ -25,7 +25,7 @@ _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def pod_ref(pod: Pod) -> PodRef:
-    """Which pod it is. Raises MessageError where name, namespace or uid is missing."""
+    """Return namespace, name and uid of the pod. Raises MessageError where one is missing."""
     metadata = pod.metadata or Metadata()
     if not (metadata.name and metadata.namespace and metadata.uid):
         raise MessageError("Pod.metadata: name, namespace or uid is missing")
@@ -33,7 +33,7 @@ def pod_ref(pod: Pod) -> PodRef:
 
 
 def request_of(pod: Pod, names: Names) -> Request:
-    """What the pod asks for.
+    """Return what the pod asks for.
 
     GPU memory by its containers' limits, CPU and memory by their requests, both with Kubernetes'
     formula: the larger of the running phase (containers and sidecars) and of each init container
@@ -64,7 +64,7 @@ def request_of(pod: Pod, names: Names) -> Request:
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
-    """The pod as the API server shows it.
+    """Return the pod as the API server shows it.
 
     A pod that has a node holds its device memory whatever else it says: where its annotations make
     no sense, its whole total counts as asked of one device, and CPU and memory that are too large
@@ -111,19 +111,23 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
 def _given(
     annotations: Mapping[str, str], request: Request, names: Names
 ) -> tuple[Shares | None, tuple[str, ...]]:
-    """The devices that the annotations name, by index and by uuid; (None, ()): none is known."""
+    """Return the devices that the annotations name, by index and by uuid; (None, ()): none is
+    known.
+    """
     shares = placement(annotations, request, names)
     uuids = None if shares is None else device_uuids(annotations, shares, names)
     return (None, ()) if uuids is None else (shares, uuids)
 
 
 def has_ended(pod: Pod) -> bool:
-    """Whether its containers have ended for good, and hold nothing."""
+    """Return whether its containers have ended for good and hold nothing."""
     return pod.status is not None and pod.status.phase in _ENDED
 
 
 def _held_back(pod: Pod) -> bool:
-    """Whether nobody asks an extender about it: gates, or no node passes kube-scheduler itself."""
+    """Return whether no extender is called for it: it has gates, or no node passes kube-scheduler
+    itself.
+    """
     conditions = (pod.status and pod.status.conditions) or ()
     refused = any(
         (each.type, each.status, each.reason) == ("PodScheduled", "False", "Unschedulable")
@@ -133,7 +137,7 @@ def _held_back(pod: Pod) -> bool:
 
 
 def units_of(pod: Pod, resource: str) -> int:
-    """The units a pod asks for, over all its devices: the `total` of its request.
+    """Return the units a pod asks for, over all its devices: the `total` of its request.
 
     A tenth of the cost of `observe_pod`. Raises QuantityError.
     """
@@ -147,7 +151,7 @@ def units_of(pod: Pod, resource: str) -> int:
 
 
 def names_any(pod: Pod, resources: Collection[str]) -> bool:
-    """Whether kube-scheduler takes the pod to an extender that manages these resources.
+    """Return whether kube-scheduler sends the pod to an extender that manages these resources.
 
     A container or init container names one, with whatever quantity (IsInterested, extender.go).
     """
@@ -161,22 +165,24 @@ def names_any(pod: Pod, resources: Collection[str]) -> bool:
 
 
 def scheduler_of(pod: Pod) -> str:
-    """The name of the scheduler that is to bind the pod."""
+    """Return the name of the scheduler that is to bind the pod."""
     return (pod.spec and pod.spec.scheduler_name) or "default-scheduler"
 
 
 def priority_of(pod: Pod) -> int:
-    """The pod's priority; 0 where it has none, as in kube-scheduler (corev1helpers.PodPriority)."""
+    """Return the pod's priority; 0 where it has none, as in kube-scheduler
+    (corev1helpers.PodPriority).
+    """
     return (pod.spec and pod.spec.priority) or 0
 
 
 def may_preempt(pod: Pod) -> bool:
-    """Whether other pods may be evicted for it (spec.preemptionPolicy)."""
+    """Return whether other pods may be evicted for it (spec.preemptionPolicy)."""
     return pod.spec is None or pod.spec.preemption_policy != "Never"
 
 
 def _host_sums(pod: Pod) -> Request:
-    """The request without GPU."""
+    """Return the request without GPU."""
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
     return Request(
@@ -186,7 +192,7 @@ def _host_sums(pod: Pod) -> Request:
 
 
 def _device_sums(pod: Pod, names: Names) -> tuple[int, Shares, tuple[int, ...]]:
-    """(total GPU units, `containers` and `inits` of the Request)."""
+    """Return (total GPU units, `containers` and `inits` of the Request)."""
     total = units_of(pod, names.resource)
     if not total:
         return 0, (), ()
@@ -199,7 +205,10 @@ def _device_sums(pod: Pod, names: Names) -> tuple[int, Shares, tuple[int, ...]]:
 
 
 def _gpu_units(container: Container, resource: str) -> int:
-    """Units a container is limited to. Kubernetes wants limit and request equal; limits lead."""
+    """Return the units a container is limited to.
+
+    Kubernetes wants limit and request equal; limits lead.
+    """
     resources = container.resources
     if resources is None:
         return 0
@@ -221,7 +230,8 @@ def _host_sum(
     name: str,
     convert: Callable[[Quantity], int],
 ) -> int:
-    """CPU or memory of the pod: pod-level if given (1.34), else by the formula; then overhead.
+    """Return CPU or memory of the pod: pod-level if given (1.34), else by the formula; then
+    overhead.
 
     At most HOST_BOUND. Raises QuantityError where it is more than Kubernetes itself can count.
     """
@@ -240,7 +250,7 @@ def _host_sum(
 
 
 def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity], int]) -> int:
-    """The request, or the limit where there is none, as the API server itself fills it in."""
+    """Return the request, or the limit where there is none, as the API server fills it in."""
     if resources is None:
         return 0
     quantity = (resources.requests or {}).get(name)
@@ -252,7 +262,7 @@ def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity]
 def _peak(
     regular: Iterable[int], inits: Iterable[Container], asked: Callable[[Container], int]
 ) -> int:
-    """The most held at any time (`PodRequests` of k8s.io/component-helpers).
+    """Return the most held at any time (`PodRequests` of k8s.io/component-helpers).
 
     Init containers run one after the other, beside the sidecars (restartPolicy Always) started
     before.
@@ -269,7 +279,9 @@ def _peak(
 
 
 def _devices(pod: Pod, names: Names) -> int:
-    """Over how many devices the pod wants its memory spread; the annotation wins over the label."""
+    """Return over how many devices the pod wants its memory spread; the annotation wins over the
+    label.
+    """
     metadata = pod.metadata or Metadata()
     text = (metadata.annotations or {}).get(names.count)
     if text is None:
@@ -284,7 +296,7 @@ def _devices(pod: Pod, names: Names) -> int:
 
 
 def _labels(metadata: Metadata) -> Labels:
-    """The labels, kept once for all pods of a controller."""
+    """Return the labels, stored once for all pods of a controller."""
     pairs = (metadata.labels or {}).items()
     return tuple(sorted((intern(key), intern(value)) for key, value in pairs))
 
@@ -297,7 +309,7 @@ def _policy(pod: Pod, names: Names) -> str:
 
 
 def _seconds(timestamp: str | None) -> float:
-    """Seconds since the epoch of an RFC 3339 time; 0 where there is none that can be read."""
+    """Return seconds since the epoch of an RFC 3339 time; 0 where it cannot be read."""
     try:
         moment = datetime.fromisoformat(timestamp or "")
     except ValueError:

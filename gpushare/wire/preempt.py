@@ -62,7 +62,7 @@ class _Answer(Struct, gc=False):
 
 
 def decode_preempt(body: bytes) -> PreemptArgs:
-    """The preempt request in a body; nulls in it stand for nothing. Raises MessageError."""
+    """Return the preempt request in a body; nulls in it count as missing. Raises MessageError."""
     found = decode_body(_BODY, _Body, body)
     pod = checked_pod(found.pod)
     if found.meta is not None:
@@ -71,7 +71,7 @@ def decode_preempt(body: bytes) -> PreemptArgs:
 
 
 def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
-    """The answer to a preempt request: the nodes that stay, with their victims in order."""
+    """Return the answer to a preempt request: the nodes that stay, with their victims in order."""
     return _ENCODER.encode(
         _Answer(
             {

@@ -35,7 +35,7 @@ _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
 def parse_quantity(quantity: Quantity) -> int | Fraction:
-    """The exact value: an int where it is whole, else a Fraction.
+    """Return the exact value: an int where it is whole, else a Fraction.
 
     Raises QuantityError for anything the grammar does not allow, with the text shortened.
     """
@@ -53,7 +53,7 @@ def parse_quantity(quantity: Quantity) -> int | Fraction:
 
 
 def to_units(quantity: Quantity) -> int:
-    """The quantity as whole memory units, 0..MAX_UNITS.
+    """Return the quantity as whole memory units, 0..MAX_UNITS.
 
     Extended resources are whole numbers (the API server refuses others): QuantityError if it is not
     whole, negative or too large.
@@ -65,7 +65,7 @@ def to_units(quantity: Quantity) -> int:
 
 
 def to_milli(quantity: Quantity) -> int:
-    """The quantity in thousandths, rounded up as `Quantity.MilliValue` does."""
+    """Return the quantity in thousandths, rounded up as `Quantity.MilliValue` does."""
     if isinstance(quantity, str):
         digits, scale = (quantity[:-1], 1) if quantity.endswith("m") else (quantity, 1000)
         if _is_short_number(digits):
@@ -74,7 +74,7 @@ def to_milli(quantity: Quantity) -> int:
 
 
 def to_bytes(quantity: Quantity) -> int:
-    """The quantity as a whole number, rounded up as `Quantity.Value` does."""
+    """Return the quantity as a whole number, rounded up as `Quantity.Value` does."""
     if isinstance(quantity, str) and _is_short_number(quantity[:-2]):
         scale = _BINARY.get(quantity[-2:])
         if scale is not None:
@@ -93,7 +93,7 @@ def _text_of(quantity: Quantity) -> str:
 
 
 def _scale(match: re.Match[str], text: str) -> int | Fraction:
-    """What the digits are multiplied with; a huge exponent is refused before it costs anything."""
+    """Return the factor of the digits; a huge exponent is refused before it costs anything."""
     if match["exponent"] is None:
         return _SCALES[match["suffix"] or ""]
     exponent = int(match["exponent"])
@@ -103,7 +103,7 @@ def _scale(match: re.Match[str], text: str) -> int | Fraction:
 
 
 def _is_short_number(text: str) -> bool:
-    """Whether int(text) is safe, cheap and far from any limit even when multiplied by 2**30."""
+    """Return whether int(text) is cheap and far from any limit even when multiplied by 2**30."""
     return 0 < len(text) <= 9 and text.isascii() and text.isdigit()
 
 
@@ -118,6 +118,6 @@ def _in_range(value: int, limit: int, quantity: Quantity) -> int:
 
 
 def _shown(quantity: Quantity) -> str:
-    """The quantity as a message shows it: quoted, and never long."""
+    """Return the quantity for a message: quoted, and never long."""
     text = ascii(str(quantity))
     return text if len(text) <= 40 else text[:36] + "...'"

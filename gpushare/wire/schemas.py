@@ -25,7 +25,7 @@ _COUNT: Schema = {"type": "integer", "minimum": 0}
 
 
 def component_schemas() -> dict[str, Schema]:
-    """The schemas by name, those of kube-scheduler's own types under their Go names.
+    """Return the schemas by name, those of kube-scheduler's own types under their Go names.
 
     They refer to each other as `#/components/schemas/NAME` (OpenAPI 3.1, JSON Schema 2020-12).
     """
@@ -85,7 +85,7 @@ def _ask_for_more(found: dict[str, Schema]) -> None:
 
 
 def _inspect() -> dict[str, Schema]:
-    """The schemas of the inspect document, see inspect.py."""
+    """Return the schemas of the inspect document, see inspect.py."""
     text: Schema = {"type": "string"}
     device = {"id": _COUNT, "totalGPU": _COUNT, "usedGPU": _COUNT, "pods": _list("InspectPod")}
     totals = {"name": text, "totalGPU": _COUNT, "usedGPU": _COUNT, "devs": _list("InspectDevice")}
@@ -109,12 +109,12 @@ def _meta_pod() -> Schema:
 
 
 def _some(properties: Schema, *required: str) -> Schema:
-    """An object with these properties, and perhaps others."""
+    """Return an object with these properties, and perhaps others."""
     return {"type": "object", "properties": properties, "required": [*required]}
 
 
 def _closed(properties: Schema) -> Schema:
-    """An object with these properties and no others."""
+    """Return an object with these properties and no others."""
     return _some(properties, *properties) | {"additionalProperties": False}
 
 

@@ -88,7 +88,8 @@ def trim_victims(
 
 
 def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods) -> Pods:
-    """Those of kube-scheduler's victims that are there for their device memory, as far as it shows.
+    """Return those of kube-scheduler's victims that were chosen for their device memory, as far as
+    can be told.
 
     Its filters pass with all of them gone, and it has given back each one it could: without any one
     of them a filter fails. If the node's sum of device memory is too small without this one, that
@@ -110,7 +111,7 @@ def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods)
 
 
 def _host_fits(books: NodeBooks, request: Request, removed: Pods) -> bool:
-    """Whether CPU and memory surely suffice once these are gone."""
+    """Return whether CPU and memory surely suffice once these are gone."""
     if books.cpu_free is None or books.memory_free is None:
         return False
     cpu = books.cpu_free + sum(entry.request.cpu for entry in removed)
@@ -119,7 +120,9 @@ def _host_fits(books: NodeBooks, request: Request, removed: Pods) -> bool:
 
 
 def _without(entries: Iterable[Entry], left_out: Pods) -> Pods:
-    """By uid: comparing all that is known of two pods takes ten times as long."""
+    """Return the entries without some, compared by uid: comparing whole entries takes ten times as
+    long.
+    """
     uids = {entry.ref.uid for entry in left_out}
     return tuple(entry for entry in entries if entry.ref.uid not in uids)
 
@@ -131,7 +134,7 @@ def _answer(
     final: Pods,
     selection: VictimSelection,
 ) -> Victims | None:
-    """The victims, the most important first, and what they do to budgets."""
+    """Return the victims, the most important first, and the number of budgets they violate."""
     left_out = {entry.ref.uid for entry in _without(proposed_pods, final)}
     kept = [uid for uid in uids if uid not in left_out]
     added = _without(final, proposed_pods)
@@ -148,7 +151,8 @@ def _answer(
 
 
 def _in_order(kept: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, ...]:
-    """The uids by falling priority: those kept in their order, the others put between them.
+    """Return the uids by falling priority: those kept in their order, the others inserted between
+    them.
 
     Of pods that ask for no device memory the books know no priority; they came in their order.
     """

@@ -50,14 +50,15 @@ class VictimSelection:
         self._left = [has - held for has, held in zip(spec.capacity, books.used, strict=True)]
 
     def fits(self, removed: Iterable[Entry]) -> bool:
-        """Whether the request fits once the pods are gone."""
+        """Return whether the request fits once the pods are gone."""
         return (
             sum(1 for shortage in self.shortages(removed).values() if not shortage)
             >= self._request.devices
         )
 
     def choose(self, removed: Pods, candidates: Pods, steps: Steps) -> Pods | None:
-        """The set of the pool that is missed least, besides those gone anyway; None: none frees.
+        """Return the candidates with the least loss that free enough, besides those removed anyway;
+        None: none do.
 
         As kube-scheduler compares nodes: fewest against a budget, then the lowest highest priority,
         then fewest, then the smallest sum of priorities, then started last. Exact while the steps
@@ -70,7 +71,7 @@ class VictimSelection:
         return _VictimChooser(self, self._request.devices, removed, candidates, steps).best()
 
     def shortages(self, removed: Iterable[Entry]) -> dict[int, int]:
-        """What each device that could do lacks once the pods are gone; 0: it has room."""
+        """Return the units that each usable device lacks once the pods are gone; 0: it has room."""
         left = self._left.copy()
         for entry in removed:
             for device, units in self.shares(entry):
@@ -78,14 +79,16 @@ class VictimSelection:
         return {device: max(self._request.units - left[device], 0) for device in self._devices}
 
     def shares(self, entry: Entry) -> Shares:
-        """What the entry is charged with: an unplaced one its whole request on every device."""
+        """Return what the entry is charged with; an unplaced one with its whole request on every
+        device.
+        """
         count = len(self._left)
         if entry.placement is not None and all(device < count for device, _ in entry.placement):
             return entry.placement
         return tuple((device, entry.request.total) for device in range(count))
 
     def violations(self, removed: Iterable[Entry]) -> int:
-        """How many of the pods go against a budget, the most important first.
+        """Return how many of the pods violate a budget, counting the most important first.
 
         Those that end anyway are not among them: a budget does not count on them any more.
         """
@@ -104,16 +107,18 @@ class VictimSelection:
         return count
 
     def budgets_of(self, entry: Entry) -> tuple[int, ...]:
-        """The numbers of the budgets that cover the pod."""
+        """Return the numbers of the budgets that cover the pod."""
         return self._budgets_by_uid.get(entry.ref.uid, ())
 
     def budget_class(self, entry: Entry) -> Hashable:
-        """Equal for pods of which a budget counts one like the other, whatever else goes."""
+        """Return a key that is equal for pods that count alike against budgets, whatever else is
+        removed.
+        """
         numbers = self.budgets_of(entry)
         return entry.ref.uid if numbers and self._overlapping else numbers
 
     def is_protected(self, entry: Entry) -> bool:
-        """Whether a budget that covers the pod has nothing left."""
+        """Return whether a budget that covers the pod allows no disruption."""
         return any(self._budgets[number].allowed <= 0 for number in self.budgets_of(entry))
 
 
@@ -131,7 +136,7 @@ class _DeviceNeed:
 
 
 def _count_until(shortage: int, units: Iterable[int]) -> int:
-    """How many of these, from the first on, it takes to have what lacks."""
+    """Return how many of these, from the first on, make up the shortage."""
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
 
 
@@ -171,7 +176,7 @@ class _VictimChooser:
         self._freed: dict[tuple[tuple[int, ...], int, bool], Pods] = {}
 
     def best(self) -> Pods | None:
-        """The pods that are missed least; None where no set of devices can be freed."""
+        """Return the set of pods with the least loss; None where no set of devices can be freed."""
         found: Pods | None = None
         best: tuple[Loss, list[str]] | None = None
         for bound, target in sorted((self._bound(target), target) for target in self._targets()):
@@ -184,7 +189,9 @@ class _VictimChooser:
         return found and self._without_needless(found)
 
     def _without_needless(self, chosen: Pods) -> Pods:
-        """A pod on several devices may free one more than was meant: then another need not go."""
+        """Return the pods without those not needed: a pod on several devices may free one more than
+        was meant.
+        """
         for pod in sorted(chosen, key=self._reprieve_order) if self._multi_device_pods else ():
             fewer = tuple(other for other in chosen if other is not pod)
             if self._selection.fits(self._removed + fewer):
@@ -192,11 +199,13 @@ class _VictimChooser:
         return chosen
 
     def _reprieve_order(self, pod: Entry) -> tuple[object, ...]:
-        """Sorts those that a budget spares before the others, of both the most important first."""
+        """Return a key that sorts pods protected by a budget first, and the most important first
+        within both.
+        """
         return (not self._selection.is_protected(pod), importance(pod))
 
     def _need(self, device: int) -> _DeviceNeed | None:
-        """What it takes to free a device; None: it cannot be freed."""
+        """Return what it takes to free a device; None: it cannot be freed."""
         shortage = self._shortages[device]
         units = {at: self._frees[at][device] for at in self._on[device]}
         spare = sum(units.values()) - shortage
@@ -211,7 +220,7 @@ class _VictimChooser:
         )
 
     def _targets(self) -> Iterator[tuple[int, ...]]:
-        """The sets of devices that the request may take."""
+        """Yield the sets of devices that the request may take."""
         able = [
             device
             for device, shortage in self._shortages.items()
@@ -224,7 +233,7 @@ class _VictimChooser:
         yield tuple(sorted(sorted(able, key=loss.__getitem__)[: self._count]))
 
     def _bound(self, target: tuple[int, ...]) -> tuple[int, int, int]:
-        """No loss of pods that free the target starts with less."""
+        """Return a lower bound of how the loss of pods that free the target begins."""
         needs = [need for device in target if (need := self._needs.get(device))]
         needed = frozenset[int]().union(*(need.pods for need in needs))
         at_once = max(
@@ -238,7 +247,9 @@ class _VictimChooser:
         )
 
     def _victims_for(self, target: tuple[int, ...]) -> Pods:
-        """The pods that free these devices at the least loss; each of them can be freed."""
+        """Return the pods that free these devices at the least loss; each of the devices can be
+        freed.
+        """
         needs = {device: need for device in target if (need := self._needs.get(device))}
         if not needs:
             return ()
@@ -253,7 +264,9 @@ class _VictimChooser:
         )
 
     def _independent_parts(self, shortages: tuple[int, ...], limit: int) -> list[tuple[int, ...]]:
-        """The devices, those together that a pod up to the priority holds parts of."""
+        """Return the devices in groups: those on which one pod up to the priority holds parts are
+        together.
+        """
         parts = [{device} for device in shortages]
         for at in self._multi_device_pods:
             held = self._frees[at].keys() & set(shortages)
@@ -263,7 +276,7 @@ class _VictimChooser:
         return sorted(tuple(sorted(part)) for part in parts)
 
     def _victims_for_part(self, part: tuple[int, ...], limit: int, *, with_budgets: bool) -> Pods:
-        """The pods that free a part at the least loss.
+        """Return the pods that free a part at the least loss.
 
         guarded: budgets are in the way. Where none is, a higher priority than the limit is not
         needed, and somebody of that priority goes in any case, be it for another part.
@@ -287,12 +300,12 @@ class _VictimChooser:
         return self._freed[key]
 
     def _pods_on(self, devices: Iterable[int], limit: int | None) -> list[int]:
-        """The pods that hold parts of the devices, up to a priority."""
+        """Return the pods (positions) that hold parts of the devices, up to a priority."""
         found = sorted(set().union(*(self._on[device] for device in devices)))
         return [at for at in found if limit is None or self._pods[at].priority <= limit]
 
     def _loss(self, chosen: Pods, floor: int, *, with_budgets: bool) -> Loss:
-        """The loss of these pods, when the highest priority is not below the floor in any case."""
+        """Return the loss of these pods, where the highest priority is at least `floor`."""
         highest = max(floor, *(pod.priority for pod in chosen)) if chosen else floor
         return (
             self._selection.violations(self._removed + chosen)
@@ -305,16 +318,18 @@ class _VictimChooser:
         )
 
     def _total_order(self, chosen: Pods) -> tuple[Loss, list[str]]:
-        """The loss, and the uids, so that no two sets are equal."""
+        """Return the loss and the uids, so that no two sets are equal."""
         loss = self._loss(chosen, _LOWEST, with_budgets=True)
         return loss, sorted(pod.ref.uid for pod in chosen)
 
 
 def importance(entry: Entry) -> tuple[object, ...]:
-    """Sorts the most important first: higher priority, then started earlier."""
+    """Return a key to sort the most important pods first: higher priority, then earlier start."""
     return (-entry.priority, _started(entry), entry.ref.uid)
 
 
 def _started(entry: Entry) -> float:
-    """When it started; one that has not counts as the last (kube-scheduler's GetPodStartTime)."""
+    """Return when the pod started; one that has not counts as the last (kube-scheduler's
+    GetPodStartTime).
+    """
     return entry.started or inf

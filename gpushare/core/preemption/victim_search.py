@@ -48,7 +48,8 @@ def find_victims(
     order: Callable[[Entry], tuple[object, ...]],
     steps: Steps,
 ) -> Pods:
-    """The pods that free what is short at the least loss; with too few steps, a set that frees it.
+    """Return the pods that make up the shortage at the least loss; with too few steps, any set that
+    does.
 
     helps: together they free enough. Those that can be spared are given back one by one, the first
     one first, while the rest frees enough, as kube-scheduler does; search improves upon what that
@@ -97,7 +98,7 @@ class _Kind:
 def _kinds(
     candidates: Sequence[Candidate], order: Callable[[Entry], tuple[object, ...]]
 ) -> Sequence[_Kind]:
-    """Those that free most first."""
+    """Return the kinds, those that free most first."""
     alike: dict[tuple[Units, Hashable], list[Entry]] = {}
     for one in candidates:
         alike.setdefault((one.frees, one.budget_class), []).append(one.pod)
@@ -140,7 +141,9 @@ class _Search:
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
     def improve(self, found: Pods, needed: Pods, shortage: Units, steps: Steps) -> Pods:
-        """The set of the least loss, all with those needed; `found` where no step shows a lower."""
+        """Return the set with the least loss, which includes those needed; `found` where the steps
+        show no better one.
+        """
         best = self._loss(found)
         begun: list[tuple[int, int, Pods, Units]] = [(0, 0, needed, shortage)]
         while begun and steps.left > 0:
@@ -162,7 +165,9 @@ class _Search:
         return found
 
     def _lower_bound(self, at: int, chosen: Pods, shortage: Units) -> Loss | None:
-        """No loss is below this with pods of the kinds ahead; None: those free too little."""
+        """Return a loss that no set with pods of the remaining kinds falls below; None: those free
+        too little.
+        """
         if at == len(self._kinds):
             return None
         remaining = self._remaining[at]

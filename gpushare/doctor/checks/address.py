@@ -19,7 +19,7 @@ _NO_PATH = 404
 
 
 def check_address(facts: Facts) -> Iterator[Finding]:
-    """Findings about urlPrefix, TLS and certificates."""
+    """Yield findings about urlPrefix, TLS and certificates."""
     entry = entry_of(facts)
     if entry is not None:
         yield _address(entry, facts.route)
@@ -102,7 +102,7 @@ def _tls(entry: ExtenderConfig, facts: Facts) -> Finding:
 
 
 def _tls_config(facts: Facts, entry: ExtenderConfig) -> Mapping[str, object]:
-    """tlsConfig of the entry, keys in small letters: a Policy may spell them as it likes."""
+    """Return the tlsConfig of the entry, keys in lower case: a Policy may use any spelling."""
     if not isinstance(facts.scheduler, SchedulerFile):
         return {}
     listed = _small(facts.scheduler.document).get("extenders")

@@ -19,7 +19,7 @@ _SLACK = 5.0
 
 
 def check_binders(facts: Facts) -> Iterator[Finding]:
-    """Findings about other binders and about leadership."""
+    """Yield findings about other binders and about leadership."""
     yield _rivals(facts)
     yield _leadership(facts)
 
@@ -66,7 +66,7 @@ def _alarms(facts: Facts) -> Finding:
 
 
 def _foreign(pods: PodsSeen, lease: LeaseSeen) -> list[str]:
-    """Pods bound in our leader's term with annotations that ours does not write so.
+    """Return the pods bound in our leader's term with annotations that ours does not write.
 
     Only ours always writes the map of containers. The time in the annotations does not tell when
     a pod was bound: the original's device plug-in writes its own there, when it serves the pod.
@@ -82,7 +82,9 @@ def _leases(facts: Facts) -> tuple[LeaseSeen, ...]:
 
 
 def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
-    """By the API server's clock: holders' clocks are checked elsewhere, ours may be off."""
+    """Return whether the Lease is fresh by the API server's clock: holders' clocks are checked
+    elsewhere.
+    """
     return bool(lease.holder) and facts.now_there < lease.renewed + lease.duration + _SLACK
 
 

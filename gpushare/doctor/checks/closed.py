@@ -12,7 +12,7 @@ _NAME = "closed-devices"
 
 
 def check_closed(facts: Facts) -> Iterator[Finding]:
-    """The finding about them."""
+    """Yield the finding about these ConfigMaps."""
     closed, prefix = facts.closed, facts.names.unhealthy
     if isinstance(closed, Unread):
         yield closed.finding(_NAME)
@@ -41,7 +41,7 @@ def check_closed(facts: Facts) -> Iterator[Finding]:
 
 
 def _astray(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
-    """By node, what its ConfigMap names that is not there."""
+    """Return, by node, the devices that its ConfigMap names and that do not exist."""
     specs = {node.name: node.spec for node in nodes}
     found = {}
     for one in closed:

@@ -18,7 +18,7 @@ _OK = 200
 
 
 def total(samples: Mapping[str, float], family: str, **labels: str) -> float | None:
-    """The sum of a family's samples that have these labels; None where there is none."""
+    """Return the sum of a family's samples that have these labels; None where there is none."""
     wanted = {f'{key}="{value}"' for key, value in labels.items()}
     found = [
         value
@@ -29,7 +29,7 @@ def total(samples: Mapping[str, float], family: str, **labels: str) -> float | N
 
 
 def check_extender(facts: Facts) -> Iterator[Finding]:
-    """Findings about the process at --extender."""
+    """Yield findings about the process at --extender."""
     seen = facts.extender
     if seen is None:
         yield skip(
@@ -70,7 +70,7 @@ def _failing(seen: ExtenderSeen) -> list[str]:
 
 
 def _stands_by(seen: ExtenderSeen) -> bool:
-    """Whether it is not ready because another leads: of several, all but one are so."""
+    """Return whether it is not ready only because another process leads."""
     failing = _failing(seen)
     return bool(failing) and all(line.startswith("leadership ") for line in failing)
 

@@ -19,7 +19,7 @@ _LONG_IDS, _SHORT_IDS = 68_941, 195_700
 
 
 def check_nodes(facts: Facts) -> Iterator[Finding]:
-    """Findings about the nodes."""
+    """Yield findings about the nodes."""
     nodes = facts.nodes
     if isinstance(nodes, Unread):
         yield nodes.finding("gpu-nodes")
@@ -126,7 +126,7 @@ def _unit(nodes: Sequence[NodeSeen], unit: str) -> Finding:
 
 
 def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
-    """The label is the original's, and speaks of the original's resource alone."""
+    """Yield findings about the original's label, which is about the original's resource alone."""
     if names != ALIYUN:
         return
     silent = [node.name for node in nodes if node.labelled and not node.shares]
@@ -142,7 +142,7 @@ def _label(nodes: Sequence[NodeSeen], names: Names) -> Iterator[Finding]:
 
 
 def _deserted(nodes: Sequence[NodeSeen], pods: PodsSeen | Unread) -> list[str]:
-    """Nodes that offer nothing and have pods that ask for it.
+    """Return the nodes that offer nothing and have pods that ask for it.
 
     The kubelet sets even the capacity to 0 when a device plug-in has been away for five minutes.
     """

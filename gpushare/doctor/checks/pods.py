@@ -20,7 +20,7 @@ _SHOWN = 200
 
 
 def check_pods(facts: Facts) -> Iterator[Finding]:
-    """Findings about pods that ask for the resource."""
+    """Yield findings about pods that ask for the resource."""
     pods = facts.pods
     if isinstance(pods, Unread):
         yield pods.finding("pods")
@@ -136,7 +136,7 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
 
 
 def _astray(pod: PodSeen, spec: NodeSpec) -> bool:
-    """Whether a card that it names is at another index now, or nowhere."""
+    """Return whether a card that the pod names is at another index now, or gone."""
     there = spec.uuids + ("",) * len(pod.uuids)
     beside = zip(pod.placement or (), pod.uuids, strict=False)
     return bool(spec.capacity) and any(

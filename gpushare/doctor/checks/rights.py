@@ -14,7 +14,7 @@ _LEASES = ("leases", "coordination.k8s.io")
 
 
 def needed() -> Sequence[Right]:
-    """Without these the extender does not work."""
+    """Return the rights that the extender always needs."""
     return (
         *(Right(verb, "nodes") for verb in ("list", "watch")),
         *(Right(verb, "pods") for verb in ("get", "list", "watch")),
@@ -23,7 +23,7 @@ def needed() -> Sequence[Right]:
 
 
 def to_lead(namespace: str) -> Sequence[Right]:
-    """Needed beside them with --leadership lease."""
+    """Return the rights needed with --leadership lease."""
     return (
         # A create carries no name in its path, so RBAC cannot tell it by one.
         Right("create", *_LEASES, namespace),
@@ -32,20 +32,20 @@ def to_lead(namespace: str) -> Sequence[Right]:
 
 
 def to_follow(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
-    """Needed in their place with --leadership scheduler; none where kube-scheduler has no Lease."""
+    """Return the rights for --leadership scheduler; none where kube-scheduler has no Lease."""
     lease = scheduler.config.lease if isinstance(scheduler, SchedulerFile) else DEFAULT_LEASE
     return () if lease is None else (Right("get", *_LEASES, *lease),)
 
 
 def follows(facts: Facts) -> bool:
-    """Whether the account is that of a follower: with no right to a Lease of our own."""
+    """Return whether the account is that of a follower: with no right to a Lease of our own."""
     rights = {} if isinstance(facts.rights, Unread) else facts.rights
     leads = any(rights.get(right) for right in to_lead(facts.namespace))
     return not leads and any(rights.get(right) for right in to_follow(facts.scheduler))
 
 
 def useful(namespace: str) -> dict[Right, str]:
-    """Without these it does less: the right, and what is missed without it."""
+    """Return the optional rights, and what is missed without each."""
     maps = "no ConfigMap closes devices"
     budgets = "preemption does not spare pods under a PodDisruptionBudget"
     return {
@@ -59,18 +59,18 @@ def useful(namespace: str) -> dict[Right, str]:
 
 
 def to_spare() -> Sequence[Right]:
-    """What the extender never does."""
+    """Return the rights that the extender never uses."""
     return tuple(Right(verb, "pods") for verb in ("patch", "update"))
 
 
 def asked(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
-    """All rights to be asked about."""
+    """Return all rights to be asked about."""
     leading = (*to_lead(namespace), *to_follow(scheduler))
     return (*needed(), *leading, *useful(namespace), *to_spare())
 
 
 def check_rights(facts: Facts) -> Iterator[Finding]:
-    """Findings about the account that was used."""
+    """Yield findings about the account that was used."""
     rights = facts.rights
     if isinstance(rights, Unread):
         yield rights.finding("rights")

@@ -21,7 +21,7 @@ _OURS = 140
 
 
 def entry_of(facts: Facts) -> ExtenderConfig | None:
-    """Our entry, None where there is no file or no such entry in it."""
+    """Return our entry, None where there is no file or no such entry in it."""
     if not isinstance(facts.scheduler, SchedulerFile):
         return None
     try:
@@ -31,7 +31,7 @@ def entry_of(facts: Facts) -> ExtenderConfig | None:
 
 
 def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
-    """Findings about the file and the entry in it."""
+    """Yield findings about the file and the entry in it."""
     found = facts.scheduler
     if found is None:
         yield skip(
@@ -59,7 +59,7 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
 
 
 def _file(found: SchedulerFile) -> Finding:
-    """What has a check of its own is left out of the warnings."""
+    """Return the finding about the file; warnings that have a check of their own are left out."""
     own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
     said = [text for text in found.config.warnings if not any(key in text for key in own)]
     if said:

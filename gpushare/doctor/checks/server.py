@@ -16,7 +16,7 @@ _LARGEST_SKEW = 5.0
 
 
 def check_server(facts: Facts) -> Iterator[Finding]:
-    """Findings about the API server and the clocks."""
+    """Yield findings about the API server and the clocks."""
     api = facts.api
     if isinstance(api, Unread):
         yield api.finding("api-server")

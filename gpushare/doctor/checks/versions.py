@@ -24,13 +24,13 @@ the legacy Policy, removed by kubernetes #105424)."""
 
 
 def minor_of(version: str) -> int:
-    """The minor release in "v1.27.3" and the like; 0 where there is none."""
+    """Return the minor release in "v1.27.3" and the like; 0 where there is none."""
     match = re.match(r"v?1\.([0-9]{1,3})(?![0-9])", version, re.ASCII)
     return int(match[1]) if match else 0
 
 
 def check_versions(facts: Facts) -> Iterator[Finding]:
-    """Whether the schedulers that run can read the file."""
+    """Yield findings about whether the running schedulers can read the file."""
     name = "scheduler-version"
     if not isinstance(facts.scheduler, SchedulerFile):
         return

@@ -127,11 +127,11 @@ class Auditor:
             self._thread.join(1.0)
 
     def stuck(self) -> bool:
-        """Whether the thread has not turned for long."""
+        """Return whether the thread has been overdue for long."""
         return self._clock() - self._beat > self._every + _STUCK
 
     def state(self) -> dict[str, float]:
-        """Values for metrics."""
+        """Return values for metrics."""
         return {
             "audits_total": self._audits,
             "audit_age_seconds": self._clock() - self._last,
@@ -219,7 +219,7 @@ class Auditor:
         return confirmed | self._pods.confirm(found, watch_version["pods"], pods_at)
 
     def _pages(self, path: str, codec: Codec[_T], select: str = "") -> Iterator[Decoded[_T]]:
-        """The pages of a list, one moment of the collection."""
+        """Yield the pages of one list."""
         query = {"limit": str(self._page)} | ({"fieldSelector": select} if select else {})
         while True:
             self._beat = self._clock()
@@ -231,7 +231,7 @@ class Auditor:
             self._stopping.wait(self._pause)
 
     def _heal(self, finding: Finding) -> bool:
-        """Whether the books have been put right, or at least on the safe side."""
+        """Return whether the ledger was corrected, or at least put on the safe side."""
         managed = self._resources.find(finding.resource)
         if managed is None:
             return False
@@ -262,7 +262,7 @@ class Auditor:
         return False
 
     def _read(self, ref: PodRef) -> Pod | None:
-        """The pod as it is now, if it is still there and holds what it asked for."""
+        """Return the pod as it is now; None if it is gone or holds nothing any more."""
         path = f"/api/v1/namespaces/{ref.namespace}/pods/{ref.name}"
         try:
             body = self._api.request("GET", path, timeout=_TIMEOUT)

@@ -50,7 +50,7 @@ class Finding:
     known: NodeSpec | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
-        """The finding in a sentence's end."""
+        """Return the finding as the end of a sentence."""
         whom = f"pod {self.pod} on node {self.node}" if self.pod else f"node {self.node}"
         return f"{whom}: {self.what}" + (f" ({self.detail})" if self.detail else "")
 
@@ -83,7 +83,8 @@ class UnconfirmedFindings:
     def confirm(
         self, found: Collection[Finding], watch_version: str, listed_at: str
     ) -> frozenset[Finding]:
-        """Those that count: found again since the watch had come to the list that first had them.
+        """Return the findings that count: found again after the watch had reached the list that
+        first had them.
 
         shown: where the watch stood when the books were copied that were compared with this list;
         listed_at: where this list stands.
@@ -111,7 +112,9 @@ class Listed(Generic[_T]):
 
 
 def _is_at(watch_version: str, listed: str) -> bool:
-    """Whether one resourceVersion is not before the other: of one API server they are numbers."""
+    """Return whether the first resourceVersion is not before the second: of one API server they are
+    numbers.
+    """
     return watch_version.isdecimal() and listed.isdecimal() and int(watch_version) >= int(listed)
 
 
@@ -147,7 +150,8 @@ def compare_pods(
     listed: Mapping[str, ListedPod],
     unread: Collection[str],
 ) -> Iterator[Finding]:
-    """The differences between the charges and the bound pods that ask for devices, both by uid.
+    """Yield the differences between the charges and the bound pods that ask for devices, both by
+    uid.
 
     unread: uids of pods that are listed but make no sense; whatever they hold is kept. An assumed
     charge that is not listed is a bind under way.
@@ -176,7 +180,7 @@ def compare_nodes(
     listed: Mapping[str, ListedNode],
     unread: Collection[str],
 ) -> Iterator[Finding]:
-    """The differences between the shapes of nodes, by name, in the books and as listed."""
+    """Yield the differences between the shapes of nodes, by name, in the ledger and as listed."""
     nothing = NodeSpec("")
     nobody = ("", nothing)
     for name in sorted((known.keys() | listed.keys()) - set(unread)):
@@ -188,7 +192,7 @@ def compare_nodes(
 
 
 def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
-    """The node as it was seen, but with nothing free that was not free as it is known."""
+    """Return the node as it was listed, but with nothing free that was not free in the ledger."""
     pairs = list(zip_longest(known.capacity, seen.capacity, fillvalue=0))
     healthy = zip_longest(known.healthy, seen.healthy, fillvalue=False)
     wider = max(known, seen, key=lambda spec: len(spec.capacity))

@@ -50,7 +50,8 @@ _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
 
 
 def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
-    """What was read under the pod's name, for the ledger to settle by; None: the pod is gone.
+    """Return what was read under the pod's name, for the ledger to settle by; None: the pod is
+    gone.
 
     A successor is none, however little sense it makes: that it is there says that ours is gone. And
     a pod without a node settles, whatever its user has made of its annotations meanwhile. Raises
@@ -133,7 +134,10 @@ class BindTransaction:
         return str(self.stamp)
 
     def start(self, now: float, leads_until: float) -> Step:
-        """The first step. leads_until: until when, by the same clock, this process surely leads."""
+        """Return the first step.
+
+        `leads_until`: until when, by the same clock, this process surely leads.
+        """
         for managed in self.resources:
             entry = managed.ledger.standing(self.ref.uid)
             if entry is not None:
@@ -146,7 +150,9 @@ class BindTransaction:
     def read(
         self, seen: Pod | ApiError | None, sent: float, now: float, leads_until: float
     ) -> Step:
-        """The step after the pod was read, as asked at `sent`; None where no such name exists."""
+        """Return the step after the pod was read, in a call sent at `sent`; `seen` None: no pod has
+        that name.
+        """
         if isinstance(seen, ApiError):
             return self._read_failed(seen, now)
         if self.read_reason is ReadReason.FIRST_READ:
@@ -167,7 +173,7 @@ class BindTransaction:
         return self._after_unbound_read(self.resource_request, now, leads_until)
 
     def written(self, error: ApiError | None, now: float) -> Step:
-        """The step after the Binding was posted; error None where the API server took it."""
+        """Return the step after the Binding was posted; `error` None: it was accepted."""
         ledger = self.resource_request[0].ledger if self.resource_request else None
         if error is None:
             if ledger:
@@ -200,7 +206,7 @@ class BindTransaction:
         return self._read_pod()
 
     def _contradicts_watch(self) -> bool:
-        """Whether the watch shows that the pod asks for something else than filter was told."""
+        """Return whether the pod asks for something else, by the watch, than filter was told."""
         for managed in self.resources:
             watched = managed.ledger.asks(self.ref.uid)
             ours = (
@@ -247,7 +253,7 @@ class BindTransaction:
     def _assume(
         self, managed: ManagedResource, request: Request, now: float
     ) -> tuple[Allocation, int]:
-        """(what is charged now, units of its first device)."""
+        """Return (what is charged now, units of its first device)."""
         ranking = managed.scorer(request)
         for attempt in range(_PLACE_ATTEMPTS):
             snapshot = managed.ledger.snapshot()
@@ -298,7 +304,7 @@ class BindTransaction:
             self.token = ledger.token(self.ref.uid)
 
     def _read_failed(self, error: ApiError, now: float) -> Answer:
-        """The pod could not be read: whatever is charged stays charged until it can be."""
+        """Answer that the pod could not be read: what is charged stays charged until it can be."""
         self._mark_in_doubt(now)
         if self.read_reason is ReadReason.FIRST_READ:
             return Answer(f"pod {self.ref} cannot be read: {error}", "api")
@@ -309,7 +315,9 @@ class BindTransaction:
     def _after_unbound_read(
         self, resource_request: ResourceRequest, now: float, leads_until: float
     ) -> Step:
-        """The pod reads as unbound: what that says of the binding we sent depends on its answer."""
+        """Return the step after the pod was read as unbound; it depends on the answer to the
+        Binding.
+        """
         if self.read_reason is ReadReason.CONFLICT:
             return Answer(f"pod {self.ref}: {self.refusal}", "refused")
         if self.read_reason is ReadReason.READ_BACK:
@@ -319,8 +327,7 @@ class BindTransaction:
     def _send_again(
         self, resource_request: ResourceRequest, now: float, leads_until: float
     ) -> Step:
-        """The scheduler asks again for a bind in doubt: the same Binding once more is no second
-        one.
+        """Send the same Binding once more: the scheduler repeats a bind that is in doubt.
 
         Both carry the same devices, and the second to arrive is refused with 409.
         """
@@ -344,7 +351,9 @@ class BindTransaction:
         return WriteBinding(self.ref, self.node, self.annotations)
 
     def _check_cpu_only(self, seen: Pod | None) -> Answer:
-        """What the pod says of a plain Binding that met a conflict or no answer."""
+        """Return the answer that the pod read gives to a Binding without devices that met a
+        conflict or no answer.
+        """
         if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
             return Answer(f"pod {self.ref} is gone", "gone")
         if seen.spec and seen.spec.node_name:
@@ -365,5 +374,5 @@ class BindTransaction:
 
 
 def _device_demand(request: Request) -> tuple[object, ...]:
-    """What a charge on devices depends on."""
+    """Return what a charge on devices depends on."""
     return (request.units, request.devices, request.containers, request.inits)

@@ -91,16 +91,18 @@ class Binder:
         return step
 
     def settled(self) -> bool:
-        """Whether nothing that was sent from here may land any more."""
+        """Return whether nothing sent from here can still land."""
         doubts = any(managed.ledger.counts()["in_doubt"] for managed in self._resources)
         return not (self._in_flight or doubts)
 
     def state(self) -> dict[str, float]:
-        """Counters for metrics: Bindings that the API server refused with 409."""
+        """Return counters for metrics: Bindings that the API server refused with 409."""
         return {"bind_conflicts_total": self._conflicts}
 
     def settle_overdue(self) -> int:
-        """How many charges in doubt were looked at: each one's pod is read and the ledger told."""
+        """Return how many charges in doubt were settled: the pod of each is read and passed to the
+        ledger.
+        """
         end = self._clock() + _ROUND
         due = [
             (managed, overdue)
@@ -180,7 +182,9 @@ class Binder:
         managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
 
     def _next_stamp(self) -> int:
-        """Nanoseconds since the epoch, never the same or smaller: device plug-ins sort by it."""
+        """Return nanoseconds since the epoch, each time more than before: device plug-ins sort by
+        it.
+        """
         with self._lock:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
             return self._stamp

@@ -37,7 +37,7 @@ class RefusalHold:
         self._since = clock()
 
     def wait_for(self, condition: Callable[[], bool]) -> bool:
-        """Whether it came true before the time that may be waited now was over."""
+        """Return whether the condition became true within the time that may be waited now."""
         begin = self._clock()
         self._balance = min(self._max_balance, self._balance + (begin - self._since) * self._share)
         self._since = begin

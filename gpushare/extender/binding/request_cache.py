@@ -48,7 +48,7 @@ class RequestCache:
         self._numbers = NodeNumbers()
 
     def __len__(self) -> int:
-        """How many tickets are kept."""
+        """Return how many tickets are kept."""
         return len(self._tickets)
 
     @property
@@ -57,11 +57,11 @@ class RequestCache:
         return self._parts
 
     def __contains__(self, uid: str) -> bool:
-        """Whether filter was called for the pod, and it has not been bound since."""
+        """Return whether filter was called for the pod, and it has not been bound since."""
         return uid in self._tickets
 
     def get(self, uid: str, node: str) -> tuple[bool, ResourceRequest | None]:
-        """(whether filter has approved the pod for the node, and what the pod asks for).
+        """Return (whether filter has approved the pod for the node, what the pod asks for).
 
         One look: a filter of the same pod may put another ticket in its place meanwhile, and a pod
         taken for one that asks for nothing would be bound without a charge.
@@ -103,7 +103,7 @@ class RequestCache:
                 self._remove(next(iter(self._tickets)))
 
     def remove(self, uid: str) -> None:
-        """The pod is bound."""
+        """Remove the pod's ticket: it is bound."""
         with self._lock:
             self._remove(uid)
 

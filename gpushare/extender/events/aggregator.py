@@ -76,7 +76,7 @@ class EventAggregator:
         self._series: OrderedDict[Key, _Series] = OrderedDict()
 
     def take(self, event: PendingEvent, now: float) -> Post | Patch | None:
-        """What to write; None for a repetition that the next count includes."""
+        """Return what to write; None for a repetition that the next count includes."""
         series = self._series.get(event.key)
         if series is None or now > series.last + WINDOW:
             return self._new_series(event, now)
@@ -88,7 +88,9 @@ class EventAggregator:
         return Patch(series.name, event, series.count)
 
     def forget(self, event: PendingEvent) -> None:
-        """Its event is not there (never taken, or expired): a repetition begins anew."""
+        """Forget the series of an event that does not exist (not accepted, or expired): a
+        repetition makes a new one.
+        """
         self._series.pop(event.key, None)
 
     def _new_series(self, event: PendingEvent, now: float) -> Post:
@@ -110,7 +112,7 @@ class Bucket:
         self._at = now
 
     def wait(self, now: float) -> float:
-        """Seconds until there is a token."""
+        """Return the seconds until a token is available."""
         self._tokens = min(self._burst, self._tokens + (now - self._at) * self._rate)
         self._at = now
         return max(0.0, (1 - self._tokens) / self._rate)
@@ -128,7 +130,9 @@ class NoFitLimiter:
         self._bucket = Bucket(now, rate=0.2, burst=10.0)
 
     def allows(self, uid: str, reasons: frozenset[str], now: float) -> bool:
-        """Whether to tell that no node takes the pod for these reasons; counts as told then."""
+        """Return whether to report that no node takes the pod for these reasons; if so, count it as
+        reported.
+        """
         before, at = self._reported.get(uid, (frozenset[str](), float("-inf")))
         if reasons == before or now < at + NO_FIT_EVERY or self._bucket.wait(now) > 0:
             return False
@@ -140,5 +144,5 @@ class NoFitLimiter:
         return True
 
     def forget(self, uid: str) -> None:
-        """The pod is bound."""
+        """Forget the pod: it is bound."""
         self._reported.pop(uid, None)

@@ -57,7 +57,10 @@ class EventMessages:
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
-        """A pod was bound to the node; shares None: it has no GPU, and nothing is told."""
+        """Record that a pod was bound to the node.
+
+        `shares` None: it has no GPU, and no event is written.
+        """
         with self._lock:
             self._no_fit_limiter.forget(ref.uid)
         if shares:
@@ -65,12 +68,12 @@ class EventMessages:
             self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
 
     def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
-        """A bind was answered with an error."""
+        """Record that a bind was answered with an error."""
         note = f"node {node}: {why}"
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
     def no_fit(self, ref: PodRef, reasons: Mapping[str, int]) -> None:
-        """No node takes the pod. reasons: how many nodes for which."""
+        """Record that no node takes the pod. `reasons`: the number of nodes by reason."""
         regarding = _pod(ref)
         if not regarding.is_sound:
             return
@@ -83,7 +86,7 @@ class EventMessages:
         self._recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True)
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:
-        """An audit found the books wrong."""
+        """Record that an audit found the ledger wrong."""
         now = "put on the safe side" if healed else "left as it is"
         regarding = _pod(finding.pod) if finding.pod else _node(finding.node)
         note = f"{finding.resource}: {finding}; {now}"
@@ -127,7 +130,7 @@ class EventMessages:
 
 
 def _open(view: Snapshot, node: str) -> frozenset[int]:
-    """The devices of the node that may be given out; none where it has gone or is closed."""
+    """Return the open devices of the node; none where the node is gone or closed."""
     row = view.row.get(node)
     return frozenset(view.open[row].nonzero()[0].tolist()) if row is not None else frozenset()
 
@@ -141,5 +144,7 @@ def _pod(ref: PodRef) -> ObjectReference:
 
 
 def _node(name: str) -> ObjectReference:
-    """A node as the kubelet's own events name it: by its name for uid, where kubectl looks."""
+    """Return a node as the kubelet's own events name it: with its name for uid, where kubectl
+    looks.
+    """
     return ObjectReference("Node", "", name, name)

@@ -18,7 +18,8 @@ _MAX_REQUESTS = 64
 def pending_without_call(
     resources: ManagedResources, called: Callable[[str], bool], since: float, now: float
 ) -> float:
-    """Seconds (of the wall clock) the oldest such pod has waited; 0 where there is none.
+    """Return how many seconds (of the wall clock) the oldest such pod has waited; 0 where there is
+    none.
 
     called: whether filter was called for the pod of that uid. since: when we began to listen.
     """

@@ -69,7 +69,7 @@ class NullRecorder:
         *,
         warning: bool = False,
     ) -> None:
-        """Nothing."""
+        """Do nothing."""
 
 
 class Recorder:
@@ -137,7 +137,10 @@ class Recorder:
             self._thread.join(1.0)
 
     def state(self) -> dict[str, float]:
-        """Counters for metrics: dropped counts both what found no room and what was not taken."""
+        """Return counters for metrics.
+
+        "dropped" counts events that found no room and events that were not accepted.
+        """
         return {
             "events_written_total": self._sent,
             "events_dropped_total": self._dropped + self._failed,

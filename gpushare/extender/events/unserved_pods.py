@@ -17,7 +17,8 @@ class UnservedPods:
         self._since: dict[tuple[str, str], float] = {}
 
     def longest_seconds(self, now: float) -> float:
-        """Seconds since a call first found the pod that has waited longest; 0 where there is none.
+        """Return for how many seconds calls have found the pod that has waited longest; 0 where
+        there is none.
 
         now: any clock's, the same at each call.
         """

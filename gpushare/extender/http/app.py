@@ -166,7 +166,10 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _body() -> bytes:
-    """The request's body. Raises MessageError where it is too large or says it is not JSON."""
+    """Return the request's body.
+
+    Raises MessageError where it is too large or says it is not JSON.
+    """
     # Read whole whatever is wrong with it: of a body left unread gunicorn closes the connection,
     # and the caller's next request on it is lost. The worker has it already, and bounds it.
     body = request.get_data(cache=False)

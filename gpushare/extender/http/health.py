@@ -66,7 +66,9 @@ class HealthServer:
 
 
 def _report(checks: Mapping[str, str], query: Mapping[str, list[str]]) -> tuple[bool, str]:
-    """(whether one fails, the text): "ok", or a line for each check, as Kubernetes writes."""
+    """Return (whether a check fails, the text): "ok", or a line for each check, as Kubernetes
+    writes.
+    """
     excluded = set(query.get("exclude", ()))
     included = {name: wrong for name, wrong in checks.items() if name not in excluded}
     failing = any(included.values())
@@ -125,7 +127,7 @@ class _Handler(BaseHTTPRequestHandler):
     default_request_version = "HTTP/1.0"  # 0.9 has no status line, and a bad request no version
 
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
-        """(status, content type, body)."""
+        """Return (status, content type, body)."""
         raise NotImplementedError
 
     def do_GET(self) -> None:
@@ -146,4 +148,4 @@ class _Handler(BaseHTTPRequestHandler):
         super().send_error(refused, message, explain)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 -- the base class's name
-        """Nothing: a probe every second is no news."""
+        """Log nothing: a probe every second is no news."""

@@ -29,7 +29,7 @@ _FROM_THE_WORKER = frozenset({411, 413, 431})
 
 
 def openapi_document(paths: Mapping[str, str]) -> bytes:
-    """The document, as JSON. paths: by operation, where it is served."""
+    """Return the document as JSON. `paths`: where each operation is served."""
     resource = {"name": "resource", "in": "query", "schema": {"type": "string"}}
     node = {"name": "node", "in": "path", "required": True, "schema": {"type": "string"}}
     scores = {"type": "array", "items": _ref("HostPriority")}
@@ -70,7 +70,10 @@ def openapi_document(paths: Mapping[str, str]) -> bytes:
 def _verb(
     name: str, summary: str, request_schema: str, response_schema: Schema, *refusals: int
 ) -> Schema:
-    """A verb; one without refusals says in its answer's `Error` what is wrong."""
+    """Return the path item of a verb.
+
+    One without refusals reports in its answer's `Error` what is wrong.
+    """
     description = "The answer" if refusals else _ERROR_IN_BODY
     statuses = (*refusals, 403, 404, 405, 411, 413, 431)
     return {

@@ -86,14 +86,14 @@ class Server(BaseApplication):
             self.cfg.set(name, value)
 
     def load(self) -> Any:  # noqa: ANN401 -- as the base class
-        """The WSGI application."""
+        """Return the WSGI application."""
         return self._app
 
 
 def _start_in_worker(
     worker: BufferedThreadWorker, start: Callable[[Callable[[], Iterable[PendingRequest]]], None]
 ) -> None:
-    """In the worker: gunicorn has set its signals as they are by default."""
+    """Start in the worker, once gunicorn has set its signal handlers to their defaults."""
     _keep_one_worker()
     start(worker.pending_requests)
 
@@ -104,12 +104,12 @@ def _keep_one_worker() -> None:
 
 
 def _connections() -> int:
-    """How many clients may be connected: what the descriptors leave, at most 2048."""
+    """Return how many clients may be connected: what the file descriptors allow, at most 2048."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return 2048 if hard == resource.RLIM_INFINITY else max(64, min(2048, hard - 256))
 
 
 def _take_over_log(handler: logging.Handler) -> None:
-    """gunicorn has handlers of its own, which the worker would inherit."""
+    """Replace gunicorn's own log handlers, which the worker would inherit."""
     logging.getLogger("gunicorn.error").handlers = [handler]

@@ -27,6 +27,6 @@ class UnansweredRequests:
         self._looks = {each: self._looks.get(each, 0) + 1 for each in pending}
 
     def stuck(self) -> str:
-        """What is wrong, or "": for the liveness."""
+        """Return a text for the liveness check about requests that hang, or ""."""
         stuck = sum(looks > self._most for looks in self._looks.values())
         return f"requests without an answer for {self._most} s: {stuck}" if stuck else ""

@@ -35,7 +35,9 @@ class Line:
         self.values = values
 
     def __str__(self) -> str:
-        """The message and key=value of each; odd values quoted as JSON does, long ones cut."""
+        """Return the message and key=value of each; unusual values are quoted as JSON does, long
+        ones cut.
+        """
         return " ".join([self.message, *(f"{k}={_value(v)}" for k, v in self.values.items())])
 
 
@@ -46,14 +48,14 @@ class TextFormatter(logging.Formatter):
         super().__init__(_TEXT)
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 -- logging's own name
-        """The line before any traceback."""
+        """Return the line before any traceback."""
         record.message = _CONTROL.sub(_escaped, record.message)
         return super().formatMessage(record)
 
     def formatException(  # noqa: N802 -- logging's own name
         self, ei: "logging._SysExcInfoType"
     ) -> str:
-        """The traceback: lines of its own, nothing else odd."""
+        """Return the traceback; only its line ends are kept unescaped."""
         return _CONTROL_IN_LINES.sub(_escaped, super().formatException(ei))
 
 
@@ -61,7 +63,7 @@ class JsonFormatter(logging.Formatter):
     """One JSON object a line: ts, level, logger, message, the line's values, error."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The object; json escapes what is odd."""
+        """Return the record as a JSON object; json escapes control characters."""
         line = record.msg if isinstance(record.msg, Line) else None
         document: dict[str, object] = {
             "ts": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -94,7 +96,7 @@ def start_logging(writer: LogWriter) -> None:
 
 
 def formatter(form: str) -> logging.Formatter:
-    """The formatter by that name."""
+    """Return the formatter of that name."""
     return JsonFormatter() if form == "json" else TextFormatter()
 
 

@@ -56,7 +56,7 @@ class LogWriter(logging.Handler):
             thread.join(seconds)
 
     def state(self) -> dict[str, float]:
-        """Values for metrics."""
+        """Return values for metrics."""
         return {"log_lines_dropped_total": self.dropped}
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -106,7 +106,7 @@ class LogWriter(logging.Handler):
                     select.select((), (self._descriptor,), ())
 
     def _written_at_once(self, line: bytes) -> bool:
-        """Whether it was written without waiting; a part of a long line may have been."""
+        """Return whether the whole line was written without waiting."""
         with contextlib.suppress(OSError):  # it is closed
             for start in range(0, len(line), _PIECE):
                 if not select.select((), (self._descriptor,), (), 0)[1]:

@@ -34,7 +34,7 @@ class Component:
 
 
 def read_component(dialect: Strict, document: Fields, short: str) -> Component:
-    """What the file says besides extenders; short: its version, such as v1beta3.
+    """Return what the file says besides extenders. `short`: its version, such as v1beta3.
 
     Raises SettingsError naming the field that kube-scheduler would refuse; what is unknown or odd
     is left in the dialect.
@@ -60,7 +60,9 @@ def read_component(dialect: Strict, document: Fields, short: str) -> Component:
 
 
 def _least_percentage(top: Fields) -> int:
-    """That of the profile that looks at the fewest nodes; its own goes before the file's."""
+    """Return the least percentageOfNodesToScore of all profiles; a profile's own goes before the
+    file's.
+    """
     general = _percentage(top, "")
     named = [(f"profiles[{index}]", item) for index, item in enumerate(items(top, "profiles"))]
     own = (_percentage(fields_of(item, where), where, general) for where, item in named)
@@ -76,7 +78,7 @@ def _percentage(fields: Fields, where: str, default: int = 0) -> int:
 
 
 def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str] | None:
-    """(namespace, name) of the Lease that the leader holds; None where none is elected."""
+    """Return (namespace, name) of the Lease that the leader holds; None where none is elected."""
     where = "leaderElection"
     election = dialect.fields(top.get(where), LEADER_KEYS, where)
     elects = flag(election, "leaderElect", where) or election.get("leaderElect") is None

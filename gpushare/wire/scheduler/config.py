@@ -74,7 +74,7 @@ class SchedulerConfig:
 
 
 def decode_scheduler_config(document: object, policy: object = None) -> SchedulerConfig:
-    """The configuration in a parsed file. Raises SettingsError naming what is wrong.
+    """Return the configuration in a parsed file. Raises SettingsError naming what is wrong.
 
     policy: the parsed document that `policy_source(document)` names, where it names one; without
     it such a configuration has no extenders.
@@ -104,7 +104,7 @@ def _policy(top: Fields) -> SchedulerConfig:
 
 
 def _joined(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
-    """The configuration with the extenders of the Policy it names."""
+    """Return the configuration with the extenders of the Policy it names."""
     try:
         if text(fields_of(policy, "policy"), "kind") != "Policy":
             raise SettingsError("kind: must be Policy")
@@ -142,7 +142,7 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
 
 
 def _unknown(paths: Sequence[str], short: str) -> str:
-    """One warning for all of them."""
+    """Return one warning for all of them."""
     shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
     if short == "Policy" or "alpha" in short:
         return f"{shown}: unknown, and not read"
@@ -150,7 +150,7 @@ def _unknown(paths: Sequence[str], short: str) -> str:
 
 
 def _extenders(dialect: Strict, top: Fields, warnings: list[str]) -> tuple[ExtenderConfig, ...]:
-    """The extenders; what is legal but hardly meant goes to `warnings`."""
+    """Return the extenders; add to `warnings` what is legal but probably not meant."""
     extenders: list[ExtenderConfig] = []
     for index, item in enumerate(items(top, "extenders")):
         where = f"extenders[{index}]"
@@ -197,7 +197,10 @@ def _managed_resource(dialect: Strict, item: object, where: str) -> ExtenderMana
 
 
 def _validate(extenders: Sequence[ExtenderConfig]) -> None:
-    """Nothing, if kube-scheduler would start with these (its rules, alike from 1.22 to 1.35)."""
+    """Check that kube-scheduler would start with these (its rules, the same from 1.22 to 1.35).
+
+    Raises SettingsError.
+    """
     for index, extender in enumerate(extenders):
         if extender.prioritize_verb and extender.weight <= 0:
             raise SettingsError(f"extenders[{index}].weight: must be positive to prioritize")

@@ -25,7 +25,9 @@ class Strict:
         self.remarks: list[str] = []
 
     def fields(self, value: object, known: Iterable[str], where: str) -> Fields:
-        """The object at `where`. A key in the wrong case is refused: it would be meant, and unread.
+        """Return the object at `where`.
+
+        A key in the wrong case is refused: kube-scheduler would not read it.
 
         kube-scheduler refuses every key it does not know. We cannot know those of a later release,
         so the others are only noted.
@@ -43,7 +45,7 @@ class Strict:
         return fields
 
     def seconds(self, value: object, where: str) -> float:
-        """A timeout in seconds; 0 and missing mean the default, as in kube-scheduler."""
+        """Return a timeout in seconds; 0 and missing mean the default, as in kube-scheduler."""
         if value is None:
             return DEFAULT_TIMEOUT
         if not isinstance(value, str):
@@ -59,7 +61,7 @@ class Legacy(Strict):
     """How the extenders of a Policy and of v1alpha2 are read: keys in any case, nanoseconds."""
 
     def fields(self, value: object, known: Iterable[str], where: str) -> Fields:
-        """The same under the known keys' own spelling; of two spellings the last counts."""
+        """Return the object under the known keys' spelling; of two spellings the last counts."""
         canonical = {key.lower(): key for key in known}
         found = {}
         for key, item in fields_of(value, where).items():
@@ -71,7 +73,7 @@ class Legacy(Strict):
         return found
 
     def seconds(self, value: object, where: str) -> float:
-        """A timeout in seconds. Text is read, but kube-scheduler would not read it."""
+        """Return a timeout in seconds. Text is read, but kube-scheduler would not read it."""
         if isinstance(value, int) and not isinstance(value, bool):
             return _in_range(max(-1, min(value, _LONGEST)) / 1e9, where)
         seconds = super().seconds(value, where)

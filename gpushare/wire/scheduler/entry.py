@@ -40,7 +40,7 @@ class Endpoint:
 
 
 def endpoint(entry: ExtenderConfig) -> Endpoint:
-    """What the entry's urlPrefix says. Raises SettingsError.
+    """Return the parts of the entry's urlPrefix. Raises SettingsError.
 
     kube-scheduler checks none of it: it puts "/" and the verb behind the text and calls that.
     """
@@ -61,7 +61,9 @@ def endpoint(entry: ExtenderConfig) -> Endpoint:
 
 
 def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> ExtenderConfig:
-    """The entry that is this extender. Raises SettingsError, naming the candidates if unclear.
+    """Return the entry that is this extender.
+
+    Raises SettingsError, naming the candidates if unclear.
 
     listen: the (host, port) asked for, if any. Of several entries ours is the one whose urlPrefix
     has that port (without one: our path, /gpushare-scheduler), else the one with a bindVerb.
@@ -85,7 +87,7 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
 def _narrowed(
     found: Sequence[_Named], tests: Sequence[Callable[[ExtenderConfig], bool]]
 ) -> Sequence[_Named]:
-    """What passes the tests; a test that nothing passes says nothing."""
+    """Return the entries that pass the tests; a test that no entry passes is skipped."""
     for test in tests:
         found = [item for item in found if test(item[1])] or found
     return found
@@ -103,7 +105,7 @@ def _at(listen: tuple[str, int] | None) -> Callable[[ExtenderConfig], bool]:
 
 
 def _check(entry: ExtenderConfig, where: str) -> None:
-    """Nothing, if the entry's routes can be served."""
+    """Check that the entry's routes can be served. Raises SettingsError."""
     try:
         endpoint(entry)
     except SettingsError as error:
@@ -123,7 +125,7 @@ def _check(entry: ExtenderConfig, where: str) -> None:
 
 
 def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls: bool) -> str:
-    """Why the scheduler's calls may not arrive, in one line; empty if nothing looks wrong.
+    """Return why the scheduler's calls may not arrive, in one line; "" if nothing looks wrong.
 
     listen: the (host, port) asked for, None for the default; tls: whether we speak TLS.
     """
@@ -153,7 +155,7 @@ def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls
 
 
 def _meets(host: str, place: Endpoint) -> bool:
-    """Whether calls of the place may come to who listens at the host: not across loopback."""
+    """Return whether calls of the endpoint can reach a listener at the host."""
     if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened at
         return True
     if place.loopback and "localhost" not in (host, place.host):

@@ -81,7 +81,7 @@ class Wanted:
 
 
 def wanted(kubernetes: str, form: str, order: str) -> Wanted:
-    """The file for a release such as 1.27, with the default URL and resource.
+    """Return the options of a file for a release such as 1.27, with the default URL and resource.
 
     form: "" takes the usual one. Raises SettingsError for what there is no file for.
     """
@@ -98,7 +98,7 @@ def wanted(kubernetes: str, form: str, order: str) -> Wanted:
 
 
 def file_of(asked: Wanted, style: str) -> str:
-    """The file's text; style: yaml (with comments) or json. Raises SettingsError.
+    """Return the file's text. `style`: yaml (with comments) or json. Raises SettingsError.
 
     What kube-scheduler or `gpushare serve` would refuse or warn about is not printed.
     """
@@ -112,7 +112,7 @@ def file_of(asked: Wanted, style: str) -> str:
 
 
 def ready_made() -> dict[str, str]:
-    """The files of config/scheduler: name -> text."""
+    """Return the files of config/scheduler: name -> text."""
     return {
         name: file_of(wanted(release, form, order), name.rpartition(".")[2])
         for name, (release, form, order) in READY_MADE.items()
@@ -120,7 +120,7 @@ def ready_made() -> dict[str, str]:
 
 
 def document_of(asked: Wanted) -> Document:
-    """The file as a document, in the order it is printed."""
+    """Return the file as a document, in the order it is printed."""
     if asked.form == "policy":
         priorities = [{"name": name, "weight": weight} for name, weight in _PRIORITIES.items()]
         return {
@@ -187,7 +187,7 @@ def _header(asked: Wanted) -> str:
 
 
 def _comments(asked: Wanted) -> dict[str, str]:
-    """What depends on the choices."""
+    """Return the comments that depend on the options."""
     weights = {
         "ours": (
             "One point of ours counts 10 times this. kube-scheduler's own scores are at most 1400"

@@ -40,7 +40,8 @@ PolicySource = PolicyFile | PolicyConfigMap
 
 
 def policy_source(document: object) -> PolicySource | None:
-    """What else to read: the Policy that a parsed configuration names; None for one that does not.
+    """Return what else to read: the Policy that a parsed configuration names; None where it names
+    none.
 
     As kube-scheduler does, a provider comes before a policy and a file before a ConfigMap. Raises
     SettingsError naming what is wrong.
@@ -64,7 +65,8 @@ def policy_source(document: object) -> PolicySource | None:
 
 
 def check_keys(document: Fields) -> list[str]:
-    """A warning about keys at the top of a Policy that are not written as kube-scheduler does.
+    """Return a warning about keys at the top of a Policy that are not written as kube-scheduler
+    does.
 
     Releases differ: 1.22.17 refuses them there, though within `extenders` it takes any case and
     passes over what it does not know.
@@ -78,7 +80,7 @@ def check_keys(document: Fields) -> list[str]:
 
 
 def check_priorities(policy: Fields) -> list[str]:
-    """Warnings about a Policy's `priorities`, under its own spelling. Raises SettingsError.
+    """Return warnings about a Policy's `priorities`, under its own spelling. Raises SettingsError.
 
     kube-scheduler 1.22 fills in its default priorities where the key is missing or null, and cannot
     load the arguments of one of them (LeastRequestedPriority): tried with 1.22.17.
@@ -108,7 +110,7 @@ def _required(value: str, where: str) -> str:
 
 
 def _name(place: Fields, key: str, where: str) -> str:
-    """A name that can go into a path of the API."""
+    """Return a name that is safe in a path of the API."""
     value = _required(text(place, key, where), f"{where}.{key}")
     if NAME.fullmatch(value) is None:
         raise SettingsError(f"{where}.{key}: {value[:80]!r} is no Kubernetes name")

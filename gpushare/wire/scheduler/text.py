@@ -43,7 +43,10 @@ _Comments = Mapping[str, str]
 
 
 def yaml_text(document: Mapping[str, object], header: str, comments: _Comments) -> str:
-    """The document as YAML. Comments stand above their keys; an item's first key has none."""
+    """Return the document as YAML.
+
+    Comments stand above their keys; an item's first key has none.
+    """
     return "\n".join([*_comment(header, ""), *_mapping(document, comments, "", "")]) + "\n"
 
 
@@ -77,7 +80,7 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _scalar(value: object) -> str:
-    """Text as it is where every reader takes it for text, else as JSON, which is YAML."""
+    """Return the text unquoted where every reader takes it for text, else as JSON."""
     plain = isinstance(value, str) and _PLAIN.fullmatch(value) is not None
     return str(value) if plain else json.dumps(value)
 
