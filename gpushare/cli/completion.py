@@ -36,13 +36,13 @@ _VALUED = {
 _SHORT = {"-o": "--output", "-l": "--selector", "-n": "--namespace"}
 _FILES = 0
 _NO_FILES = 4
-_PATIENCE = "3s"
+_TIMEOUT = "3s"
 
 
 def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
     """Return what to print for these words."""
     *before, typed = words or [""]
-    given, open_flag = _given(before)
+    flag_values, open_flag = _flag_values(before)
     directive = _NO_FILES
     flag, sign, value = typed.partition("=")
     if not open_flag and sign and flag in _VALUED:
@@ -51,36 +51,38 @@ def complete(words: Sequence[str], environ: Mapping[str, str]) -> str:
         found: Iterable[str] = ()
         directive = _FILES
     else:
-        found = _candidates(open_flag, typed, given, environ)
+        found = _candidates(open_flag, typed, flag_values, environ)
     fitting = [line for line in found if line.startswith(typed)]
     return "".join(f"{line}\n" for line in [*fitting, f":{directive}"])
 
 
-def _given(words: Sequence[str]) -> tuple[dict[str, str], str]:
+def _flag_values(words: Sequence[str]) -> tuple[dict[str, str], str]:
     """Return (values of flags by name without dashes, the flag whose value is typed or "")."""
-    given: dict[str, str] = {}
+    flag_values: dict[str, str] = {}
     nodes: list[str] = []
     flag = ""
     for word in words:
         if flag:
-            given[flag], flag = word, ""
+            flag_values[flag], flag = word, ""
             continue
         name, sign, value = word.partition("=")
         name = _SHORT.get(name, name)
         if name in _VALUED and sign:
-            given[name] = value
+            flag_values[name] = value
         elif name in _VALUED:
             flag = name
         elif not word.startswith("-"):
             nodes.append(word)
-    plain = {name.removeprefix("--").replace("-", "_"): value for name, value in given.items()}
+    plain = {
+        name.removeprefix("--").replace("-", "_"): value for name, value in flag_values.items()
+    }
     return {**plain, "nodes": " ".join(nodes)}, flag
 
 
 def _candidates(
-    flag: str, typed: str, given: Mapping[str, str], environ: Mapping[str, str]
+    flag: str, typed: str, flag_values: Mapping[str, str], environ: Mapping[str, str]
 ) -> Iterable[str]:
-    kubectl = connection({"request_timeout": _PATIENCE, **given}, environ)
+    kubectl = connection({"request_timeout": _TIMEOUT, **flag_values}, environ)
     try:
         match flag:
             case "--output":
@@ -93,8 +95,10 @@ def _candidates(
                 return _names(kubectl, "/api/v1/namespaces")
             case "":
                 if typed.startswith("-"):
-                    return [f"{name}\t{told}" for name, told in (_VALUED | _SWITCHES).items()]
-                return _nodes(kubectl, given)
+                    return [
+                        f"{name}\t{help_text}" for name, help_text in (_VALUED | _SWITCHES).items()
+                    ]
+                return _nodes(kubectl, flag_values)
     except GpuShareError:
         pass
     return ()
@@ -111,10 +115,10 @@ def _names(kubectl: Kubectl, path: str) -> list[str]:
     return [text(mapping(item.get("metadata")).get("name")) for item in items]
 
 
-def _nodes(kubectl: Kubectl, given: Mapping[str, str]) -> list[str]:
+def _nodes(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:
     """Return the nodes that share the resource and were not named yet."""
-    names = Names.for_resource(given.get("resource") or ALIYUN.resource)
+    names = Names.for_resource(flag_values.get("resource") or ALIYUN.resource)
     items = map(mapping, elements(kubectl.get(NODES).get("items")))
     found = (read_node(item, names) for item in items)
-    named = set(given.get("nodes", "").split())
+    named = set(flag_values.get("nodes", "").split())
     return [node.name for node in found if node is not None and node.name not in named]

@@ -109,7 +109,7 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     phase = text(mapping(pod.get("status")).get("phase"))
     if not node or phase in _ENDED:
         return None
-    units, containers = _asked(spec, names.resource)
+    units, containers = _gpu_request(spec, names.resource)
     if not units:
         return None
     written = mapping(metadata.get("annotations")).items()
@@ -165,15 +165,15 @@ def _from_totals(
     return devices, Reason.UNEVEN if total % count else None
 
 
-def _asked(spec: Fields, resource: str) -> tuple[int, Shares]:
+def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares]:
     """Return (units of the whole pod, units of each regular container that asks)."""
 
-    def asked(container: Fields) -> int:
+    def units_of(container: Fields) -> int:
         return _limit(container, resource)
 
-    regular = [asked(mapping(item)) for item in elements(spec.get("containers"))]
+    regular = [units_of(mapping(item)) for item in elements(spec.get("containers"))]
     inits = [mapping(item) for item in elements(spec.get("initContainers"))]
-    units = _peak(regular, inits, asked)
+    units = _peak(regular, inits, units_of)
     if units > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
     return units, tuple((index, each) for index, each in enumerate(regular) if each)
@@ -196,7 +196,9 @@ def _units(quantity: object, where: str = "") -> int:
         raise QuantityError(f"{where}{error}") from error
 
 
-def _peak(regular: Iterable[int], inits: Iterable[Fields], asked: Callable[[Fields], int]) -> int:
+def _peak(
+    regular: Iterable[int], inits: Iterable[Fields], units_of: Callable[[Fields], int]
+) -> int:
     """Return the most held at any time.
 
     Init containers run one by one, beside the sidecars before them (restartPolicy Always), as
@@ -205,7 +207,7 @@ def _peak(regular: Iterable[int], inits: Iterable[Fields], asked: Callable[[Fiel
     sidecars = 0
     peak = 0
     for container in inits:
-        units = asked(container)
+        units = units_of(container)
         if container.get("restartPolicy") == "Always":
             sidecars += units
             units = 0

@@ -30,9 +30,9 @@ def _run(words: Sequence[str], prog: str) -> int:
     try:
         _show(read_options(words, os.environ, prog))
     except GpuShareError as error:
-        said = printable(str(error))
+        text = printable(str(error))
         # What kubectl says of the API server is passed on as it says it.
-        print(said if isinstance(error, ApiError) else f"error: {said}", file=sys.stderr)
+        print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
         return 1
     return 0
 

@@ -62,22 +62,22 @@ class Kubectl:
         Raises ApiError and SettingsError as `get`.
         """
         with self._start(words, subprocess.PIPE) as process:
-            shown = 0
+            printed = 0
             try:
                 while True:
                     try:
-                        output, said = process.communicate(timeout=PROMPT_AFTER)
+                        output, stderr_text = process.communicate(timeout=PROMPT_AFTER)
                     except subprocess.TimeoutExpired as slow:
-                        said = slow.stderr or b""
-                        _pass_on(said[shown:])
-                        shown = len(said)
+                        stderr_text = slow.stderr or b""
+                        _print_stderr(stderr_text[printed:])
+                        printed = len(stderr_text)
                     else:
                         break
             except BaseException:
                 process.kill()
                 raise
         if process.returncode:
-            raise _failure(said.decode(errors="replace"), process.returncode)
+            raise _failure(stderr_text.decode(errors="replace"), process.returncode)
         return bytes(output)
 
     def watch(self, path: str, **query: str) -> "subprocess.Popen[bytes]":
@@ -141,16 +141,16 @@ def _percent(char: str) -> str:
     return "".join(f"%{byte:02X}" for byte in char.encode(errors="surrogateescape"))
 
 
-def _pass_on(said: bytes) -> None:
-    sys.stderr.write(said.decode(errors="replace"))
+def _print_stderr(stderr_text: bytes) -> None:
+    sys.stderr.write(stderr_text.decode(errors="replace"))
     sys.stderr.flush()
 
 
-def _failure(said: str, code: int) -> ApiError:
+def _failure(stderr_text: str, code: int) -> ApiError:
     """Return the error in kubectl's words on one line, without the lines of its log."""
-    lines = [line.strip() for line in said.splitlines()]
-    told = [line for line in lines if line and not _LOG_LINE.match(line)]
-    message = " ".join(told or [line for line in lines if line][-1:])[:_LONGEST]
+    lines = [line.strip() for line in stderr_text.splitlines()]
+    messages = [line for line in lines if line and not _LOG_LINE.match(line)]
+    message = " ".join(messages or [line for line in lines if line][-1:])[:_LONGEST]
     match = _REFUSED.match(message)
     kind, status = _KINDS.get(match["reason"] or "", (ApiError, 0)) if match else (ApiError, 0)
     return kind(message or f"kubectl failed with exit code {code}", status)

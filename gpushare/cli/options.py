@@ -64,40 +64,45 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
 
     Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 1.
     """
-    given = vars(_parser(prog).parse_intermixed_args(words))
+    flag_values = vars(_parser(prog).parse_intermixed_args(words))
     # pflag, which kubectl uses, takes -o=json; argparse keeps the sign.
-    output = given["output"].removeprefix("=")
+    output = flag_values["output"].removeprefix("=")
     if output and output not in FORMATS:
         raise SettingsError(
             f'unable to match a printer suitable for the output format "{output[:40]}",'
             f" allowed formats are: {','.join(FORMATS)}"
         )
-    if given["unit"] and not is_unit(given["unit"]):
+    if flag_values["unit"] and not is_unit(flag_values["unit"]):
         raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
-    if given["nodes"] and given["selector"]:
+    if flag_values["nodes"] and flag_values["selector"]:
         raise SettingsError("name cannot be provided when a selector is specified")
     return Options(
-        kubectl=connection(given, environ),
-        scope=Scope(tuple(given["nodes"]), given["selector"].removeprefix("=")),
-        names=Names.for_resource(given["resource"]),
-        unit=given["unit"],
+        kubectl=connection(flag_values, environ),
+        scope=Scope(tuple(flag_values["nodes"]), flag_values["selector"].removeprefix("=")),
+        names=Names.for_resource(flag_values["resource"]),
+        unit=flag_values["unit"],
         output=output,
-        namespace="" if given["all_namespaces"] else given["namespace"].removeprefix("="),
-        details=given["details"],
-        headers=not given["no_headers"],
-        watch=given["watch"],
+        namespace=""
+        if flag_values["all_namespaces"]
+        else flag_values["namespace"].removeprefix("="),
+        details=flag_values["details"],
+        headers=not flag_values["no_headers"],
+        watch=flag_values["watch"],
     )
 
 
-def connection(given: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
+def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Kubectl:
     """Return the kubectl for these flags, given by their names without dashes."""
     flags = []
     for flag in PASSED_ON:
-        value = given.get(flag.removeprefix("--").replace("-", "_")) or ()
+        value = flag_values.get(flag.removeprefix("--").replace("-", "_")) or ()
         values = (value,) if isinstance(value, str) else value
         flags += [f"{flag}={each}" for each in values if each]
     return Kubectl(
-        environ.get("KUBECTL") or "kubectl", tuple(flags), given.get("kubeconfig") or "", environ
+        environ.get("KUBECTL") or "kubectl",
+        tuple(flags),
+        flag_values.get("kubeconfig") or "",
+        environ,
     )
 
 

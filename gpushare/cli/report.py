@@ -114,20 +114,20 @@ def make_report(
     unit: what nodes without inventory count in. If it is not given it is the one that inventories
     name, and where none does it is guessed.
     """
-    shown = sorted(nodes, key=lambda node: node.name)
-    fallback, unit_from = _fallback(shown, unit)
-    units = {node.name: node.unit or fallback for node in shown}
+    sorted_nodes = sorted(nodes, key=lambda node: node.name)
+    fallback, unit_from = _fallback(sorted_nodes, unit)
+    units = {node.name: node.unit or fallback for node in sorted_nodes}
     used = sorted(set(units.values())) or [fallback]
     common = used[0] if len(used) == 1 else "MiB"
-    held: dict[str, list[PodFacts]] = {node.name: [] for node in shown}
+    held: dict[str, list[PodFacts]] = {node.name: [] for node in sorted_nodes}
     for pod in pods:
         if pod.node in held:
             held[pod.node].append(pod)
     lines = tuple(
         _node_line(node, held[node.name], units[node.name], _scale(units[node.name], common))
-        for node in shown
+        for node in sorted_nodes
     )
-    warnings = [_closed_warning(node) for node in shown if node.closed]
+    warnings = [_closed_warning(node) for node in sorted_nodes if node.closed]
     if len(used) > 1:
         warnings.append(_mixed_warning(units, used))
     return Report(names.resource, common, unit_from, lines, tuple(warnings))

@@ -15,10 +15,10 @@ from gpushare.wire.scheduler.files import (
     FORMS,
     ORDERS,
     STYLES,
-    Wanted,
-    file_of,
+    FileOptions,
+    default_options,
     ready_made,
-    wanted,
+    render_file,
 )
 
 
@@ -32,18 +32,18 @@ def main(argv: Sequence[str]) -> int:
             return 0
         if found.kubernetes is None:
             parser.error("--kubernetes is needed: the release of kube-scheduler, such as 1.27")
-        asked = _asked(found)
-        usual = "json" if asked.form == "policy" else "yaml"
-        print(file_of(asked, found.format or usual), end="")
+        options = _options(found)
+        usual = "json" if options.form == "policy" else "yaml"
+        print(render_file(options, found.format or usual), end="")
     except (SettingsError, OSError) as error:
         print(f"gpushare scheduler-config: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _asked(found: argparse.Namespace) -> Wanted:
-    asked = replace(wanted(found.kubernetes, found.form, found.order), url=found.url)
-    return replace(asked, resources=tuple(found.resource)) if found.resource else asked
+def _options(found: argparse.Namespace) -> FileOptions:
+    options = replace(default_options(found.kubernetes, found.form, found.order), url=found.url)
+    return replace(options, resources=tuple(found.resource)) if found.resource else options
 
 
 def _write_all(folder: Path) -> None:

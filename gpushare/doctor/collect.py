@@ -13,7 +13,7 @@ from email.utils import parsedate_to_datetime
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gpushare.doctor.checks.rights import asked
+from gpushare.doctor.checks.rights import rights_to_review
 from gpushare.doctor.checks.versions import minor_of
 from gpushare.doctor.facts import (
     LEASE,
@@ -57,18 +57,20 @@ class Collector:
 
         def read() -> ApiServer:
             try:
-                said = self._get("/version")
+                version = self._get("/version")
             except ApiError as error:
                 if error.status != _FORBIDDEN:
                     raise
-                said = {"gitVersion": "but may not tell its version"}
-            git, minor = str(said.get("gitVersion")), str(said.get("minor")).rstrip("+")
+                version = {"gitVersion": "but may not tell its version"}
+            git, minor = str(version.get("gitVersion")), str(version.get("minor")).rstrip("+")
             number = int(minor) if minor.isascii() and minor.isdigit() else minor_of(git)
             date = self._client.server_time
             ahead = None if date is None else date - time.time()
             return ApiServer(git[:80], number, ahead)
 
-        return _tried(read, "the API server", "look at --kubeconfig, --context and the network")
+        return _read_or_unread(
+            read, "the API server", "look at --kubeconfig, --context and the network"
+        )
 
     def nodes(self) -> tuple[NodeSeen, ...] | Unread:
         """Return all nodes."""
@@ -77,12 +79,12 @@ class Collector:
             items = self._items("/api/v1/nodes")
             return tuple(read_node(item, self._names, self._unit) for item in items)
 
-        return _tried(read, "nodes", "let this account list nodes")
+        return _read_or_unread(read, "nodes", "let this account list nodes")
 
     def pods(self, now: float) -> PodsSeen | Unread:
         """Return the pods that have not ended; `now` and their ages: by the API server's clock."""
         query = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
-        return _tried(
+        return _read_or_unread(
             lambda: read_pods(self._items("/api/v1/pods", query), self._names, now),
             "pods",
             "let this account list pods",
@@ -104,7 +106,9 @@ class Collector:
             except ApiNotFound:
                 return ()
 
-        return _tried(read, "Leases", f"let this account get Leases in {self._namespace}", "warn")
+        return _read_or_unread(
+            read, "Leases", f"let this account get Leases in {self._namespace}", "warn"
+        )
 
     def closed(self) -> tuple[ClosedSeen, ...] | Unread:
         """Return the ConfigMaps by which operators close devices."""
@@ -115,12 +119,15 @@ class Collector:
             return tuple(one for one in found if one is not None)
 
         todo = f"let this account list configmaps in {self._namespace}"
-        return _tried(read, "ConfigMaps", todo, "warn")
+        return _read_or_unread(read, "ConfigMaps", todo, "warn")
 
     def rights(self, scheduler: SchedulerFile | Unread | None) -> Mapping[Right, bool] | Unread:
         """Return which of the rights this account has."""
-        return _tried(
-            lambda: {right: self._allowed(right) for right in asked(self._namespace, scheduler)},
+        return _read_or_unread(
+            lambda: {
+                right: self._allowed(right)
+                for right in rights_to_review(self._namespace, scheduler)
+            },
             "rights",
             "let this account create selfsubjectaccessreviews, as every account may by default",
         )
@@ -179,7 +186,12 @@ def _document(body: bytes) -> Fields:
     return found
 
 
-def _tried(read: Callable[[], _T], what: str, todo: str, level: Any = "fail") -> _T | Unread:  # noqa: ANN401 -- Level, which a default cannot narrow to
+def _read_or_unread(
+    read: Callable[[], _T],
+    what: str,
+    todo: str,
+    level: Any = "fail",  # noqa: ANN401 -- Level, which a default cannot narrow to
+) -> _T | Unread:
     try:
         return read()
     except (ApiError, WireError) as error:
@@ -189,12 +201,12 @@ def _tried(read: Callable[[], _T], what: str, todo: str, level: Any = "fail") ->
 def read_extender(url: str) -> ExtenderSeen | Unread:
     """Return the health listener's answers."""
     try:
-        live, _, _ = _ask(f"{url}/livez")
-        ready, text, ahead = _ask(f"{url}/readyz?verbose")
-        _, metrics, _ = _ask(f"{url}/metrics")
+        live, _, _ = _http_get(f"{url}/livez")
+        ready, text, ahead = _http_get(f"{url}/readyz?verbose")
+        _, metrics, _ = _http_get(f"{url}/metrics")
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Unread(
-            f"{url} does not answer: {_said(error)}",
+            f"{url} does not answer: {_error_text(error)}",
             "look whether the extender runs, and give its --health-listen (by default port 32767)",
         )
     return ExtenderSeen(live, ready, text, ahead, samples(metrics))
@@ -213,10 +225,10 @@ def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
         return None
     url = f"http://{place.listen}{place.path}/{entry.filter_verb}"
     try:
-        return _ask(url)[0]
+        return _http_get(url)[0]
     except (OSError, http.client.HTTPException, ValueError) as error:
         return Unread(
-            f"{url} does not answer: {_said(error)}",
+            f"{url} does not answer: {_error_text(error)}",
             "start the extender with the same file, or correct urlPrefix; all is well if"
             " kube-scheduler runs on another machine and --extender was forwarded to here",
             "warn",
@@ -236,7 +248,7 @@ def samples(metrics: str) -> dict[str, float]:
     return found
 
 
-def _ask(url: str) -> tuple[int, str, float | None]:
+def _http_get(url: str) -> tuple[int, str, float | None]:
     """Return (status, text, seconds that the server's clock is ahead of ours)."""
     parts = urlsplit(url)
     secure = parts.scheme == "https"
@@ -256,5 +268,5 @@ def _ask(url: str) -> tuple[int, str, float | None]:
         connection.close()
 
 
-def _said(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__

@@ -18,7 +18,7 @@ from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.collect import Collector, read_extender, read_route
 from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
-from gpushare.doctor.report import as_json, as_text, failed, judge
+from gpushare.doctor.report import as_json, as_text, failed, run_checks
 from gpushare.errors import ApiError, MessageError, SettingsError
 from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.settings import address
@@ -35,14 +35,14 @@ docs/doctor.md explains each line.
 
 def main(argv: Sequence[str]) -> int:
     """Print the report. 1: a check failed; 2: the command line makes no sense."""
-    given = _parser().parse_args(argv)
+    options = _parser().parse_args(argv)
     try:
-        names = _options(given)
+        names = _check_options(options)
     except SettingsError as error:
         print(f"gpushare doctor: {error}", file=sys.stderr)
         return 2
-    findings = judge(_facts(given, names))
-    if given.output == "json":
+    findings = run_checks(_facts(options, names))
+    if options.output == "json":
         print(as_json(findings), end="")
     else:
         colours = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
@@ -50,16 +50,16 @@ def main(argv: Sequence[str]) -> int:
     return 1 if failed(findings) else 0
 
 
-def _options(given: argparse.Namespace) -> Names:
-    if not is_unit(given.unit):
+def _check_options(options: argparse.Namespace) -> Names:
+    if not is_unit(options.unit):
         raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
-    if given.namespace.strip("/.") != given.namespace or "/" in given.namespace:
-        raise SettingsError(f"--namespace: {given.namespace[:80]!r} is no namespace")
-    if given.listen:
-        address(given.listen, "--listen")
-    if given.extender:
-        _check_url(given.extender)
-    return Names.for_resource(given.resource)
+    if options.namespace.strip("/.") != options.namespace or "/" in options.namespace:
+        raise SettingsError(f"--namespace: {options.namespace[:80]!r} is no namespace")
+    if options.listen:
+        address(options.listen, "--listen")
+    if options.extender:
+        _check_url(options.extender)
+    return Names.for_resource(options.resource)
 
 
 def _check_url(url: str) -> None:
@@ -72,33 +72,33 @@ def _check_url(url: str) -> None:
         raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
 
 
-def _facts(given: argparse.Namespace, names: Names) -> Facts:
-    kubeconfig = given.kubeconfig or _usual_kubeconfig()
+def _facts(options: argparse.Namespace, names: Names) -> Facts:
+    kubeconfig = options.kubeconfig or _usual_kubeconfig()
     now = time.time()
     try:
-        client = ServerTimeClient(kubeconfig, given.context or None, 1, "gpushare-doctor")
+        client = ServerTimeClient(kubeconfig, options.context or None, 1, "gpushare-doctor")
     except SettingsError as error:
         api = Unread(str(error), "give --kubeconfig FILE and, if need be, --context NAME")
         facts = _without(api, now, "not read: there is no API server to ask")
-        scheduler = _scheduler(given.scheduler_config, None)
+        scheduler = _scheduler(options.scheduler_config, None)
     else:
         try:
-            collector = Collector(client, names, given.unit, given.namespace)
-            scheduler = _scheduler(given.scheduler_config, collector)
+            collector = Collector(client, names, options.unit, options.namespace)
+            scheduler = _scheduler(options.scheduler_config, collector)
             facts = _collected(collector, scheduler)
         finally:
             client.close()
-    extender = given.extender.rstrip("/")
+    extender = options.extender.rstrip("/")
     facts = replace(
         facts,
         scheduler=scheduler,
         extender=read_extender(extender) if extender else None,
-        certificates=tuple(map(_certificate, given.tls_cert)),
+        certificates=tuple(map(_certificate, options.tls_cert)),
         names=names,
-        unit=given.unit,
-        namespace=given.namespace,
-        listen=address(given.listen, "--listen") if given.listen else None,
-        own_account=given.as_extender or not kubeconfig,
+        unit=options.unit,
+        namespace=options.namespace,
+        listen=address(options.listen, "--listen") if options.listen else None,
+        own_account=options.as_extender or not kubeconfig,
     )
     entry = entry_of(facts)
     asks = extender and entry is not None and bool(entry.filter_verb)

@@ -39,7 +39,7 @@ CHECKS: tuple[Check, ...] = (
 _COLOURS: dict[Level, str] = {"ok": "32", "warn": "33", "fail": "31", "skip": "2"}
 
 
-def judge(facts: Facts) -> list[Finding]:
+def run_checks(facts: Facts) -> list[Finding]:
     """Return the findings of all checks."""
     return [finding for check in CHECKS for finding in check(facts)]
 

@@ -71,7 +71,7 @@ class _BudgetIndex:
         found = self._by_labels.get((namespace, labels))
         if found is None:
             there = self._by_namespace.get(namespace, ())
-            found = tuple(b for b in there if b.chooses(namespace, dict(labels)))
+            found = tuple(b for b in there if b.selects(namespace, dict(labels)))
             if len(self._by_labels) < _MAX_CACHED:
                 self._by_labels[namespace, labels] = found
         return found

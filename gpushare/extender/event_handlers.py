@@ -14,7 +14,7 @@ from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import Bad, ConfigMap, Decoded, Event, Node, Pod
+from gpushare.wire.objects import ConfigMap, Decoded, Event, Node, Pod, UnreadableObject
 from gpushare.wire.pods import observe_pod, pod_ref
 
 log = logging.getLogger("gpushare.watch")
@@ -217,7 +217,7 @@ def _name_of(pod: Pod) -> str:
         return "?"
 
 
-def _logged(bad: Sequence[Bad]) -> Sequence[Bad]:
+def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
     for item in bad:
         log.warning(Line("object kept as it was", object=item.ref, error=item.error))
     return bad

@@ -18,12 +18,12 @@ from gpushare.sim.compiled import (
     COMPILED,
     Asked,
     Blocks,
+    FileOptions,
     Judged,
     Prices,
     State,
     Supply,
     Typical,
-    Wanted,
     World,
 )
 from gpushare.sim.kernel import judge
@@ -46,7 +46,7 @@ class FastRanking(Ranking):
         self._pricing_policy = policy if isinstance(policy, ShadowPrice) else None
         self._fast = policy
         self._world: World | None = None
-        self._wanted: dict[Kind, Wanted] = {}
+        self._wanted: dict[Kind, FileOptions] = {}
         self._seen: dict[Kind, int] = {}
         self._supply: Supply | None = None
         self._counted = -1
@@ -135,7 +135,7 @@ class FastRanking(Ranking):
         scarce = self._pricing_policy.scarce(snapshot)
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted)
 
-    def _kept(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
+    def _kept(self, snapshot: Snapshot, request: Request, world: World) -> FileOptions:
         """What is kept of the kind. Of too many, the one asked for longest ago is forgotten."""
         wanted = self._wanted.pop(request.kind, None) or self._want(snapshot, request, world)
         self._wanted[request.kind] = wanted
@@ -144,7 +144,7 @@ class FastRanking(Ranking):
             del self._wanted[oldest], self._seen[oldest]
         return wanted
 
-    def _want(self, snapshot: Snapshot, request: Request, world: World) -> Wanted:
+    def _want(self, snapshot: Snapshot, request: Request, world: World) -> FileOptions:
         accepted = [not request.models or model in request.models for model in snapshot.models]
         asked = Asked(
             max(request.units, 1) if request.devices else 0,
@@ -165,7 +165,7 @@ class FastRanking(Ranking):
         if self._pricing_policy is not None:
             weight = self._pricing_policy.block_weight(request)
             per_unit = self._pricing_policy.scarce(snapshot).per_unit
-        return Wanted(
+        return FileOptions(
             asked,
             judged,
             weight,

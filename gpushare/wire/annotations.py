@@ -63,8 +63,8 @@ class Names:
         match = _QUALIFIED.fullmatch(resource)
         if match is None:
             raise SettingsError(f"{resource[:80]!r} is no extended resource (domain/name)")
-        plain = re.sub("[^A-Za-z0-9]", "-", resource).lower()
-        prefix = plain.replace("-", "_").upper()
+        suffix = re.sub("[^A-Za-z0-9]", "-", resource).lower()
+        prefix = suffix.replace("-", "_").upper()
         if len(prefix) > 63 - len("device-uuids-"):
             raise SettingsError(f"{resource!r} is too long: annotations named after it must fit 63")
         kind = match["name"].removesuffix("-mem")
@@ -80,11 +80,11 @@ class Names:
             allocation=(
                 "scheduler.framework.gpushare.allocation"
                 if original
-                else f"gpushare.io/allocation-{plain}"
+                else f"gpushare.io/allocation-{suffix}"
             ),
-            uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{plain}",
-            inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{plain}",
-            unhealthy="unhealthy-gpu-" if original else f"unhealthy-{plain}-",
+            uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
+            inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{suffix}",
+            unhealthy="unhealthy-gpu-" if original else f"unhealthy-{suffix}-",
         )
 
 
@@ -147,7 +147,7 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
         agree = not listed
         if not granted.keys() <= listed:
             by_map = _evenly(granted, request.total)
-    return by_map if agree else _united(_evenly(listed, request.total), by_map)
+    return by_map if agree else _merge_placements(_evenly(listed, request.total), by_map)
 
 
 def device_uuids(
@@ -217,7 +217,7 @@ def _evenly(devices: Collection[int], total: int) -> Shares | None:
     return tuple((device, each) for device in sorted(devices))
 
 
-def _united(one: Shares | None, other: Shares | None) -> Shares | None:
+def _merge_placements(one: Shares | None, other: Shares | None) -> Shares | None:
     """Return for each device the most that either states; None where one states nothing."""
     if one is None or other is None:
         return None
@@ -243,7 +243,7 @@ def _read_map(text: str, request: Request) -> dict[int, int] | None:
     if not text or len(text) > _LONGEST_MAP:
         return None
     try:
-        document = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse)
+        document = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
         granted, sums = _sum_up(document)
     except (ValueError, RecursionError):
         return None
@@ -282,5 +282,5 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _refuse(constant: str) -> None:
+def _refuse_constant(constant: str) -> None:
     raise ValueError(constant)

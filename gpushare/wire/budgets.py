@@ -21,13 +21,13 @@ class DisruptionBudget:
     allowed: int = 0
     disrupted: frozenset[str] = frozenset()
 
-    def chooses(self, namespace: str, labels: Mapping[str, str]) -> bool:
+    def selects(self, namespace: str, labels: Mapping[str, str]) -> bool:
         """Return whether it selects pods with these labels."""
         return namespace == self.namespace and selects(self.selector, labels)
 
     def covers(self, namespace: str, name: str, labels: Mapping[str, str]) -> bool:
         """Return whether the eviction of the pod counts against this budget."""
-        return name not in self.disrupted and self.chooses(namespace, labels)
+        return name not in self.disrupted and self.selects(namespace, labels)
 
 
 def read_budget(namespace: str, spec: object, status: object) -> DisruptionBudget:

@@ -82,10 +82,10 @@ def parse_duration(duration: str) -> float:
     return -seconds if duration.startswith("-") else seconds
 
 
-def _field(fields: Fields, key: str, kind: type[_T], shown: str, where: str) -> _T | None:
+def _field(fields: Fields, key: str, kind: type[_T], type_name: str, where: str) -> _T | None:
     value = fields.get(key)
     if value is not None and not isinstance(value, kind):
-        raise SettingsError(f"{_path(where, key)}: must be {shown}")
+        raise SettingsError(f"{_path(where, key)}: must be {type_name}")
     return value
 
 

@@ -36,14 +36,14 @@ def accepted_models(spec: PodSpec) -> tuple[str, ...]:
     several are alternatives, of which each may name other labels. A value that is longer than any
     label's is no model.
     """
-    wishes = list(_wishes(spec))
-    if not wishes:
+    conditions = list(_conditions(spec))
+    if not conditions:
         return ()
-    models = [each for each in frozenset.intersection(*wishes) if len(each) <= _LONGEST]
+    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _LONGEST]
     return tuple(sorted(models)) if len(models) <= MOST_MODELS else ()
 
 
-def _wishes(spec: PodSpec) -> Iterator[frozenset[str]]:
+def _conditions(spec: PodSpec) -> Iterator[frozenset[str]]:
     """Yield one set of models for each condition; a node has to meet all of them."""
     selector = spec.node_selector or {}
     yield from (frozenset({selector[key]}) for key in LABELS if key in selector)

@@ -196,7 +196,7 @@ class _Status(Struct, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class Bad:
+class UnreadableObject:
     """An object that could not be decoded: who it is as far as could be read, and why."""
 
     ref: PodRef
@@ -213,7 +213,7 @@ class Decoded(Generic[_T]):
     items: Sequence[_T]
     resource_version: str
     continue_token: str = ""
-    bad: tuple[Bad, ...] = ()
+    bad: tuple[UnreadableObject, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +229,7 @@ class Event(Generic[_T]):
     resource_version: str = ""
     code: int = 0
     message: str = ""
-    bad: Bad | None = None
+    bad: UnreadableObject | None = None
 
 
 class Codec(Generic[_T]):
@@ -293,7 +293,7 @@ class Codec(Generic[_T]):
     def _item_by_item(self, body: bytes) -> Decoded[_T]:
         page = decode_with(_RAW_LIST, body, "list")
         items: list[_T] = []
-        bad: list[Bad] = []
+        bad: list[UnreadableObject] = []
         for raw in self._items(page):
             try:
                 items.append(self._one.decode(raw))
@@ -338,7 +338,7 @@ def decode_with(decoder: Decoder[_T], body: bytes | Raw, what: str) -> _T:
     try:
         return decoder.decode(body)
     except _UNDECODABLE as error:
-        raise MessageError(f"{what}: {_plain(error)}") from error
+        raise MessageError(f"{what}: {_error_text(error)}") from error
 
 
 def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
@@ -363,21 +363,21 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
     )
 
 
-def _describe(raw: Raw, error: Exception) -> tuple[Bad, str]:
+def _describe(raw: Raw, error: Exception) -> tuple[UnreadableObject, str]:
     """Return (the object's name as far as it can be read, its resourceVersion)."""
     try:
         metadata = _IDENTIFIED.decode(raw).metadata or _Identity()
     except _UNDECODABLE:
         metadata = _Identity()
     ref = PodRef(metadata.namespace or "", metadata.name or "", metadata.uid or "")
-    return Bad(ref, _plain(error)), _version_of(metadata)
+    return UnreadableObject(ref, _error_text(error)), _version_of(metadata)
 
 
 def _version_of(metadata: Metadata | _Identity | None) -> str:
     return (metadata.resource_version or "") if metadata else ""
 
 
-def _plain(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return the decoder's text, which names the path; nesting that is too deep has a text of its
     own.
     """

@@ -41,10 +41,10 @@ def request_of(pod: Pod, names: Names) -> Request:
     `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
     AnnotationError, or MessageError where the total cannot be split.
     """
-    plain = _host_sums(pod)
+    cpu_only = _host_sums(pod)
     total, containers, inits = _device_sums(pod, names)
     if not total:
-        return plain
+        return cpu_only
     devices = _devices(pod, names)
     if total % devices:
         raise MessageError(
@@ -54,8 +54,8 @@ def request_of(pod: Pod, names: Names) -> Request:
     return Request(
         units=total // devices,
         devices=devices,
-        cpu=plain.cpu,
-        memory=plain.memory,
+        cpu=cpu_only.cpu,
+        memory=cpu_only.memory,
         containers=containers,
         policy=_policy(pod, names),
         models=accepted_models(pod.spec or PodSpec()),
@@ -79,21 +79,21 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         total, containers, inits = _device_sums(pod, names)
         if not (node and total):
             raise
-        plain = Request()
+        cpu_only = Request()
         with suppress(QuantityError):
-            plain = _host_sums(pod)
-        request = Request(total, 1, plain.cpu, plain.memory, containers, inits=inits)
+            cpu_only = _host_sums(pod)
+        request = Request(total, 1, cpu_only.cpu, cpu_only.memory, containers, inits=inits)
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     ref = pod_ref(pod)
-    given: tuple[Shares | None, tuple[str, ...]] = (None, ())
+    annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
     if request.devices and node:
-        given = _given(annotations, request, names)
+        annotated = _annotated_devices(annotations, request, names)
     return ObservedPod(
         PodRef(intern(ref.namespace), ref.name, ref.uid),
         request,
         intern(node),
-        given[0],
+        annotated[0],
         annotations.get(names.assigned) == "true",
         has_ended(pod),
         _seconds(metadata.creation_timestamp),
@@ -101,14 +101,14 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         priority_of(pod),
         metadata.deletion_timestamp is not None,
         _labels(metadata) if request.devices and node else (),
-        not node and _held_back(pod),
+        not node and _is_kept_from_extenders(pod),
         annotations.get(names.assume_time, "") if request.devices and node else "",
         status.phase == "Running",
-        given[1],
+        annotated[1],
     )
 
 
-def _given(
+def _annotated_devices(
     annotations: Mapping[str, str], request: Request, names: Names
 ) -> tuple[Shares | None, tuple[str, ...]]:
     """Return the devices that the annotations name, by index and by uuid; (None, ()): none is
@@ -124,7 +124,7 @@ def has_ended(pod: Pod) -> bool:
     return pod.status is not None and pod.status.phase in _ENDED
 
 
-def _held_back(pod: Pod) -> bool:
+def _is_kept_from_extenders(pod: Pod) -> bool:
     """Return whether no extender is called for it: it has gates, or no node passes kube-scheduler
     itself.
     """

@@ -75,8 +75,10 @@ def encode_preempt(victims: Mapping[str, Victims]) -> bytes:
     return _ENCODER.encode(
         _Answer(
             {
-                node: _AnsweredNode([_AnsweredPod(uid) for uid in those.uids], those.violations)
-                for node, those in victims.items()
+                node: _AnsweredNode(
+                    [_AnsweredPod(uid) for uid in victims_of_node.uids], victims_of_node.violations
+                )
+                for node, victims_of_node in victims.items()
             }
         )
     )

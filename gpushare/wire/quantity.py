@@ -44,7 +44,7 @@ def parse_quantity(quantity: Quantity) -> int | Fraction:
         return int(text)
     match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
     if match is None or not (match["whole"] or match["part"]):
-        raise QuantityError(f"{_shown(text)} is not a quantity")
+        raise QuantityError(f"{_quoted(text)} is not a quantity")
     part = match["part"] or ""
     value = Fraction(int(match["whole"] + part), 10 ** len(part)) * _scale(match, text)
     if match["sign"] == "-":
@@ -60,7 +60,7 @@ def to_units(quantity: Quantity) -> int:
     """
     value = parse_quantity(quantity)
     if not isinstance(value, int):
-        raise QuantityError(f"{_shown(quantity)} is not a whole number")
+        raise QuantityError(f"{_quoted(quantity)} is not a whole number")
     return _in_range(value, MAX_UNITS, quantity)
 
 
@@ -98,7 +98,7 @@ def _scale(match: re.Match[str], text: str) -> int | Fraction:
         return _SCALES[match["suffix"] or ""]
     exponent = int(match["exponent"])
     if abs(exponent) > _LARGEST_EXPONENT:
-        raise QuantityError(f"{_shown(text)} is out of range")
+        raise QuantityError(f"{_quoted(text)} is out of range")
     return Fraction(10) ** exponent
 
 
@@ -113,11 +113,11 @@ def _rounded_up(value: int | Fraction) -> int:
 
 def _in_range(value: int, limit: int, quantity: Quantity) -> int:
     if not 0 <= value <= limit:
-        raise QuantityError(f"{_shown(quantity)} is out of range (0..{limit})")
+        raise QuantityError(f"{_quoted(quantity)} is out of range (0..{limit})")
     return value
 
 
-def _shown(quantity: Quantity) -> str:
+def _quoted(quantity: Quantity) -> str:
     """Return the quantity for a message: quoted, and never long."""
     text = ascii(str(quantity))
     return text if len(text) <= 40 else text[:36] + "...'"

@@ -41,11 +41,11 @@ def component_schemas() -> dict[str, Schema]:
         # It is there to find other spellings of the keys by; unknown keys are ignored.
         schema.pop("additionalProperties", None)
         schema.pop("title", None)
-    _ask_for_more(found)
+    _add_constraints(found)
     return found | _inspect() | {"Refusal": _closed({"error": {"type": "string"}})}
 
 
-def _ask_for_more(found: dict[str, Schema]) -> None:
+def _add_constraints(found: dict[str, Schema]) -> None:
     """Add what the decoders want besides the types."""
     args = found["ExtenderArgs"]
     args["required"] = ["Pod"]
@@ -68,11 +68,11 @@ def _ask_for_more(found: dict[str, Schema]) -> None:
         found["Metadata"]["properties"][part] = _nullable(text)
     for of, part in (("PodSpec", "nodeName"), ("PodStatus", "nominatedNodeName")):
         found[of]["properties"][part] = _nullable({"type": "string", "maxLength": MOST_NAME})
-    asked = found["ExtenderPreemptionArgs"]
-    asked["required"] = ["Pod"]
-    asked["properties"]["Pod"] = _ref("Pod")
+    preempt_args = found["ExtenderPreemptionArgs"]
+    preempt_args["required"] = ["Pod"]
+    preempt_args["properties"]["Pod"] = _ref("Pod")
     for form, of in (("NodeNameToVictims", "Victims"), ("NodeNameToMetaVictims", "MetaVictims")):
-        asked["properties"][form] = _nullable(_by_node(_nullable(_ref(of))))
+        preempt_args["properties"][form] = _nullable(_by_node(_nullable(_ref(of))))
     victims = found["Victims"]
     uid = {"metadata": _some({"uid": _UID}, "uid")}
     found["MetaVictims"] = {**victims, "properties": {**victims["properties"]}}

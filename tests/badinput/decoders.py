@@ -133,7 +133,7 @@ def _node(data: bytes) -> None:
 
 def _budget(data: bytes) -> None:
     budget = BUDGETS.decode(data)
-    read_budget("default", budget.spec, budget.status).chooses("default", {"a": "b"})
+    read_budget("default", budget.spec, budget.status).selects("default", {"a": "b"})
 
 
 def _codec(kind: Codec[Any]) -> Callable[[bytes], None]:

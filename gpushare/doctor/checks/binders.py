@@ -6,7 +6,7 @@ Pure judgement over facts.
 from collections.abc import Iterator
 
 from gpushare.doctor.checks.extender import total
-from gpushare.doctor.checks.rights import follows
+from gpushare.doctor.checks.rights import is_follower
 from gpushare.doctor.facts import ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 
@@ -91,7 +91,7 @@ def _fresh(lease: LeaseSeen, facts: Facts) -> bool:
 def _leadership(facts: Facts) -> Finding:
     name = "leadership"
     if isinstance(facts.leases, Unread):
-        if follows(facts):
+        if is_follower(facts):
             return skip(
                 name, "this account follows kube-scheduler's Lease, and has none of its own"
             )

@@ -10,7 +10,7 @@ from gpushare import __version__
 from gpushare.doctor.facts import ExtenderSeen, Facts, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
 
-_PATIENCE = 60.0
+_PENDING_GRACE = 60.0
 """Seconds a GPU pod may wait without a filter call."""
 _RETRIED = 300.0
 """Seconds within which kube-scheduler tries every pod again, whatever it waits for."""
@@ -56,10 +56,10 @@ def _alive(seen: ExtenderSeen) -> Finding:
             "ask the one that leads; if none of them does, look into their logs",
         )
     if seen.ready != _OK:
-        said = "; ".join(_failing(seen)) or f"/readyz says {seen.ready}"
+        problem = "; ".join(_failing(seen)) or f"/readyz says {seen.ready}"
         return fail(
             "extender",
-            f"is not ready: {said}",
+            f"is not ready: {problem}",
             "look into its log; missing rights are the usual reason",
         )
     return ok("extender", "alive and ready")
@@ -102,17 +102,19 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
         "look whether kube-scheduler runs with the file (its flag --config), reaches urlPrefix,"
         " and manages the resource"
     )
-    if waiting > _PATIENCE:
-        said = f"a GPU pod that has room has been waiting for {waiting:.0f} s without a filter call"
+    if waiting > _PENDING_GRACE:
+        problem = (
+            f"a GPU pod that has room has been waiting for {waiting:.0f} s without a filter call"
+        )
         if waiting > _RETRIED:
-            return fail(name, said, todo)
-        return warn(name, said, f"if that goes on for {_RETRIED / 60:.0f} minutes, {todo}")
+            return fail(name, problem, todo)
+        return warn(name, problem, f"if that goes on for {_RETRIED / 60:.0f} minutes, {todo}")
     calls = total(seen.samples, "gpushare_requests_total", verb="filter") or 0.0
     if calls:
         return ok(name, f"{count(int(calls), 'filter call')} since the extender started")
     pods = facts.pods.gpu if isinstance(facts.pods, PodsSeen) else ()
     pending = [pod for pod in pods if not pod.node and not pod.gated]
-    if any(pod.age > _PATIENCE for pod in pending):
+    if any(pod.age > _PENDING_GRACE for pod in pending):
         waits = f"{count(len(pending), 'GPU pod')} waiting"
         return fail(name, f"none since the extender started, with {waits}", todo)
     return warn(

@@ -10,7 +10,7 @@ from gpushare.core.model import NodeSpec, Reason
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
 
-_PATIENCE = 30.0
+_PENDING_GRACE = 30.0
 """Seconds within which some scheduler looks at a pod."""
 _SERVED = 300.0
 """Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
@@ -48,7 +48,7 @@ def _pending(pending: Sequence[PodSeen]) -> Finding:
     name = "pending-pods"
     if not pending:
         return ok(name, "none")
-    untried = [pod for pod in pending if pod.reason is None and pod.age > _PATIENCE]
+    untried = [pod for pod in pending if pod.reason is None and pod.age > _PENDING_GRACE]
     if untried:
         asked = some({pod.scheduler for pod in untried})
         return fail(

@@ -13,7 +13,7 @@ from gpushare.wire.scheduler.component import DEFAULT_LEASE
 _LEASES = ("leases", "coordination.k8s.io")
 
 
-def needed() -> Sequence[Right]:
+def required_rights() -> Sequence[Right]:
     """Return the rights that the extender always needs."""
     return (
         *(Right(verb, "nodes") for verb in ("list", "watch")),
@@ -22,7 +22,7 @@ def needed() -> Sequence[Right]:
     )
 
 
-def to_lead(namespace: str) -> Sequence[Right]:
+def lease_rights(namespace: str) -> Sequence[Right]:
     """Return the rights needed with --leadership lease."""
     return (
         # A create carries no name in its path, so RBAC cannot tell it by one.
@@ -31,20 +31,20 @@ def to_lead(namespace: str) -> Sequence[Right]:
     )
 
 
-def to_follow(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
+def scheduler_lease_rights(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
     """Return the rights for --leadership scheduler; none where kube-scheduler has no Lease."""
     lease = scheduler.config.lease if isinstance(scheduler, SchedulerFile) else DEFAULT_LEASE
     return () if lease is None else (Right("get", *_LEASES, *lease),)
 
 
-def follows(facts: Facts) -> bool:
+def is_follower(facts: Facts) -> bool:
     """Return whether the account is that of a follower: with no right to a Lease of our own."""
     rights = {} if isinstance(facts.rights, Unread) else facts.rights
-    leads = any(rights.get(right) for right in to_lead(facts.namespace))
-    return not leads and any(rights.get(right) for right in to_follow(facts.scheduler))
+    leads = any(rights.get(right) for right in lease_rights(facts.namespace))
+    return not leads and any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler))
 
 
-def useful(namespace: str) -> dict[Right, str]:
+def optional_rights(namespace: str) -> dict[Right, str]:
     """Return the optional rights, and what is missed without each."""
     maps = "no ConfigMap closes devices"
     budgets = "preemption does not spare pods under a PodDisruptionBudget"
@@ -58,15 +58,15 @@ def useful(namespace: str) -> dict[Right, str]:
     }
 
 
-def to_spare() -> Sequence[Right]:
+def excess_rights() -> Sequence[Right]:
     """Return the rights that the extender never uses."""
     return tuple(Right(verb, "pods") for verb in ("patch", "update"))
 
 
-def asked(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
+def rights_to_review(namespace: str, scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
     """Return all rights to be asked about."""
-    leading = (*to_lead(namespace), *to_follow(scheduler))
-    return (*needed(), *leading, *useful(namespace), *to_spare())
+    leading = (*lease_rights(namespace), *scheduler_lease_rights(scheduler))
+    return (*required_rights(), *leading, *optional_rights(namespace), *excess_rights())
 
 
 def check_rights(facts: Facts) -> Iterator[Finding]:
@@ -75,9 +75,9 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
     if isinstance(rights, Unread):
         yield rights.finding("rights")
         return
-    lacking = [right for right in needed() if not rights.get(right)]
-    unled = [right for right in to_lead(facts.namespace) if not rights.get(right)]
-    if not any(rights.get(right) for right in to_follow(facts.scheduler)):
+    lacking = [right for right in required_rights() if not rights.get(right)]
+    unled = [right for right in lease_rights(facts.namespace) if not rights.get(right)]
+    if not any(rights.get(right) for right in scheduler_lease_rights(facts.scheduler)):
         lacking += unled
     if lacking and facts.own_account:
         yield fail(
@@ -92,7 +92,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             " is not known",
             "run this as the extender: in its pod, or with its kubeconfig and --as-extender",
         )
-    elif facts.own_account and unled and not follows(facts):
+    elif facts.own_account and unled and not is_follower(facts):
         # A second scheduler's, say: it has kube-scheduler's rights, so it may read that Lease, too.
         yield warn(
             "rights",
@@ -114,7 +114,7 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
     evicts = entry is None or bool(entry.preempt_verb)
     missed = {
         right: why
-        for right, why in useful(facts.namespace).items()
+        for right, why in optional_rights(facts.namespace).items()
         if not rights.get(right) and (evicts or right.group != "policy")
     }
     if missed:
@@ -124,7 +124,7 @@ def _extras(facts: Facts, rights: Mapping[Right, bool]) -> Iterator[Finding]:
             f"the extender's account may not {some(map(str, missed))}: {whys}",
             "grant them if that is wanted",
         )
-    spare = [right for right in to_spare() if rights.get(right)]
+    spare = [right for right in excess_rights() if rights.get(right)]
     if spare:
         yield warn(
             "rights-to-spare",

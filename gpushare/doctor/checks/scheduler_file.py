@@ -61,9 +61,9 @@ def check_scheduler_file(facts: Facts) -> Iterator[Finding]:
 def _file(found: SchedulerFile) -> Finding:
     """Return the finding about the file; warnings that have a check of their own are left out."""
     own = (".ignorable:", ".nodeCacheCapable:", ".tlsConfig:", ".managedResources:", ".urlPrefix:")
-    said = [text for text in found.config.warnings if not any(key in text for key in own)]
-    if said:
-        return warn("scheduler-file", f"{found.path}: {'; '.join(said)}", "correct the file")
+    warnings = [text for text in found.config.warnings if not any(key in text for key in own)]
+    if warnings:
+        return warn("scheduler-file", f"{found.path}: {'; '.join(warnings)}", "correct the file")
     return ok("scheduler-file", f"{found.path} is valid ({found.config.api_version})")
 
 
@@ -173,14 +173,14 @@ def _sample(config: SchedulerConfig, nodes: tuple[NodeSeen, ...] | Unread) -> Fi
     if config.api_version == "v1":
         return skip(name, "a Policy does not say it (--percentage-of-nodes-to-score does)")
     percentage = config.percentage_of_nodes_to_score
-    shown = f"percentageOfNodesToScore is {percentage or 'not set'}"
+    setting = f"percentageOfNodesToScore is {percentage or 'not set'}"
     if percentage == 100:
         return ok(name, "percentageOfNodesToScore is 100: all nodes are looked at")
     if not isinstance(nodes, Unread) and len(nodes) > _SAMPLED_ABOVE:
         return warn(
             name,
-            f"{shown} with {len(nodes)} nodes: the extender is shown a sample, and where that"
+            f"{setting} with {len(nodes)} nodes: the extender is shown a sample, and where that"
             " has no room the pod waits although another node has some",
             "set percentageOfNodesToScore: 100, in profiles too where they have one of their own",
         )
-    return ok(name, f"{shown}: of up to {_SAMPLED_ABOVE} nodes all are looked at")
+    return ok(name, f"{setting}: of up to {_SAMPLED_ABOVE} nodes all are looked at")

@@ -40,12 +40,12 @@ def _version(api: ApiServer) -> Finding:
 
 
 def _clock(facts: Facts) -> Finding:
-    told = {}
+    skews = {}
     if isinstance(facts.api, ApiServer):
-        told["the API server"] = facts.api.ahead
+        skews["the API server"] = facts.api.ahead
     if isinstance(facts.extender, ExtenderSeen):
-        told["the extender"] = facts.extender.ahead
-    clocks = {who: ahead for who, ahead in told.items() if ahead is not None}
+        skews["the extender"] = facts.extender.ahead
+    clocks = {who: ahead for who, ahead in skews.items() if ahead is not None}
     if not clocks:
         return skip("clock", "nobody said what time it is")
     far = [

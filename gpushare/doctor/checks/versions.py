@@ -40,22 +40,22 @@ def check_versions(facts: Facts) -> Iterator[Finding]:
         return
     form = facts.scheduler.config.api_version
     oldest, newest = _FORMS.get(form, (0, 999))
-    shown = "a Policy" if form == "v1" else form
+    form_text = "a Policy" if form == "v1" else form
     refusing = [minor for minor in minors if not oldest <= minor <= newest]
     running = ", ".join(f"1.{minor}" for minor in minors)
     todo = f"take the file of `gpushare scheduler-config --kubernetes 1.{(refusing or minors)[0]}`"
     if len(refusing) == len(minors):
         yield fail(
-            name, f"{shown} is read by {_window(oldest, newest)}, and {running} runs here", todo
+            name, f"{form_text} is read by {_window(oldest, newest)}, and {running} runs here", todo
         )
     elif refusing:
         yield warn(
             name,
-            f"of the kube-schedulers {running} those of 1.{refusing[0]} do not read {shown}",
+            f"of the kube-schedulers {running} those of 1.{refusing[0]} do not read {form_text}",
             todo,
         )
     else:
-        yield ok(name, f"{shown} is read by kube-scheduler {running}")
+        yield ok(name, f"{form_text} is read by kube-scheduler {running}")
 
 
 def _minors(facts: Facts) -> list[int]:

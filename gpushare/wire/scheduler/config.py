@@ -91,7 +91,7 @@ def decode_scheduler_config(document: object, policy: object = None) -> Schedule
         )
     source = policy_source(top)
     config = _component_config(top, version, short)
-    return config if policy is None or source is None else _joined(config, policy, str(source))
+    return config if policy is None or source is None else _with_policy(config, policy, str(source))
 
 
 def _policy(top: Fields) -> SchedulerConfig:
@@ -103,7 +103,7 @@ def _policy(top: Fields) -> SchedulerConfig:
     return SchedulerConfig("v1", extenders, warnings=(*unknown, *dialect.remarks, *warnings))
 
 
-def _joined(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
+def _with_policy(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
     """Return the configuration with the extenders of the Policy it names."""
     try:
         if text(fields_of(policy, "policy"), "kind") != "Policy":
@@ -143,10 +143,12 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
 
 def _unknown(paths: Sequence[str], short: str) -> str:
     """Return one warning for all of them."""
-    shown = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
+    listed = ", ".join(paths[:8]) + (f" and {len(paths) - 8} more" if len(paths) > 8 else "")
     if short == "Policy" or "alpha" in short:
-        return f"{shown}: unknown, and not read"
-    return f"{shown}: unknown; kube-scheduler up to 1.37 does not start with a key it does not know"
+        return f"{listed}: unknown, and not read"
+    return (
+        f"{listed}: unknown; kube-scheduler up to 1.37 does not start with a key it does not know"
+    )
 
 
 def _extenders(dialect: Strict, top: Fields, warnings: list[str]) -> tuple[ExtenderConfig, ...]:

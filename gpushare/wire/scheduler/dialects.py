@@ -92,8 +92,8 @@ def _in_range(seconds: float, where: str) -> float:
 
 
 def _path(where: str, key: str) -> str:
-    shown = key[:40] if key.isprintable() else repr(key[:40])
-    return f"{where}.{shown}" if where else shown
+    key_text = key[:40] if key.isprintable() else repr(key[:40])
+    return f"{where}.{key_text}" if where else key_text
 
 
 _LONGEST = 2**63

@@ -72,7 +72,7 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     able = [item for item in named if item[1].filter_verb or item[1].bind_verb]
     if not able:
         raise SettingsError("extenders: none has a filterVerb or a bindVerb, so none can be us")
-    found = _narrowed(able, [_at(listen), lambda entry: bool(entry.bind_verb)])
+    found = _filter_by(able, [_at(listen), lambda entry: bool(entry.bind_verb)])
     if len(found) > 1:
         names = ", ".join(f"{where} ({entry.url_prefix[:80]})" for where, entry in found)
         raise SettingsError(
@@ -84,7 +84,7 @@ def our_entry(config: SchedulerConfig, listen: tuple[str, int] | None) -> Extend
     return entry
 
 
-def _narrowed(
+def _filter_by(
     found: Sequence[_Named], tests: Sequence[Callable[[ExtenderConfig], bool]]
 ) -> Sequence[_Named]:
     """Return the entries that pass the tests; a test that no entry passes is skipped."""
@@ -140,7 +140,7 @@ def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls
             f"urlPrefix: kube-scheduler will call port {place.port}, but --listen says {listen[1]};"
             " right only if something forwards the one to the other"
         )
-    if listen is not None and not _meets(listen[0], place):
+    if listen is not None and not _can_reach(listen[0], place):
         return (
             f"urlPrefix: kube-scheduler will call {place.host}, but --listen says {listen[0]};"
             " right only if something forwards the one to the other"
@@ -154,7 +154,7 @@ def listening_warning(entry: ExtenderConfig, listen: tuple[str, int] | None, tls
     return ""
 
 
-def _meets(host: str, place: Endpoint) -> bool:
+def _can_reach(host: str, place: Endpoint) -> bool:
     """Return whether calls of the endpoint can reach a listener at the host."""
     if host in ("0.0.0.0", "::"):  # noqa: S104  # compared, not listened at
         return True

@@ -61,7 +61,7 @@ Document = dict[str, object]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class FileOptions:
     """A file to print: for kube-scheduler 1.<minor>."""
 
     minor: int
@@ -80,7 +80,7 @@ class Wanted:
         return f"{GROUP}/v1beta3" if self.minor < 25 else f"{GROUP}/v1"
 
 
-def wanted(kubernetes: str, form: str, order: str) -> Wanted:
+def default_options(kubernetes: str, form: str, order: str) -> FileOptions:
     """Return the options of a file for a release such as 1.27, with the default URL and resource.
 
     form: "" takes the usual one. Raises SettingsError for what there is no file for.
@@ -94,43 +94,43 @@ def wanted(kubernetes: str, form: str, order: str) -> Wanted:
         )
     if form == "policy" and minor > 22:
         raise SettingsError("--form policy: kube-scheduler reads a Policy up to 1.22 only")
-    return Wanted(minor, form or ("policy" if minor == 22 else "config"), order)
+    return FileOptions(minor, form or ("policy" if minor == 22 else "config"), order)
 
 
-def file_of(asked: Wanted, style: str) -> str:
+def render_file(options: FileOptions, style: str) -> str:
     """Return the file's text. `style`: yaml (with comments) or json. Raises SettingsError.
 
     What kube-scheduler or `gpushare serve` would refuse or warn about is not printed.
     """
-    document = document_of(asked)
+    document = build_document(options)
     config = decode_scheduler_config(document)
     endpoint(config.extenders[0])
     _refuse_warnings(config)
     if style == "json":
         return json.dumps(document, indent=2) + "\n"
-    return yaml_text(document, _header(asked), {**COMMENTS, **_comments(asked)})
+    return yaml_text(document, _header(options), {**COMMENTS, **_comments(options)})
 
 
 def ready_made() -> dict[str, str]:
     """Return the files of config/scheduler: name -> text."""
     return {
-        name: file_of(wanted(release, form, order), name.rpartition(".")[2])
+        name: render_file(default_options(release, form, order), name.rpartition(".")[2])
         for name, (release, form, order) in READY_MADE.items()
     }
 
 
-def document_of(asked: Wanted) -> Document:
+def build_document(options: FileOptions) -> Document:
     """Return the file as a document, in the order it is printed."""
-    if asked.form == "policy":
+    if options.form == "policy":
         priorities = [{"name": name, "weight": weight} for name, weight in _PRIORITIES.items()]
         return {
             "kind": "Policy",
-            "apiVersion": asked.version,
+            "apiVersion": options.version,
             "priorities": priorities,
-            "extenders": [_extender(asked)],
+            "extenders": [_extender(options)],
         }
     profile: Document = {"schedulerName": "default-scheduler"}
-    if asked.order == "shared" and asked.minor < 23:
+    if options.order == "shared" and options.minor < 23:
         profile["plugins"] = {
             "score": {
                 "disabled": [{"name": name} for name in _POINTS],
@@ -138,25 +138,25 @@ def document_of(asked: Wanted) -> Document:
             }
         }
     return {
-        "apiVersion": asked.version,
+        "apiVersion": options.version,
         "kind": "KubeSchedulerConfiguration",
         "clientConnection": {"kubeconfig": "/etc/kubernetes/scheduler.conf"},
         "leaderElection": {"leaderElect": True},
         "percentageOfNodesToScore": 100,
         "profiles": [profile],
-        "extenders": [_extender(asked)],
+        "extenders": [_extender(options)],
     }
 
 
-def _extender(asked: Wanted) -> Document:
-    policy = asked.form == "policy"
-    https = asked.url.startswith("https:")
+def _extender(options: FileOptions) -> Document:
+    policy = options.form == "policy"
+    https = options.url.startswith("https:")
     tls = {"caFile": "ca.crt", "certFile": "client.crt", "keyFile": "client.key"}
     return {
-        "urlPrefix": asked.url,
+        "urlPrefix": options.url,
         "filterVerb": "filter",
         "prioritizeVerb": "prioritize",
-        "weight": WEIGHTS[asked.order],
+        "weight": WEIGHTS[options.order],
         "bindVerb": "bind",
         "preemptVerb": "preempt",
         "enableHttps" if policy else "enableHTTPS": https,
@@ -165,7 +165,7 @@ def _extender(asked: Wanted) -> Document:
         "nodeCacheCapable": True,
         "ignorable": False,
         "managedResources": [
-            {"name": name, "ignoredByScheduler": False} for name in asked.resources
+            {"name": name, "ignoredByScheduler": False} for name in options.resources
         ],
     }
 
@@ -175,10 +175,10 @@ def _refuse_warnings(config: SchedulerConfig) -> None:
         raise SettingsError(config.warnings[0])
 
 
-def _header(asked: Wanted) -> str:
+def _header(options: FileOptions) -> str:
     releases = {"v1": f"1.25 to 1.{NEWEST}", "v1beta3": "1.23 and 1.24", "v1beta2": "1.22"}
-    policy = asked.form == "policy"
-    release = "1.22" if policy else releases[asked.version.rpartition("/")[2]]
+    policy = options.form == "policy"
+    release = "1.22" if policy else releases[options.version.rpartition("/")[2]]
     flag = "--policy-config-file" if policy else "--config"
     return (
         f"For kube-scheduler {release}: {flag}=FILE. The extender reads the same file: gpushare"
@@ -186,7 +186,7 @@ def _header(asked: Wanted) -> str:
     )
 
 
-def _comments(asked: Wanted) -> dict[str, str]:
+def _comments(options: FileOptions) -> dict[str, str]:
     """Return the comments that depend on the options."""
     weights = {
         "ours": (
@@ -203,8 +203,8 @@ def _comments(asked: Wanted) -> dict[str, str]:
         "Longer than the 4 s a bind may take the extender. An extender that hangs costs each GPU"
         " pod this long."
     )
-    nanoseconds = " In nanoseconds." if asked.form == "policy" else ""
+    nanoseconds = " In nanoseconds." if options.form == "policy" else ""
     return {
-        "extenders.weight": weights[asked.order],
+        "extenders.weight": weights[options.order],
         "extenders.httpTimeout": timeout + nanoseconds,
     }

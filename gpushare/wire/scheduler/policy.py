@@ -74,9 +74,9 @@ def check_keys(document: Fields) -> list[str]:
     strange = [key for key in document if key not in POLICY_KEYS]
     if not strange:
         return []
-    shown = ", ".join(key[:40] if key.isprintable() else repr(key[:40]) for key in strange[:8])
+    listed = ", ".join(key[:40] if key.isprintable() else repr(key[:40]) for key in strange[:8])
     known = ", ".join(sorted(POLICY_KEYS))
-    return [f"{shown}: kube-scheduler 1.22 does not start with such keys; it knows {known}"]
+    return [f"{listed}: kube-scheduler 1.22 does not start with such keys; it knows {known}"]
 
 
 def check_priorities(policy: Fields) -> list[str]:

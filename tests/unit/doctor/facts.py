@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare import __version__
-from gpushare.doctor.checks.rights import needed, to_lead, useful
+from gpushare.doctor.checks.rights import lease_rights, optional_rights, required_rights
 from gpushare.doctor.facts import (
     ApiServer,
     ClosedSeen,
@@ -18,13 +18,15 @@ from gpushare.doctor.facts import (
 )
 from gpushare.doctor.finding import Finding
 from gpushare.doctor.objects import Fields, read_closed, read_node
-from gpushare.doctor.report import judge
+from gpushare.doctor.report import run_checks
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 NOW = 1_800_000_000.0
 MEM, COUNT = ALIYUN.resource, ALIYUN.count
-RIGHTS = dict.fromkeys((*needed(), *to_lead("kube-system"), *useful("kube-system")), True)
+RIGHTS = dict.fromkeys(
+    (*required_rights(), *lease_rights("kube-system"), *optional_rights("kube-system")), True
+)
 V1 = "kubescheduler.config.k8s.io/v1"
 
 
@@ -143,6 +145,6 @@ def healthy(**changes: Any) -> Facts:
 
 def found(facts: Facts, check: str) -> Finding:
     """What is found under that name."""
-    findings = {finding.check: finding for finding in judge(facts)}
+    findings = {finding.check: finding for finding in run_checks(facts)}
     assert check in findings, findings
     return findings[check]

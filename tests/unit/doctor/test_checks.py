@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from gpushare.doctor.checks.rights import to_lead, to_spare, useful
+from gpushare.doctor.checks.rights import excess_rights, lease_rights, optional_rights
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
 from gpushare.doctor.facts import ApiServer, Certificate, NodeSeen, PodsSeen, Right, Unread
-from gpushare.doctor.report import failed, judge
+from gpushare.doctor.report import failed, run_checks
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.wire.annotations import Names
 from tests.unit.doctor.facts import (
@@ -98,12 +98,12 @@ def election(**fields: object) -> dict[str, object]:
 def following(name: str = "kube-scheduler", **changes: Any) -> dict[str, Any]:
     """The rights of the static pods: no Lease of their own, only a look at kube-scheduler's."""
     lease = Right("get", "leases", "coordination.k8s.io", "kube-system", name)
-    return {"rights": without(*to_lead("kube-system"))["rights"] | {lease: True}, **changes}
+    return {"rights": without(*lease_rights("kube-system"))["rights"] | {lease: True}, **changes}
 
 
 def of_a_second_scheduler() -> dict[str, Any]:
     """As above, but it may create Leases: as all may that have kube-scheduler's rights, too."""
-    lacking = [right for right in to_lead("kube-system") if right.verb != "create"]
+    lacking = [right for right in lease_rights("kube-system") if right.verb != "create"]
     return {"rights": following()["rights"] | without(*lacking)["rights"]}
 
 
@@ -248,7 +248,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     ("rights", "fail", "may not create pods/binding", without(CREATE)),
     ("rights", "warn", "account used here", without(CREATE) | {"own_account": False}),
     ("rights", "ok", "not its own", {"own_account": False}),
-    ("rights", "fail", "create leases.coordination.k8s.io", without(*to_lead("kube-system"))),
+    ("rights", "fail", "create leases.coordination.k8s.io", without(*lease_rights("kube-system"))),
     ("rights", "ok", "needed with --leadership scheduler", following()),
     (
         "rights",
@@ -287,7 +287,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "rights-to-spare",
         "warn",
         "patch pods",
-        {"rights": RIGHTS | dict.fromkeys(to_spare(), True)},
+        {"rights": RIGHTS | dict.fromkeys(excess_rights(), True)},
     ),
     ("gpu-nodes", "fail", "no node offers", {"nodes": (node(total=None),)}),
     ("gpu-nodes", "fail", "no node offers", {"nodes": ()}),
@@ -439,7 +439,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
 
 
 def test_a_healthy_cluster_gives_nothing_but_ok() -> None:
-    assert {finding.level for finding in judge(healthy())} == {"ok"}
+    assert {finding.level for finding in run_checks(healthy())} == {"ok"}
 
 
 @pytest.mark.parametrize(
@@ -460,12 +460,12 @@ def test_a_fault_gives_its_finding(
 def test_every_finding_that_can_be_bad_has_been_provoked_and_says_what_to_do() -> None:
     provoked = {check for check, level, _, _ in PROVOKED if level in ("warn", "fail")}
     always_fine = {"weight"}
-    assert {finding.check for finding in judge(healthy())} <= provoked | always_fine
+    assert {finding.check for finding in run_checks(healthy())} <= provoked | always_fine
 
 
 @pytest.mark.parametrize("field", ["api", "nodes", "pods", "leases", "rights", "extender"])
 def test_what_cannot_be_read_leaves_the_other_checks_alone(field: str) -> None:
-    findings = judge(healthy(**{field: Unread("403 forbidden", "grant it")}))
+    findings = run_checks(healthy(**{field: Unread("403 forbidden", "grant it")}))
     assert any(finding.what == "403 forbidden" for finding in findings)
     assert failed(findings)
     assert sum(finding.level == "ok" for finding in findings) > 12
@@ -476,8 +476,8 @@ def test_the_time_a_bind_may_take_is_the_extenders() -> None:
 
 
 def test_rights_that_are_only_useful_never_fail() -> None:
-    for right in useful("kube-system"):
-        assert not failed(judge(healthy(**without(right)))), right
+    for right in optional_rights("kube-system"):
+        assert not failed(run_checks(healthy(**without(right)))), right
 
 
 def test_of_several_entries_ours_is_told_by_where_it_listens() -> None:
@@ -491,14 +491,14 @@ def test_of_several_entries_ours_is_told_by_where_it_listens() -> None:
 
 def test_budgets_are_not_missed_where_nobody_asks_us_to_preempt() -> None:
     lacking = without(Right("list", "poddisruptionbudgets", "policy"))
-    findings = judge(healthy(**lacking, scheduler=config(preemptVerb=None)))
+    findings = run_checks(healthy(**lacking, scheduler=config(preemptVerb=None)))
     assert "rights-useful" not in {finding.check for finding in findings}
 
 
 def test_the_originals_label_says_nothing_of_another_resource() -> None:
     labelled = node(name="gpu-9", total=None, labels={"gpushare": "true"})
     other = Names.for_resource("example.com/npu-mem")
-    findings = judge(healthy(nodes=(node(), labelled), names=other))
+    findings = run_checks(healthy(nodes=(node(), labelled), names=other))
     assert "node-label" not in {finding.check for finding in findings}
 
 

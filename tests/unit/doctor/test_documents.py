@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpushare.doctor.report import judge
+from gpushare.doctor.report import run_checks
 from tests.unit.doctor.facts import healthy
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding="utf-8")
@@ -11,5 +11,5 @@ DOCUMENT = (Path(__file__).parents[3] / "docs" / "doctor.md").read_text(encoding
 
 def test_the_tables_have_every_check_and_no_other() -> None:
     listed = set(re.findall(r"^\| `([a-z]+(?:-[a-z]+)*)` \|", DOCUMENT, re.MULTILINE))
-    judged = {finding.check for finding in judge(healthy())}
+    judged = {finding.check for finding in run_checks(healthy())}
     assert listed == judged | {"certificates", "rights-useful"}

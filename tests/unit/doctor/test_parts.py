@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.extender import total
-from gpushare.doctor.checks.rights import asked
+from gpushare.doctor.checks.rights import rights_to_review
 from gpushare.doctor.checks.versions import minor_of
 from gpushare.doctor.collect import samples
 from gpushare.doctor.facts import PodsSeen
@@ -197,7 +197,7 @@ def test_many_names_are_cut_short() -> None:
 
 
 def test_every_right_of_the_documents_is_asked_about() -> None:
-    inquired = {(right.verb, right.resource) for right in asked("kube-system", None)}
+    inquired = {(right.verb, right.resource) for right in rights_to_review("kube-system", None)}
     # One file in many needs that one; a ConfigMap that cannot be read is found by reading it.
     inquired.add(("get", "configmaps"))
     for cells in rows("Rights")[2:]:

@@ -221,7 +221,7 @@ def test_a_pod_is_held_against_the_budgets_of_its_namespace_alone(
 
     def count(frame: FrameType, what: str, _: object) -> None:
         nonlocal looked
-        looked += what == "call" and frame.f_code is DisruptionBudget.chooses.__code__
+        looked += what == "call" and frame.f_code is DisruptionBudget.selects.__code__
 
     sys.setprofile(count)
     budgets.budgets_of(entries)

@@ -14,10 +14,10 @@ from gpushare.wire.scheduler.files import (
     OLDEST,
     ORDERS,
     STYLES,
-    Wanted,
-    file_of,
+    FileOptions,
+    default_options,
     ready_made,
-    wanted,
+    render_file,
 )
 from gpushare.wire.scheduler.text import yaml_text
 
@@ -31,8 +31,8 @@ MOST_IN_TREE = 1400
     ("release", "form"), [(release, "") for release in RELEASES] + [("1.22", "config")]
 )
 def test_every_file_is_read_back_without_a_warning(release: str, form: str, order: str) -> None:
-    asked = wanted(release, form, order)
-    texts = [file_of(asked, style) for style in STYLES]
+    asked = default_options(release, form, order)
+    texts = [render_file(asked, style) for style in STYLES]
     documents = [yaml.safe_load(texts[0]), json.loads(texts[1])]
     assert documents[0] == documents[1]
     config = decode_scheduler_config(documents[0])
@@ -52,7 +52,9 @@ def test_one_point_outweighs_all_other_scores_or_all_points_less_than_one_prefer
     release: str,
 ) -> None:
     weight = {
-        order: decode_scheduler_config(yaml.safe_load(file_of(wanted(release, "", order), "yaml")))
+        order: decode_scheduler_config(
+            yaml.safe_load(render_file(default_options(release, "", order), "yaml"))
+        )
         .extenders[0]
         .weight
         for order in ORDERS
@@ -75,13 +77,13 @@ def test_one_point_outweighs_all_other_scores_or_all_points_less_than_one_prefer
     ],
 )
 def test_each_release_gets_a_version_it_reads(release: str, form: str, version: str) -> None:
-    document = json.loads(file_of(wanted(release, form, "ours"), "json"))
+    document = json.loads(render_file(default_options(release, form, "ours"), "json"))
     assert document["apiVersion"] == version
     assert ("priorities" in document) == (version == "v1")
 
 
 def test_a_policy_has_the_priorities_that_1_22_can_load() -> None:
-    document = json.loads(file_of(wanted("1.22", "", "shared"), "json"))
+    document = json.loads(render_file(default_options("1.22", "", "shared"), "json"))
     weights = {item["name"]: item["weight"] for item in document["priorities"]}
     assert "LeastRequestedPriority" not in weights
     assert weights["NodeAffinityPriority"] == weights["InterPodAffinityPriority"] == 2
@@ -89,7 +91,7 @@ def test_a_policy_has_the_priorities_that_1_22_can_load() -> None:
 
 
 def test_shared_on_1_22_gives_preferences_the_weight_they_have_later() -> None:
-    document = json.loads(file_of(wanted("1.22", "config", "shared"), "json"))
+    document = json.loads(render_file(default_options("1.22", "config", "shared"), "json"))
     score = document["profiles"][0]["plugins"]["score"]
     assert {item["name"]: item["weight"] for item in score["enabled"]} == {
         "TaintToleration": 3,
@@ -97,16 +99,16 @@ def test_shared_on_1_22_gives_preferences_the_weight_they_have_later() -> None:
         "InterPodAffinity": 2,
     }
     assert [item["name"] for item in score["disabled"]] == [i["name"] for i in score["enabled"]]
-    assert "plugins" not in file_of(wanted("1.22", "config", "ours"), "yaml")
-    assert "plugins" not in file_of(wanted("1.23", "", "shared"), "yaml")
+    assert "plugins" not in render_file(default_options("1.22", "config", "ours"), "yaml")
+    assert "plugins" not in render_file(default_options("1.23", "", "shared"), "yaml")
 
 
 def test_address_and_resources_are_those_asked_for() -> None:
     names = ("a.io/b", "yes.no/1")
     for release in ("1.22", "1.37"):
-        plain = wanted(release, "", "ours")
+        plain = default_options(release, "", "ours")
         asked = replace(plain, url="https://127.0.0.1:1/x", resources=names)
-        config = decode_scheduler_config(yaml.safe_load(file_of(asked, "yaml")))
+        config = decode_scheduler_config(yaml.safe_load(render_file(asked, "yaml")))
         assert config.warnings == ()
         assert config.extenders[0].url_prefix == "https://127.0.0.1:1/x"
         assert config.extenders[0].enable_https
@@ -118,27 +120,27 @@ def test_address_and_resources_are_those_asked_for() -> None:
 )
 def test_a_release_we_know_nothing_of_is_refused(release: str) -> None:
     with pytest.raises(SettingsError, match=r"--kubernetes: .* is not from 1\.22 to 1\.37"):
-        wanted(release, "", "ours")
+        default_options(release, "", "ours")
 
 
 def test_a_policy_is_refused_for_releases_that_read_none() -> None:
     with pytest.raises(SettingsError, match=r"reads a Policy up to 1\.22 only"):
-        wanted("1.23", "policy", "ours")
+        default_options("1.23", "policy", "ours")
 
 
 @pytest.mark.parametrize(
     ("asked", "field"),
     [
-        (Wanted(30, "config", "ours", url="nonsense"), "urlPrefix"),
-        (Wanted(30, "config", "ours", url=""), "urlPrefix"),
-        (Wanted(30, "config", "ours", resources=("gpu",)), "managedResources"),
-        (Wanted(30, "config", "ours", resources=("a.b/c", "a.b/c")), "named 2 times"),
-        (Wanted(30, "config", "ours", resources=()), "managedResources"),
+        (FileOptions(30, "config", "ours", url="nonsense"), "urlPrefix"),
+        (FileOptions(30, "config", "ours", url=""), "urlPrefix"),
+        (FileOptions(30, "config", "ours", resources=("gpu",)), "managedResources"),
+        (FileOptions(30, "config", "ours", resources=("a.b/c", "a.b/c")), "named 2 times"),
+        (FileOptions(30, "config", "ours", resources=()), "managedResources"),
     ],
 )
-def test_what_kube_scheduler_would_refuse_is_not_printed(asked: Wanted, field: str) -> None:
+def test_what_kube_scheduler_would_refuse_is_not_printed(asked: FileOptions, field: str) -> None:
     with pytest.raises(SettingsError, match=field):
-        file_of(asked, "yaml")
+        render_file(asked, "yaml")
 
 
 def test_no_comment_gets_lost_and_no_line_is_long() -> None:
