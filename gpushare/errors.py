@@ -9,10 +9,10 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  └─ MessageError        a request or object body of the wrong shape
     ├─ RequestRefused         expected at bind: nothing is broken, the pod goes back to the queue
     │  ├─ InsufficientMemory  no device (or not enough devices) of the node has room
-    │  ├─ UnknownNode         the node is not in the books
+    │  ├─ UnknownNode         the node is not in the ledger
     │  ├─ PodMismatch         the pod is gone, is another one, or is bound elsewhere
     │  └─ PodInFlight         a bind of the same pod is still under way
-    ├─ NotReady               the books are not filled yet, or another process leads
+    ├─ NotReady               the ledger is not filled yet, or another process leads
     ├─ SettingsError          a setting or configuration file is wrong; the process must not start
     ├─ ApiError               the API server refused: `status` is its HTTP status
     │  ├─ ApiNotFound         404
@@ -20,7 +20,7 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
     │  ├─ ApiGone             410: the resourceVersion is too old, list again
     │  ├─ ApiUnreachable      nothing was sent (no connection, no time): nothing has happened
     │  └─ ApiUnavailable      no answer of the API server, or 5xx: the outcome is UNKNOWN
-    └─ InvariantError         our bug: the books contradict themselves; stop and rebuild
+    └─ InvariantError         our bug: the ledger contradicts itself; stop and rebuild
 
 Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares
 texts.
@@ -56,7 +56,7 @@ class InsufficientMemory(RequestRefused):
 
 
 class UnknownNode(RequestRefused):
-    """The node is not in the books."""
+    """The node is not in the ledger."""
 
 
 class PodMismatch(RequestRefused):
@@ -68,7 +68,7 @@ class PodInFlight(RequestRefused):
 
 
 class NotReady(GpuShareError):
-    """The books are not filled yet, or this process does not lead."""
+    """The ledger is not filled yet, or this process does not lead."""
 
 
 class SettingsError(GpuShareError):
@@ -109,4 +109,4 @@ class ApiUnavailable(ApiError):
 
 
 class InvariantError(GpuShareError):
-    """The books contradict themselves: our bug."""
+    """The ledger contradicts itself: our bug."""

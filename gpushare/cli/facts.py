@@ -1,8 +1,8 @@
 """What one Node or Pod, as the API server writes it, says of a managed resource.
 
-Knows the JSON of both kinds and the rules of the books, which live in `gpushare/wire/pods.py` and
+Knows the JSON of both kinds and the rules of the ledger, which are in `gpushare/wire/pods.py` and
 `nodes.py` over typed structs; here they are said once more over plain dicts, for GPU memory alone,
-because the command line has to start at once and takes the standard library only. What the books
+because the command line has to start at once and takes the standard library only. What the ledger
 charge is what this reads: a contract test holds the two together. Knows nothing of other objects.
 
 A field of an impossible type counts as absent; the API server lets none through.

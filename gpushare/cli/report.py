@@ -2,7 +2,7 @@
 
 Knows what was read of nodes and pods, and units of memory; not how it was read nor how it is
 shown. A pod whose devices are not known (no usable annotation, or one that names a device its node
-does not have) is *unplaced*: it may be on any device, so the books take it off the free memory of
+does not have) is *unplaced*: it may be on any device, so the ledger takes it off the free memory of
 each, while a device shows as allocated what its own pods sum to.
 """
 

@@ -23,9 +23,10 @@ _MAX_VALUE = 1e300
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The answer to filter. Every name asked about is in exactly one of the three.
+    """The answer to filter; every name asked about is in exactly one of the three.
 
-    fit: names in the order asked. failed: why not, by name. unknown: names the books do not have.
+    `fit`: names in the order asked. `failed`: why not, by name. `unknown`: names that the ledger
+    does not have.
     """
 
     fit: tuple[str, ...]

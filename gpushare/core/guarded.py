@@ -1,6 +1,6 @@
-"""A judge that judges, whatever becomes of the policy that was wished for.
+"""A scorer with fallbacks, for policies that fail.
 
-A policy may be code of anybody: it may raise, or return what is no number. A pod must be placed all
+A policy may be anybody's code: it may raise, or return what is no number. A pod must be placed all
 the same, so the next policy is asked.
 """
 
@@ -24,10 +24,10 @@ class NoPreference:
 
 @dataclass(frozen=True, slots=True)
 class FallbackScorer:
-    """Judge by the first of the judges that does not fail.
+    """Score by the first of the scorers that does not fail.
 
-    judges: by name, the one wished for first; the last must not fail. failed: told of each failure,
-    by the name; from any thread.
+    `scorers`: by name, the preferred one first; the last must not fail. `failed` is called with
+    each failure and the scorer's name, by any thread.
     """
 
     scorers: Sequence[tuple[str, Scorer]]

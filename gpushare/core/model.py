@@ -135,7 +135,7 @@ class ObservedPod:
     """A pod as the API server shows it.
 
     node: "" while unscheduled. placement: the devices its annotations name, or None when they name
-    none that can be used (absent, malformed, not adding up to the request): the books then charge
+    none that can be used (absent, malformed, not adding up to the request): the ledger then charges
     every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
     Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
@@ -221,7 +221,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One charge in the books.
+    """One charge in the ledger.
 
     placement: what it charges, by the indices that the node has now; () nothing of what is there,
     None: unplaced, charged on every device of the node. cover: what that follows from. assigned:
@@ -270,7 +270,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class NodeBooks:
-    """What the books say of one node at one moment.
+    """What the ledger says of one node at one moment.
 
     spec: its shape. used: units per device. entries: its charges. cpu_free (milli), memory_free
     (bytes): what requests leave, negative where they exceed it, None where unknown.

@@ -2,7 +2,7 @@
 
 Plain arithmetic on numpy arrays. It knows no pods, only charges, and has no lock: the Ledger owns
 one. Charging is linear, so adding and subtracting the same charge in any order leaves the arrays as
-they were; that is what makes the incremental books equal to rebuilt ones.
+they were; that is what makes the incremental sums equal to rebuilt ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -58,7 +58,7 @@ class Sums(NamedTuple):
 
 
 class NodeArrays:
-    """Nodes by row and the sums of the charges on them."""
+    """Nodes by row, and the sums of the charges on them."""
 
     def __init__(self) -> None:
         self.generation = 0
@@ -105,7 +105,7 @@ class NodeArrays:
         return int(self._changed[self.row[node]])
 
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
-        """Put the node in the books, or its new shape for the old; count its charges anew."""
+        """Put the node in the ledger, or its new shape for the old; count its charges anew."""
         row = self.row.get(spec.name)
         if row is None:
             row = self._empty_rows.pop() if self._empty_rows else self._grow_rows()
@@ -141,7 +141,7 @@ class NodeArrays:
         self._closed[row] = self._closed[row] or closed
 
     def remove_node(self, name: str) -> None:
-        """Take the node out of the books; its row is used again later."""
+        """Take the node out of the ledger; its row is used again later."""
         row = self.row.pop(name)
         self._clear_row(row)
         self._specs[row] = None

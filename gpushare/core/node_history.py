@@ -1,12 +1,12 @@
-"""What a node may be taken for, given what it was: no moment between two writes frees memory.
+"""What a node counts as, given what it was: no moment between two writes may free memory.
 
-A node that says its total and its count in two writes (the kubelet the one, the device plug-in of
-the original the other) is for a moment one of larger devices; one whose inventory is taken away for
-a moment has devices that nobody can name, of an average size. Cards do not grow. So the sizes that
-a total and a count make are believed only up to what the node was known to have, unless both have
-changed; and cards keep their names while there are as many devices and nobody says otherwise.
+A node that states its total and its count in two writes (the kubelet the one, the original's device
+plug-in the other) seems for a moment to have larger devices. One whose inventory is removed for a
+moment has devices without names, of an average size. Cards do not grow. So the sizes that follow
+from a total and a count are believed only up to what the node was known to have, unless both have
+changed; and cards keep their names while there are as many devices and nothing says otherwise.
 
-Values only; the Ledger keeps one for each node that is there.
+Values only; the Ledger keeps one for each known node.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Sets of nodes as bits: a node of the books costs one bit in each of thousands of sets.
+"""Sets of nodes as bits: a node of the ledger costs one bit in each of thousands of sets.
 
 Pure; no lock, so whoever shares one brings it.
 """

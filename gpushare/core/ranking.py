@@ -72,7 +72,7 @@ class Known:
 
 
 class Scorer(Protocol):
-    """What judges placements: a Ranking, or what a simulation puts in its place."""
+    """What scores placements: a Ranking, or what a simulation puts in its place."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return what placing the request on each row is worth."""
@@ -82,7 +82,7 @@ class Scorer(Protocol):
 
 
 class Ranking:
-    """The judgements of one policy, of at most `kinds` kinds of request.
+    """The scores of one policy, for at most `kinds` kinds of request.
 
     Any thread may ask. Two that ask for one kind at once both compute it; either result is right
     for its own snapshot, and whichever is kept is brought up to date by its generation.

@@ -1,6 +1,6 @@
-"""Are the arrays what the charges sum to? Counted once more, in another way than they were.
+"""A check of the arrays: the charges are counted once more, in another way.
 
-Knows what a Tally counts, and numpy; changes nothing.
+Knows what NodeArrays count, and numpy; changes nothing.
 """
 
 from collections.abc import Iterable, Sequence

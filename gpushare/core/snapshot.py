@@ -49,7 +49,7 @@ def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
 
 @dataclass(frozen=True, eq=False)
 class Snapshot:
-    """An immutable view of the books.
+    """An immutable view of the ledger.
 
     names: node name by row ("" for an empty row). row: row by node name. generation: rises with
     every change. capacity, used: int64 (N, D) units. healthy: bool (N, D), False beyond a node's

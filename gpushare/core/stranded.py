@@ -1,9 +1,9 @@
-"""Stranded memory: what is free on a device and yet too little for what pods usually ask for.
+"""Stranded memory: memory that is free on a device and too little for the typical request.
 
-Pure arithmetic on units. "Usually" is the size that most pods in the books ask for on each device,
-bound or waiting; of sizes equally common, the smaller. It is a simple measure and says so: a device
-counts as a whole or not at all, smaller pods may still use it, and memory that cannot be used for
-want of CPU is not counted.
+Pure arithmetic on units. The typical request is the size that most pods in the ledger, bound or
+waiting, ask for on each device; of equally common sizes, the smaller. The measure is simple: a
+device counts as a whole or not at all, smaller pods may still use it, and memory that cannot be
+used for want of CPU is not counted.
 """
 
 from collections import Counter

@@ -1,9 +1,9 @@
-"""What is learned of the pods that come, and when policies are made anew for it.
+"""An estimate of the pods to come, and the times at which policies are made anew for it.
 
-Pure values; it knows neither time nor threads. The extender and simulations learn by this rule.
-Every pod created counts, once, whatever becomes of it. Policies are made first for the pods that
-are to be expected anywhere (see prior.py), then when 50, 100 and 200 pods have been seen, then
-every 250, and for devices of a size that there was not before.
+Pure values; it knows neither time nor threads. The extender and simulations use the same rule.
+Every pod created counts, once, whatever happens to it later. Policies are made first for the pods
+expected anywhere (see prior.py), then when 50, 100 and 200 pods have been seen, then every 250, and
+for devices of a new size.
 """
 
 from collections.abc import Mapping
@@ -17,10 +17,10 @@ _FIRST = next_fit(0)
 
 @dataclass(slots=True)
 class WorkloadEstimator:
-    """What has been learned for one cluster.
+    """The estimate for one cluster.
 
-    arrivals: the pods created. devices: how many there are now of each capacity. made_for: the
-    capacities that policies were made for. fit_at: pods seen when the next making is due.
+    `arrivals`: the pods created. `devices`: how many there are now of each capacity. `made_for`:
+    the capacities that policies were made for. `fit_at`: pods seen when policies are due next.
     """
 
     arrivals: Arrivals = field(default_factory=Arrivals)

@@ -1,7 +1,7 @@
-"""Reading what the checks judge: the API server's objects, our rights there, and the extender.
+"""Reading the input of the checks: the API server's objects, our rights there, and the extender.
 
-The only part of doctor that calls anybody. It lists and gets; its one POST is a
-SelfSubjectAccessReview, which stores nothing. Whatever goes wrong becomes an `Unread`.
+The only part of doctor that sends requests. It lists and gets; its one POST is a
+SelfSubjectAccessReview, which stores nothing. Every failure becomes an `Unread`.
 """
 
 import http.client

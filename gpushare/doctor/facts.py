@@ -1,4 +1,4 @@
-"""What was read of a cluster, its scheduler's file and the extender: values that checks judge.
+"""What was read of a cluster, its scheduler's file and the extender: the input of the checks.
 
 Knows no I/O. What could not be read is an `Unread` in its place, so that one refusal leaves the
 other checks alone.
@@ -54,7 +54,7 @@ class ApiServer:
 class NodeSeen:
     """A node, whether it shares devices or not.
 
-    spec: what the books make of it. total, allocatable: units it advertises, None where it does not
+    spec: how the ledger reads it. total, allocatable: units it advertises, None where it does not
     or they cannot be read. inventory: its annotation, None without one or where `broken` says why
     it cannot be read.
     """

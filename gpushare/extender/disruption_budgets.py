@@ -1,6 +1,6 @@
-"""PodDisruptionBudgets as the watch shows them: which pods are not to be evicted lightly.
+"""PodDisruptionBudgets as the watch shows them: which pods are protected from eviction.
 
-Knows the wire type and what the books say of a pod; no I/O. Without the right to list budgets it
+Knows the wire type and the entries of the ledger; no I/O. Without the right to list budgets it
 stays empty, and preemption takes less care.
 """
 
@@ -18,7 +18,7 @@ Key = tuple[str, str]
 
 
 class DisruptionBudgets:
-    """The budgets by namespace and name: a sink of a reflector, read by any thread."""
+    """The budgets by namespace and name: an event handler of a reflector, read by any thread."""
 
     def __init__(self) -> None:
         self._index = _BudgetIndex({})
@@ -58,7 +58,7 @@ class DisruptionBudgets:
 
 
 class _BudgetIndex:
-    """All budgets at one moment, and which of them are about which labels."""
+    """All budgets at one moment, with an index by labels."""
 
     def __init__(self, budgets: dict[Key, DisruptionBudget]) -> None:
         self.budgets = budgets

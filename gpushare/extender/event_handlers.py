@@ -1,5 +1,4 @@
-"""From watch events to the books: what the reflectors deliver is translated and handed to every
-ledger.
+"""Event handlers of the reflectors: they translate watch events and pass them to every ledger.
 
 Knows the wire types and the ledger; no I/O. An object that cannot be read changes nothing: a pod
 keeps what it holds, a node its shape, and the text of the error is logged.
@@ -20,14 +19,14 @@ from gpushare.wire.pods import observe_pod, pod_ref
 log = logging.getLogger("gpushare.watch")
 
 Created = Callable[[ManagedResource, Request], None]
-"""Told of a pod that was created: the books, and what it asks of their resource."""
+"""Called for a pod that was created: the managed resource, and the request for it."""
 
 Moved = Callable[[ManagedResource, int], None]
-"""Told, for each of the books, of a pod that has come to a node (1), or gone from it (-1)."""
+"""Called for each managed resource when a pod has come to a node (1), or left it (-1)."""
 
 
 class NodeEventHandler:
-    """Nodes. unit: the memory unit of the cluster."""
+    """Handler for nodes. `unit`: the memory unit of the cluster."""
 
     def __init__(self, resources: ManagedResources, unit: str) -> None:
         self._resources = resources
@@ -66,7 +65,7 @@ class PodSink:
     """Pods that have not ended; one that ends arrives as DELETED, because the watch selects by
     phase.
 
-    created: told of each pod that comes into being, once, for each of the books; moved: of each
+    created: told of each pod that comes into being, once, for each of the ledgers; moved: of each
     that comes to a node, and when it goes. Pods that run already when the first list is read came
     before.
     """
@@ -147,7 +146,7 @@ class PodSink:
 
 
 class UnhealthyEventHandler:
-    """ConfigMaps by which an operator closes devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
+    """Handler for the ConfigMaps that close devices: `unhealthy-gpu-NODE`, data `gpus: "0,2"`."""
 
     def __init__(self, resources: ManagedResources) -> None:
         self._resources = resources

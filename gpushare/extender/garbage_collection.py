@@ -1,9 +1,10 @@
-"""Keeps Python's search for garbage off the books, which requests would wait for.
+"""Python's garbage collection, kept away from requests.
 
-Reference counts free nearly everything; cycles alone need the collector. Its whole collections look
-at every object there is, with the interpreter lock held: 70 to 200 ms with 10,000 pods, several
-times whenever many objects are made at once, as in an audit. So they are left to `tick`, once an
-hour; the young, of which nearly all garbage is, are looked at as ever, some thousand at a time.
+Reference counts free nearly everything; only cycles need the collector. Its full collections look
+at every object, with the interpreter lock held: 70 to 200 ms with 10,000 pods, several times
+whenever many objects are made at once, as in an audit. So full collections are left to `tick`, once
+an hour; the youngest generation, which has nearly all garbage, is collected as always, some
+thousand objects at a time.
 """
 
 import gc

@@ -1,6 +1,6 @@
 """`gpushare serve`: the composition root. Settings -> objects -> threads -> gunicorn.
 
-One gunicorn worker process, because two would keep two books; its threads start after the fork,
+One gunicorn worker process, because two would keep two ledgers; its threads start after the fork,
 because threads do not survive one.
 """
 

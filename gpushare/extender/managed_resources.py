@@ -1,6 +1,6 @@
-"""The books of each managed resource, with what is needed to read and rank them.
+"""The managed resources of this process: each with its ledger and its rankings.
 
-A pod is judged by the books of the one managed resource it asks for.
+A pod belongs to the one managed resource that it asks for.
 """
 
 import logging
@@ -24,11 +24,13 @@ _ANY = "any device that fits"
 
 @dataclass(frozen=True, slots=True)
 class ManagedResource:
-    """One managed resource: its names, its ledger, its policies by name, the cluster's default.
+    """One managed resource: its names, its ledger, its rankings by policy, the cluster's default
+    policy.
 
-    rankings: replaced one by one when policies are made anew (see learning.py); a request keeps the
-    one it has. counted: kube-scheduler counts the resource too (no ignoredByScheduler). left_out:
-    names of installed policies that could not be made at the start.
+    `rankings`: replaced one by one when policies are made anew (see policy_refresher.py); a request
+    keeps the one it has. `counted_by_scheduler`: kube-scheduler counts the resource too (no
+    ignoredByScheduler). `unavailable_policies`: names of installed policies that could not be made
+    at the start.
     """
 
     names: Names
@@ -85,9 +87,9 @@ class ManagedResource:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderScope:
-    """Which pods kube-scheduler sends us, as far as its configuration says.
+    """Which pods kube-scheduler sends to the extender, as far as its configuration says.
 
-    managed: our managedResources; empty: all pods come. schedulers: the names of its profiles;
+    `managed`: our managedResources; empty: all pods. `schedulers`: the names of its profiles;
     empty: not known.
     """
 
@@ -114,7 +116,7 @@ class ExtenderScope:
 
 @dataclass(frozen=True, slots=True)
 class ManagedResources:
-    """All the books there are, in the order of the configuration. served: whose pods come."""
+    """All managed resources, in the order of the configuration. `scope`: pods sent here."""
 
     resources: tuple[ManagedResource, ...]
     scope: ExtenderScope = ExtenderScope()

@@ -1,4 +1,4 @@
-"""Preemption over all the nodes kube-scheduler proposes: the books of each, asked one by one.
+"""Preemption over all the nodes that kube-scheduler proposes, one by one.
 
 Knows the ledger and the decision about one node (core/preemption/preemptor.py); nothing of JSON.
 """
@@ -54,8 +54,8 @@ def trim_candidates(
 def _is_charged_elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> bool:
     """Return whether a pod named as a victim is charged to another node.
 
-    kube-scheduler and the books then speak of different clusters, and an answer that names a pod
-    which is not on the node fails the whole call.
+    In that case kube-scheduler and the ledger see different clusters, and an answer that names a
+    pod which is not on the node would fail the whole call.
     """
     charged = (ledger.standing(uid) for uid in uids)
     return any(entry is not None and entry.node != node for entry in charged)

@@ -1,6 +1,6 @@
-"""Whether this process may answer: its books are filled and fresh, and it leads.
+"""Readiness: whether the ledger is filled and fresh, and this process leads.
 
-Knows the reflectors and the leadership, nothing of the books themselves.
+Knows the reflectors and the leadership, nothing of the ledger itself.
 """
 
 import math
@@ -13,13 +13,13 @@ from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.reflector import Reflector
 
 STALE_AFTER = 150.0
-"""Seconds without a word from the API server after which the books count as out of date.
+"""Seconds without a message from the API server after which the ledger is out of date.
 
 It sends a bookmark about once a minute on a watch where nothing happens.
 """
 
-MAX_SECONDS_WITHOUT_BOOKS = 600.0
-"""Seconds of leading without books after which only a restart helps: another may do better."""
+MAX_UNSYNCED_SECONDS = 600.0
+"""Seconds of leading without a filled ledger after which only a restart helps."""
 
 _REFUSED = ("http-403", "http-404")
 """How a reflector counts that we have no right to a collection, or that there is none."""
@@ -27,17 +27,17 @@ _REFUSED = ("http-403", "http-404")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A collection the books are filled from; an optional one may be forbidden to us."""
+    """A collection that fills the ledger; an optional one may be forbidden to us."""
 
     reflector: Reflector[Any, Any]
     optional: bool = False
 
 
 class Readiness:
-    """Asked before every verb, by any thread.
+    """The conditions under which this process answers; checked before every verb, by any thread.
 
-    leading None: this process always leads. `sources` must have "pods": after a change of
-    leadership they are listed once more, when every write of the last leader has landed.
+    `leading` None: this process always leads. `sources` must have "pods": after a change of
+    leadership pods are listed once more, when every write of the last leader has landed.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Readiness:
         self._clock = clock
         self._started = clock()
         self._relisted_for = -math.inf
-        self._without_books_since = math.inf
+        self._unsynced_since = math.inf
         # How often each optional source had been refused when all others were first listed.
         self._refusals_at_sync: dict[str, int] = {}
 
@@ -64,9 +64,10 @@ class Readiness:
             self._leading.start()
 
     def stop(self, settled: Callable[[], bool] = lambda: True) -> None:
-        """End the threads. settled: whether no bind is under way, asked when none begins any more.
+        """Stop the threads. `settled`: whether no bind is under way, called when none begins any
+        more.
 
-        Only then is the leadership given away: the next leader does not wait for what may land.
+        The leadership is released only if so: the next leader does not wait for what may land.
         """
         if self._leading is not None:
             self._leading.halt()
@@ -99,7 +100,7 @@ class Readiness:
         problems = {
             name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
         }
-        if now > self._without_books_since + MAX_SECONDS_WITHOUT_BOOKS:
+        if now > self._unsynced_since + MAX_UNSYNCED_SECONDS:
             problems["leadership"] = "it leads, and has had no books for long"
         return problems
 
@@ -121,7 +122,7 @@ class Readiness:
             for name, source in self._sources.items()
             if not source.optional
         )
-        self._without_books_since = min(self._without_books_since, now) if useless else math.inf
+        self._unsynced_since = min(self._unsynced_since, now) if useless else math.inf
         fence = self._leading.fenced_until()
         # Asked for once: a second request would have a list that is under way begun anew.
         if self._relist_wanted(self._clock()) and self._relisted_for != fence:

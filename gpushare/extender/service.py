@@ -1,7 +1,7 @@
-"""The verbs: bytes in, bytes out. gate -> decode -> ledger -> decide -> encode.
+"""The verbs: bytes in, bytes out. readiness -> decode -> ledger -> decide -> encode.
 
-Knows no HTTP; every method may be called from many threads at once. Filter and prioritize
-read a snapshot and change nothing. One log line for each decision.
+Knows no HTTP; every method may be called from many threads at once. Filter and prioritize read a
+snapshot and change nothing. Each decision is one log line.
 """
 
 import contextlib
@@ -50,14 +50,14 @@ from gpushare.wire.preempt import PreemptArgs, decode_preempt, encode_preempt
 log = logging.getLogger("gpushare.decision")
 
 UNKNOWN_NODE = "node not found"
-"""The reason where the books do not have a node, without its name."""
+"""The reason where the ledger does not have a node, without its name."""
 
 _NO_VALUES: Mapping[str, object] = {}
 _DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
 """Verbs and outcomes that decide nothing yet: logged for debugging alone."""
 
 Observe = Callable[[str, str, float], None]
-"""Told of every call: verb, outcome (one word), seconds."""
+"""Called for every call: verb, outcome (one word), seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +72,12 @@ class Answer:
 class Service:
     """The extender's verbs.
 
-    not_ready: the reason not to answer now, or "". best_only: filter answers its best node alone.
-    most_binds: binds that may be under way at once; they wait for the API server, and would
-    otherwise hold every thread when it is slow. rejected: told how many nodes filter refused, by
-    reason. notices: told what users should hear of. covering: what is known of disruption budgets.
-    patience: how long filter may wait for news before it refuses a pod; None: not at all.
+    `not_ready`: the reason not to answer now, or "". `best_only`: filter answers its best node
+    alone. `max_binds`: binds that may be under way at once; they wait for the API server, and would
+    otherwise hold every thread when it is slow. `rejected`: called with the number of nodes that
+    filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns the
+    disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
+    refuses a pod; None: not at all.
     """
 
     def __init__(
@@ -131,8 +132,8 @@ class Service:
     def inspect(self, node: str | None, resource: str | None) -> bytes:
         """Return the inspect document of one node, or of all as it was within the last second.
 
-        Raises UnknownNode for a node or resource that is not in the books, NotReady before they
-        are, or where too many ask.
+        Raises UnknownNode for a node or resource that the ledger does not have, NotReady before the
+        ledger is filled, or where too many requests wait.
         """
         self._check_ready()
         managed = self._resources.find(resource) if resource else next(iter(self._resources))
@@ -235,11 +236,11 @@ class Service:
     ) -> FilterResult:
         """Return the result with one node alone, where there is a reason for it.
 
-        A pod that is charged already keeps its node, whatever fits: kube-scheduler asks again when
-        a bind took too long, its own charge must not send it away, and elsewhere it would be
-        refused until that bind is settled. Where that node has gone, or its devices are closed or
-        taken, the verdict stays as it is: its bind is refused, and asked for again until settled.
-        Any other pod may be given its best node.
+        A pod that is charged already keeps its node, whatever else fits: kube-scheduler asks again
+        when a bind took too long, the pod's own charge must not exclude the node, and on another
+        node the pod would be refused until that bind is settled. Where that node is gone, or its
+        devices are closed or taken, the result stays as it is: its bind is refused, and repeated
+        until it is settled. Any other pod may be given its best node.
         """
         uid = args.pod.metadata.uid if args.pod.metadata else None
         charged = managed.ledger.standing(uid) if uid else None

@@ -21,9 +21,10 @@ class TooLateError(HTTPError):
 
 
 class SendDeadline(threading.local):
-    """The call this thread makes: until when it may leave (monotonic), and whether any byte has.
+    """The deadline of the call that this thread makes, and whether any byte of it was sent.
 
-    Of the thread, since urllib3 hands its connections nothing that it does not know.
+    `not_after` is monotonic. It belongs to the thread, since urllib3 passes its connections nothing
+    that it does not know.
     """
 
     not_after: float = math.inf

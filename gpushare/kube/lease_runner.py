@@ -23,7 +23,7 @@ _AFTER_BUG_SECONDS = 1.0
 
 
 class LeadershipMachine(Protocol):
-    """What the two ways of leading have in common."""
+    """What the two step machines of leadership have in common."""
 
     @property
     def term(self) -> Term:
@@ -56,7 +56,7 @@ class LeadershipMachine(Protocol):
 
 
 class LeaseRunner:
-    """Keeps a leadership, or the wait for it, going until it is stopped."""
+    """The thread that runs a step machine of leadership until it is stopped."""
 
     def __init__(
         self,

@@ -139,7 +139,7 @@ class Timing:
     # How long a page may fail, each time anew, until its list is begun again.
     page_retry_for: float = 60.0
     connect_timeout: float = 10.0
-    # Soon enough for a list before the books are taken for old, where nothing was said meanwhile.
+    # Soon enough for a list before the ledger is taken for old, where nothing was said meanwhile.
     watch_shortest: float = 90.0
     watch_longest: float = 110.0
     # Beyond the server's own end of the watch; a connection that died without a word ends here.

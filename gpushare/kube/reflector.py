@@ -26,7 +26,10 @@ _AFTER_BUG_SECONDS = 1.0
 
 
 class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
-    """Who wants to know. Called by one thread; an exception has everything listed anew."""
+    """What takes the objects of a collection.
+
+    It is called by one thread; after an exception everything is listed anew.
+    """
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
         """Take over the whole collection, read at `started` (monotonic seconds) or later."""
@@ -90,7 +93,7 @@ class Reflector(Generic[PageT, EventT]):
             try:
                 self._do(self._machine.next(self._clock(), self._jitter()))
             except Exception:
-                # A bug on the way must not end the thread silently: the books would go stale.
+                # A bug on the way must not end the thread silently: the ledger would go stale.
                 log.exception("reflector failed resource=%s", self._machine.path)
                 self._machine.on_handler_error(self._clock())
                 self._wake.wait(_AFTER_BUG_SECONDS)

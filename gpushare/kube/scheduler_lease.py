@@ -1,8 +1,9 @@
-"""Who leads, by the Lease of kube-scheduler: a step machine that only ever reads.
+"""Leadership by the Lease of kube-scheduler: a step machine that only reads.
 
-For an extender wired to the kube-scheduler of its own host over loopback. A Lease of our own could
-be won by another host than the scheduler's; so this one leads exactly while the scheduler of *this*
-host holds the scheduler's Lease. It knows the Lease; no sockets, threads, clocks or randomness.
+For an extender that the kube-scheduler of its own host calls over loopback. A Lease of our own
+could be held by another host than the scheduler's; so this process leads exactly while the
+scheduler of *this* host holds the scheduler's Lease. Knows the Lease; no sockets, threads, clocks
+or randomness.
 
 kube-scheduler names itself `HOST_UUID` (os.Hostname, an underscore, a UUID, which has none). It
 exits when it cannot renew, and another takes over a `leaseDurationSeconds` after the last renewal.

@@ -2,7 +2,7 @@
 
 Knows the names (and how to derive them for another resource), reads a placement from annotations
 and writes one. Knows no JSON objects of Kubernetes and no node: an index is only bounded here,
-whether a node has that device is the books' business. Users can edit annotations, so numbers are
+whether a node has that device is the ledger's business. Users can edit annotations, so numbers are
 strict (ASCII `[0-9]{1,10}`; Python's int() would take " +7 ", "1_000" and Arabic digits) and
 whatever does not add up to the request, which comes from the pod's spec, is no placement at all.
 """

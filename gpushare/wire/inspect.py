@@ -1,4 +1,4 @@
-"""The inspect document: what the books say of nodes, in the original's JSON.
+"""The inspect document: what the ledger says of nodes, in the original's JSON.
 
 Knows the document only, standard library only. Keys and their order are the original's, so its
 consumers keep working:

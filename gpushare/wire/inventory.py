@@ -34,7 +34,7 @@ _T = TypeVar("_T")
 
 VERSION = 1
 MAX_DEVICES = 64
-"""Most devices of one node; the arrays of the books are as wide as the widest node."""
+"""Most devices of one node; the arrays of the ledger are as wide as the widest node."""
 
 UNHEALTHY_KEY = "gpus"
 """Under which the ConfigMap of unhealthy devices holds their indices."""

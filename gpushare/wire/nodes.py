@@ -2,7 +2,7 @@
 
 Knows our inventory annotation and, without one, what the aliyun device plug-in advertises: a total
 and a count. Whatever cannot be read closes the node with a reason instead of failing: the pods
-already there stay in the books.
+already there stay in the ledger.
 """
 
 from collections.abc import Callable, Mapping

@@ -35,7 +35,10 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod that room is made for. counted: kube-scheduler counts device memory too, as a sum."""
+    """The pod that room is made for.
+
+    `counted_by_scheduler`: kube-scheduler counts device memory too, as a sum.
+    """
 
     request: Request
     priority: int = 0
@@ -154,7 +157,7 @@ def _in_order(kept: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, .
     """Return the uids by falling priority: those kept in their order, the others inserted between
     them.
 
-    Of pods that ask for no device memory the books know no priority; they came in their order.
+    Of pods that ask for no device memory the ledger knows no priority; they came in their order.
     """
     priorities = {entry.ref.uid: entry.priority for entry in proposed_pods + added}
     order = kept.copy()

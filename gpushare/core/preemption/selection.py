@@ -1,9 +1,9 @@
-"""What fits a node without some of its pods, and which of them are missed least.
+"""Whether a request fits a node without some of its pods, and which pods to choose as victims.
 
-Pure arithmetic on the books of one node, for any request; knows nothing of the victims that
-kube-scheduler names (see victims.py). Plain numbers, not arrays: it asks about hundreds of sets of
-a few pods. Memory alone counts: where an equal pod waits for its device plug-in (see pairing.py) it
-helps nobody that another goes.
+Pure arithmetic on the charges of one node, for any request; knows nothing of the victims that
+kube-scheduler proposes (see preemptor.py). It works on plain numbers, not arrays: it asks about
+hundreds of sets of a few pods. Only memory counts: where an equal pod waits for its device plug-in
+(see pairing.py), removing another pod does not help.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Sequence
@@ -124,10 +124,10 @@ class VictimSelection:
 
 @dataclass(frozen=True, slots=True)
 class _DeviceNeed:
-    """What it takes to free one device, each for itself: no set need have both limit and fewest.
+    """What it takes to free one device.
 
-    limit: pods up to this priority free it. fewest: no fewer do. pods: without any of these (by
-    place) it is not free.
+    `limit`: the pods up to this priority free it. `fewest`: no fewer pods do. `pods`: without any
+    of these (positions) it is not free. One set need not reach both `limit` and `fewest`.
     """
 
     limit: int
@@ -141,10 +141,10 @@ def _count_until(shortage: int, units: Iterable[int]) -> int:
 
 
 class _VictimChooser:
-    """The choice for one request: which devices to free, and by whose end.
+    """The choice for one request: which devices to free, and which pods to remove for it.
 
-    Where no budget is in the way, devices that share no pod do not depend on each other: each is
-    freed by itself, once for all the sets of devices it is in.
+    Where no budget matters, devices that share no pod do not depend on each other: each is freed by
+    itself, once for all the sets of devices that it is in.
     """
 
     def __init__(
@@ -278,8 +278,8 @@ class _VictimChooser:
     def _victims_for_part(self, part: tuple[int, ...], limit: int, *, with_budgets: bool) -> Pods:
         """Return the pods that free a part at the least loss.
 
-        guarded: budgets are in the way. Where none is, a higher priority than the limit is not
-        needed, and somebody of that priority goes in any case, be it for another part.
+        `with_budgets`: budgets matter. Where none does, a higher priority than the limit is not
+        needed: some pod of that priority is removed in any case, perhaps for another part.
         """
         key = (part, limit, with_budgets)
         if key not in self._freed:

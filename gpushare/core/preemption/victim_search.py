@@ -1,8 +1,8 @@
-"""Which pods free what some devices are short of, at the least loss: a search that may end early.
+"""A search for the pods that make up a shortage of devices at the least loss; it may end early.
 
 Knows devices by their place in a tuple, and of the loss only that it grows with every pod. Pods
-that free the same differ by how much they are missed alone, so of each kind the least missed go
-first; and a beginning that can only end worse than what is found already is not followed.
+that free the same differ only by their order, so of each kind the first in order are chosen first;
+and a beginning that cannot end better than the best set found so far is not followed.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -34,7 +34,7 @@ class Steps:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod and what its end frees. kin: pods of the same kin count alike against budgets."""
+    """A pod and what its removal frees; pods of one `budget_class` count alike against budgets."""
 
     pod: Entry
     frees: Units
@@ -51,9 +51,9 @@ def find_victims(
     """Return the pods that make up the shortage at the least loss; with too few steps, any set that
     does.
 
-    helps: together they free enough. Those that can be spared are given back one by one, the first
-    one first, while the rest frees enough, as kube-scheduler does; search improves upon what that
-    leaves. missed: sorts pods that free the same, the least missed first.
+    `candidates`: together they free enough. Those that can be spared are reprieved one by one, in
+    their order, while the rest frees enough, as kube-scheduler does; a search improves on the
+    result. `order`: sorts pods that free the same, the first to be chosen first.
     """
     steps.left -= 2 * len(candidates)
     # More than is short helps no more.

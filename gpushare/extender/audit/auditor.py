@@ -1,14 +1,14 @@
-"""The thread that audits the books once a minute, and what it does about what it finds.
+"""The thread that audits the ledger once a minute, and what it does about its findings.
 
-A list and the watch show different moments, so a difference between books and list counts only when
-the next audit finds it again and the watch had meanwhile come to where the first list stood. Before
-each list the books are copied, and before that it is read how far the watch has come: so what was
-bound or gone in the first list must be in the copy.
-Differences within the books count at once.
+A list and the watch show different moments. So a difference between ledger and list counts only
+when the next audit finds it again and the watch has meanwhile reached the version of the first
+list. Before each list the ledger is copied, and before that the version of the watch is read: so
+what was bound or gone in the first list must be in the copy. Differences within the ledger count at
+once.
 
-What is wrong is healed towards less free memory only: a pod that is not charged gets charged, a
-node is narrowed, sums grow. What is charged for nothing stays charged, and told, until somebody
-ends this process: an audit that frees would need as much trust as the books.
+An audit heals only towards less free memory: a pod that is not charged gets charged, a node is
+narrowed, sums grow. A charge without a pod stays, and is reported, until somebody ends this
+process: an audit that frees memory would need as much trust as the ledger.
 """
 
 import contextlib
@@ -57,15 +57,16 @@ _BOUND_PODS = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 _STUCK = 120.0
 
 Report = Callable[[Finding, bool], None]
-"""Told of each new finding, and whether it has been healed."""
+"""Called with each new finding, and whether it has been healed."""
 
 
 class Auditor:
-    """Audits all books; `audit` once, or `start` to have it done every minute.
+    """Audits the ledgers of all managed resources; call `audit` once, or `start` to repeat it.
 
-    unit: the memory unit of the cluster. not_ready: why not to look now (the books are being filled
-    or are old, another process leads), or "". shown: up to which resourceVersion the books hold a
-    collection ("nodes", "pods").
+    `unit`: the memory unit of the cluster. `not_ready`: why not to audit now (the ledger is being
+    filled or out of date, another process leads), or "". `watch_version`: up to which
+    resourceVersion the ledger holds a collection ("nodes", "pods"). `report`: called with each new
+    finding.
     """
 
     def __init__(
@@ -152,10 +153,10 @@ class Auditor:
         self._last = self._clock()
 
     def _heal_new(self, part: str, found: frozenset[Finding]) -> None:
-        """Heal what is new, and tell it once.
+        """Heal the findings that are new, and report each once.
 
-        Raises ApiError where a pod could not be read for that. Its finding is for the next audit;
-        so is the rest, unless the API server answers.
+        Raises ApiError where a pod could not be read for that. Its finding is left to the next
+        audit; so are the others, unless the API server answers.
         """
         self._open[part] = known = self._open.get(part, frozenset()) & found
         refused: ApiError | None = None

@@ -1,10 +1,10 @@
-"""Are the books right? What they hold against what their entries sum to, and against a fresh list.
+"""Comparison of the ledger with the sums of its entries and with a fresh list.
 
-Pure: compares values, says what differs and whether that is more than a delay. What is done about
-it is in auditor.py. Device memory is what is promised, so only that is judged: CPU and host memory
-are not, nor which cards a pod names (users may edit annotations; the books keep what they saw
-first, and an alarm tells of the edit). Which cards a node has, and in which order, is: by that the
-books find the devices that a charge counts on.
+Pure: compares values, and says what differs and whether that is more than a delay. What is done
+about it is in auditor.py. Only device memory is compared, since that is what is promised: not CPU
+and host memory, nor which cards a pod names (users may edit annotations; the ledger keeps what it
+saw first, and an alarm reports the edit). Which cards a node has, and in which order, is compared:
+by that the ledger finds the devices that a charge counts on.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -35,9 +35,10 @@ _T = TypeVar("_T")
 class Finding:
     """One difference; equal ones are the same difference seen again.
 
-    what: one of the texts above. node: where it is in the books, else on the API server. pod: whom
-    it concerns, if not a node. detail: what differs. uid: of the node that was listed, if one was.
-    seen: the node as it was listed; known: as the books had it, None where they did not.
+    `what`: one of the texts above. `node`: where it is in the ledger, else on the API server.
+    `pod`: the pod concerned, if it is not about a node. `detail`: what differs. `uid`: of the node
+    that was listed, if one was. `seen`: the node as it was listed; `known`: as the ledger had it,
+    None where it did not.
     """
 
     resource: str
@@ -67,11 +68,11 @@ ListedNode = tuple[str, NodeSpec]
 
 
 class UnconfirmedFindings:
-    """Differences between books and lists, until it is known whether they were only a delay.
+    """Differences between ledger and list that may still be only a delay.
 
-    A node that changes, or goes and comes, differs each time in the same way. So one that the books
-    have counts as found again only where they had been told nothing of it meanwhile, by watch or
-    list: their spec is the very same object. One that they do not have counts only where the list
+    A node that changes, or goes and comes, differs each time in the same way. So one that the
+    ledger has counts as found again only where neither watch nor list has replaced it meanwhile:
+    its spec is the very same object. One that the ledger does not have counts only where the list
     had the very same node, by its uid.
     """
 
@@ -83,11 +84,10 @@ class UnconfirmedFindings:
     def confirm(
         self, found: Collection[Finding], watch_version: str, listed_at: str
     ) -> frozenset[Finding]:
-        """Return the findings that count: found again after the watch had reached the list that
-        first had them.
+        """Return the findings that count: found again after the watch had reached the first list.
 
-        shown: where the watch stood when the books were copied that were compared with this list;
-        listed_at: where this list stands.
+        `watch_version`: where the watch stood when the ledger was copied for this comparison;
+        `listed_at`: where this list stands.
         """
         again = frozenset(finding for finding in found if self._was_found_before(finding))
         caught_up = _is_at(watch_version, self._listed_at)

@@ -95,7 +95,7 @@ class Answer:
 Step = ReadPod | WriteBinding | Answer
 
 ResourceRequest = tuple[ManagedResource, Request]
-"""The books a pod is charged in, and what it asks for."""
+"""The managed resource that a pod asks for, and its request there."""
 
 
 class ReadReason(Enum):
@@ -111,9 +111,10 @@ class ReadReason(Enum):
 class BindTransaction:
     """One bind under way. A plain value: copy it, and both copies can go on.
 
-    known: filter has approved the pod for the node; else the pod is read, and judged. asked: what
-    the pod asks for, None for a pod without GPU; only meaningful when `approved`.
-    again: a binding sent earlier may still land, so no refusal of this one frees the charge.
+    `approved`: filter has approved the pod for the node; otherwise the pod is read and checked.
+    `resource_request`: what the pod asks for, None for a pod without GPU; only meaningful when
+    `approved`. `resent`: a binding sent earlier may still land, so no refusal of this one frees the
+    charge.
     """
 
     resources: ManagedResources
@@ -232,7 +233,7 @@ class BindTransaction:
         except WireError as error:
             return Answer(f"pod {self.ref}: {error}", "malformed")
         if self.resource_request is None and not self.resources.knows(self.node):
-            # kube-apiserver binds to any name; of a GPU pod's node the books ask by themselves.
+            # kube-apiserver binds to any name; for a GPU pod the ledger checks its node itself.
             return Answer(f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode")
         return self._send(now, leads_until)
 

@@ -1,7 +1,6 @@
-"""The I/O around binds: runs the steps of a Bind against the API server, and settles what is in
-doubt.
+"""The I/O around binds: runs the steps of a BindTransaction, and settles what is in doubt.
 
-Too simple to be wrong: every decision is in binder.py and in the ledger.
+It is kept simple: every decision is in bind_transaction.py and in the ledger.
 """
 
 import threading

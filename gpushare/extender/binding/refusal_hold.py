@@ -1,8 +1,8 @@
-"""How long a refusal may wait for news that is on its way.
+"""A short wait before a refusal, for changes that are on their way.
 
-kube-scheduler asks again when it sees a pod deleted, and it may see that before our watch does.
-Refused then, the pod waits for the next event, up to five minutes. So a refusal is held for a
-moment, in case the books change. Filter calls are serial in kube-scheduler, so all holds together
+kube-scheduler asks again when it sees a pod deleted, and it may see that before our watch does. If
+the pod is refused then, it waits for the next event, up to five minutes. So a refusal is held for a
+moment, in case the ledger changes. Filter calls are serial in kube-scheduler, so all holds together
 may take only a small share of the time: hopeless pods must not slow down the others.
 """
 
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 _CHECK_INTERVAL = 0.004
-"""Seconds; a look costs a tenth of a millisecond when the books have changed, else nothing."""
+"""Seconds; a look costs a tenth of a millisecond when the ledger has changed, else nothing."""
 
 
 class RefusalHold:

@@ -1,7 +1,7 @@
-"""Tickets: what filter found that a pod asks for, and the nodes it approved, for the bind to come.
+"""A cache of what filter found: what each pod asks for, and the nodes approved for it.
 
-Bounded by count, by weight and by time; the oldest go first. A pod without a ticket is read from
-the API server, and judged anew. Any thread may call any method.
+Bounded by count, by weight and by time; the oldest entries ("tickets") go first. A pod without a
+ticket is read from the API server at bind, and checked again. Any thread may call any method.
 """
 
 import threading
@@ -23,12 +23,12 @@ ordinary ticket has 5, with 5,000 nodes 14.
 _MAX_PARTS_OF_ONE = 400
 """Parts of one ticket; a heavier one is not kept."""
 _MAX_NODES = 50_000
-"""Names of nodes that have numbers: nodes of the books, which may come and go for years."""
+"""Names of nodes that have numbers: nodes of the ledger, which may come and go for years."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ticket:
-    """known: what the pod asks for makes sense. nodes: a bit for each node number that fits."""
+    """`valid`: the pod's request makes sense. `nodes`: a bit for each node number that fits."""
 
     valid: bool
     resource_request: ResourceRequest | None
@@ -38,7 +38,7 @@ class _Ticket:
 
 
 class RequestCache:
-    """Tickets by uid."""
+    """Tickets by the pod's uid."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -63,8 +63,8 @@ class RequestCache:
     def get(self, uid: str, node: str) -> tuple[bool, ResourceRequest | None]:
         """Return (whether filter has approved the pod for the node, what the pod asks for).
 
-        One look: a filter of the same pod may put another ticket in its place meanwhile, and a pod
-        taken for one that asks for nothing would be bound without a charge.
+        Both come from one lookup: a filter of the same pod may replace the ticket meanwhile, and a
+        pod taken for one that asks for nothing would be bound without a charge.
         """
         with self._lock:
             ticket = self._tickets.get(uid)
@@ -83,8 +83,8 @@ class RequestCache:
     ) -> None:
         """Keep what the pod asks for (None: nothing of ours), and the nodes that may take it.
 
-        Not known: what it asks for makes no sense. nodes: such as the books have; their names are
-        numbered.
+        `valid` False: the request makes no sense. `nodes`: nodes that the ledger has; their names
+        are numbered.
         """
         with self._lock:
             if len(self._numbers) > _MAX_NODES:

@@ -1,4 +1,4 @@
-"""What becomes of each thing worth an event: a new event, a count on an old one, or nothing.
+"""Aggregation of events: a new event, a count on an existing one, or nothing.
 
 Pure: time is an argument (seconds of a monotonic clock), nothing is sent here. One thread at a
 time.
@@ -29,7 +29,7 @@ Key = tuple[str, ObjectReference, str, str, bool]
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """Something worth an event. stamp: when, in ns since the epoch, no two alike."""
+    """An event to be written. `stamp`: when, in ns since the epoch, no two alike."""
 
     regarding: ObjectReference
     reason: str
@@ -70,7 +70,7 @@ class _Series:
 
 
 class EventAggregator:
-    """Finds repetitions: a thing that comes again within WINDOW counts up its event."""
+    """Finds repetitions: one within WINDOW increases the count of its event."""
 
     def __init__(self) -> None:
         self._series: OrderedDict[Key, _Series] = OrderedDict()
@@ -123,7 +123,10 @@ class Bucket:
 
 
 class NoFitLimiter:
-    """Which refusals at filter are news: another set of reasons, not too soon after the last."""
+    """A limit on events about pods that no node takes.
+
+    An event is written for a new set of reasons, and not too soon after the last of the pod.
+    """
 
     def __init__(self, now: float) -> None:
         self._reported: OrderedDict[str, tuple[frozenset[str], float]] = OrderedDict()

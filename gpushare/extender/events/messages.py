@@ -1,8 +1,8 @@
-"""What is worth an event, and in which words: the users' view of our decisions.
+"""The reasons and texts of events: the users' view of our decisions.
 
-Knows the books and the recorder; no I/O. Reasons are names that people filter by: they never
-change. The end of a pod is told by none: nobody reads events of an object that is gone, and every
-pod would cost a second write.
+Knows the ledger and the recorder; no I/O. Reasons are names that people filter by: they never
+change. There is no event for the end of a pod: nobody reads events of an object that is gone, and
+every pod would cost a second write.
 """
 
 import threading
@@ -36,9 +36,9 @@ _MISMATCHES = {
 
 
 class EventMessages:
-    """Tells the recorder; every method may be called by any thread and is over at once.
+    """Passes events to the recorder; any thread may call any method, and none waits.
 
-    unit: the memory unit of the cluster, for the texts.
+    `unit`: the memory unit of the cluster, for the texts.
     """
 
     def __init__(
@@ -93,9 +93,10 @@ class EventMessages:
         self._recorder.record(regarding, BOOKS_WRONG, "Auditing", note, warning=True)
 
     def tick(self, ready: bool) -> None:
-        """Tell what the books show since the last call; called about once a second, by one thread.
+        """Record what changed in the ledger since the last call; call it every second, from one
+        thread.
 
-        Not ready: the books are being filled, or another process leads and tells it.
+        `ready` False: the ledger is being filled, or another process leads and records it.
         """
         for managed in self._resources:
             for alarm in managed.ledger.take_alarms():

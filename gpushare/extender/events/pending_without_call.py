@@ -1,7 +1,7 @@
-"""How long pods have been waiting that nobody asks us about: the sign of a scheduler mis-wired.
+"""How long pods have waited for which no filter call came: the sign of a scheduler wired wrongly.
 
-Pure: reads the books, time is an argument. kube-scheduler calls no extender for a pod that its own
-plug-ins find no node for, so a pod counts only while some node has room for it by our books, CPU
+Pure: reads the ledger, time is an argument. kube-scheduler calls no extender for a pod that its own
+plug-ins find no node for. So a pod counts only while the ledger shows a node with room for it, CPU
 and memory of the host included.
 """
 

@@ -1,8 +1,7 @@
 """The event recorder: a bounded queue, and the one thread that writes what comes out of it.
 
-`record` never waits and never fails: what has no room is dropped and counted. Events are a comfort;
-no request may be late or wrong for one. What is a repetition, and how fast to write, is decided in
-eventflow.py.
+`record` never waits and never fails: what has no room is dropped and counted. No request may be
+late or wrong because of an event. Repetitions and the rate of writes are decided in aggregator.py.
 """
 
 import contextlib
@@ -42,7 +41,7 @@ _OFF = 600.0
 
 
 class EventRecorder(Protocol):
-    """Takes what is worth an event."""
+    """What takes events; `record` neither waits nor fails."""
 
     def record(
         self,
@@ -58,7 +57,7 @@ class EventRecorder(Protocol):
 
 
 class NullRecorder:
-    """Events are switched off."""
+    """A recorder that writes nothing: events are switched off."""
 
     def record(
         self,

@@ -1,8 +1,8 @@
-"""How long pods have been on their devices that no device plug-in has served.
+"""How long pods have been bound without being served by a device plug-in.
 
-Reads the books when it is asked. Such a pod waits for a plug-in or a kubelet that is away, or its
-container was started with no device, or a wrong one: the original's plug-in answers the kubelet
-with an unusable environment where it finds no pod (allocate.go). What it holds is not freed.
+Reads the ledger when it is called. Such a pod waits for a plug-in or a kubelet that is away, or its
+container was started with no device, or a wrong one: where the original's plug-in finds no pod, it
+answers the kubelet with an unusable environment (allocate.go). What the pod holds is not freed.
 """
 
 from gpushare.core.model import Entry, NodeSpec, State
@@ -10,7 +10,7 @@ from gpushare.extender.managed_resources import ManagedResources
 
 
 class UnservedPods:
-    """Remembers since when each such pod has been seen. For one thread at a time."""
+    """The time at which each such pod was first seen. For one thread at a time."""
 
     def __init__(self, resources: ManagedResources) -> None:
         self._resources = resources

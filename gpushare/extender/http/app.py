@@ -74,7 +74,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
 
 
 class _Views:
-    """One method a route."""
+    """The views: one method for each route."""
 
     def __init__(self, service: Service, document: bytes) -> None:
         self._service = service
@@ -112,7 +112,7 @@ class _Views:
 
 
 class _AccessControl:
-    """Refuses whom `callers` does not let in, and tells the log once of each."""
+    """Refuses callers that `callers` does not allow, and logs each once."""
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers

@@ -1,8 +1,9 @@
-"""Who may call: known by a client certificate, or by this machine; never a page in a browser.
+"""Access rules: callers with an allowed client certificate, or on this machine; never a page in a
+browser.
 
-Pure. A page that somebody reads on this machine can have a browser send what it likes to loopback,
-and cannot have it leave out what tells of it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the
-page's own name, where that name was made to mean 127.0.0.1.
+Pure. A page that somebody reads on this machine can make a browser send requests to loopback, but
+cannot remove the headers that reveal it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the page's
+own name, where that name was made to resolve to 127.0.0.1.
 """
 
 from collections.abc import Mapping
@@ -17,10 +18,10 @@ _LONGEST_NAME = 253
 
 @dataclass(frozen=True, slots=True)
 class Callers:
-    """Who is let in.
+    """The callers that are allowed.
 
-    names: those of which a client certificate must have one; none: there are no certificates.
-    hosts: on loopback, by which names besides its own this machine may be called; None: by any.
+    `names`: a client certificate must have one of them; empty: there are no certificates. `hosts`:
+    on loopback, the names besides its own by which this machine may be called; None: any.
     """
 
     names: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
-"""The TLS context that the service listens with: kept, and made anew when its files have changed.
+"""The TLS context that the service listens with; it is made anew when its files have changed.
 
-Knows ssl and files. To make one takes milliseconds, and it is asked for in
-the loop that everybody waits for, for each connection, before the first byte has come.
+Knows ssl and files. Making one takes milliseconds, and the loop that all connections share asks for
+it for each connection, before the first byte has come.
 """
 
 import logging

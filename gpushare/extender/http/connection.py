@@ -1,7 +1,7 @@
-"""One client of the service: it sends requests, and takes answers, as slowly as it likes.
+"""One connection of a client, which may send and receive as slowly as it likes.
 
-It costs memory, no thread. Knows gunicorn's connections (27.x); nothing of what is served, nor of
-who asks for it (worker.py), nor where a request ends (framing.py).
+It costs memory, but no thread. Knows gunicorn's connections (27.x); not what is served, nor the
+worker (worker.py), nor where a request ends (framing.py).
 """
 
 import contextlib
@@ -84,7 +84,7 @@ class Outbox:
 
 
 class Connection(TConn):
-    """One client: its socket, what it has sent of its next request, what it has yet to take."""
+    """One client: its socket, the received part of a request, the unsent part of an answer."""
 
     max_head = 32 * 1024
     max_body = 16 * 1024 * 1024

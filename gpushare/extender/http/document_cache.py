@@ -1,6 +1,6 @@
-"""A document that anybody may ask for, made for all who ask within a moment.
+"""A cache of documents that anybody may ask for: one is made for all who ask within a moment.
 
-Standard library only. Whoever asks without end must not cost the verbs more than a share of the
+Standard library only. Callers that ask without end must not cost the verbs more than a share of the
 interpreter, and must not hold their threads.
 """
 
@@ -21,7 +21,7 @@ _MAX_WAITING = 4
 
 
 class DocumentCache:
-    """Documents by name, each made anew once it has been kept for ten times what it cost."""
+    """Documents by name; each is kept for ten times as long as it took to make."""
 
     def __init__(self) -> None:
         self._slots = threading.BoundedSemaphore(_MAX_WAITING)

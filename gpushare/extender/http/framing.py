@@ -20,7 +20,7 @@ _LARGEST = 15
 
 
 class FramingError(Exception):
-    """The head is no request that can be answered; `status` is the answer's."""
+    """The head is no request that can be answered; `status` is the answer's status line."""
 
     def __init__(self, status: bytes) -> None:
         super().__init__(status)

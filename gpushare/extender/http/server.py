@@ -16,7 +16,7 @@ from gpushare.extender.http.unanswered import PendingRequest
 from gpushare.extender.http.worker import BufferedThreadWorker
 
 _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
-"""Signals at which gunicorn starts a worker beside the one there is: two would keep books."""
+"""Signals at which gunicorn starts a worker beside the one there is: two would keep two ledgers."""
 
 
 class Server(BaseApplication):

@@ -1,9 +1,9 @@
 """Requests that have had no answer for so long that only a restart helps.
 
-A verb ends by its own limits within seconds: bind has a budget, filter its patience, an answer a
-deadline. One that has run for a minute hangs for good, and one that has waited for a thread as long
-waits for those that hang. Knows neither time nor threads: it counts looks, which the loop that
-settles takes once a second, so a process that stood still for an hour has not been slow.
+A verb ends by its own limits within seconds: bind has a budget, filter a limited hold, an answer a
+deadline. One that has run for a minute hangs for ever, and one that has waited for a thread as long
+waits for those that hang. Knows neither time nor threads: it counts observations, which the settle
+thread makes once a second, so a process that was stopped for an hour has no stuck requests.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ PendingRequest = tuple[int, float]
 
 
 class UnansweredRequests:
-    """Counts at how many looks in a row each request was there."""
+    """Counts for each request at how many observations in a row it was there."""
 
     def __init__(self, most: int = MAX_LOOKS) -> None:
         self._most = most

@@ -1,7 +1,7 @@
 """Log lines: a constant message and key=value, in one line whatever the values hold.
 
 Names and error texts come from outside: no value may begin a line, forge a key, or send an escape
-sequence to a terminal. Knows logging only; logwriter.py writes the lines.
+sequence to a terminal. Knows logging only; writer.py writes the lines.
 """
 
 import json

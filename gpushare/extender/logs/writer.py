@@ -1,8 +1,8 @@
-"""What is logged goes into a bounded queue that one thread writes: nobody waits for its reader.
+"""A log handler with a bounded queue that one thread writes: no caller waits for the reader.
 
 Knows logging and a file descriptor. A pipe that nobody empties (a stopped log collector, a terminal
-on hold) is full after a few hundred lines, and whoever writes to it then waits for good. Lines that
-find no room are dropped and counted, and a line tells of them as soon as one can be written again.
+on hold) is full after a few hundred lines, and whoever writes to it then waits for ever. Lines that
+find no room are dropped and counted, and a line reports them as soon as one can be written again.
 """
 
 import contextlib
@@ -26,8 +26,8 @@ _REPORT_EVERY = 1.0
 class LogWriter(logging.Handler):
     """Writes lines to a descriptor, from `start` to `stop` by a thread.
 
-    Without that thread (before a fork, in a process that only watches another) a line is written by
-    whoever logs it, as far as that can be done without waiting. most: bytes that may wait.
+    Without that thread (before a fork, in a process that only watches another) the caller writes
+    the line, as far as that is possible without waiting. `max_waiting`: bytes that may wait.
     """
 
     def __init__(self, descriptor: int, max_waiting: int = MAX_WAITING_BYTES) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.errors import ApiError
 from gpushare.extender.binding.bind_transaction import BUDGET
-from gpushare.extender.readiness import MAX_SECONDS_WITHOUT_BOOKS, STALE_AFTER, Readiness, Source
+from gpushare.extender.readiness import MAX_UNSYNCED_SECONDS, STALE_AFTER, Readiness, Source
 from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Create, Read, Term, Update, new_lease
@@ -253,20 +253,20 @@ def test_who_leads_for_long_without_books_is_restarted_so_that_another_leads() -
 
     world.list("nodes")
     assert after(0.0) != word
-    assert after(MAX_SECONDS_WITHOUT_BOOKS) != word
+    assert after(MAX_UNSYNCED_SECONDS) != word
     assert after(0.1) == word
     world.list("nodes", "pods")
     assert after(0.0) != word
     # A watch that says nothing any more, while the Lease is renewed.
     assert after(STALE_AFTER + 0.1) != word
-    assert after(MAX_SECONDS_WITHOUT_BOOKS + 0.1) == word
+    assert after(MAX_UNSYNCED_SECONDS + 0.1) == word
 
 
 def test_who_does_not_lead_may_wait_for_its_books_as_long_as_it_takes() -> None:
     world = World(leads=True)
     for _ in range(3):
         world.gate.tick()
-        world.now += MAX_SECONDS_WITHOUT_BOOKS
+        world.now += MAX_UNSYNCED_SECONDS
     assert world.gate.liveness()["leadership"] == "its thread is stuck"  # it was never started
 
 
