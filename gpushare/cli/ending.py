@@ -1,4 +1,4 @@
-"""How a command ends that its user or its reader has left: in silence, with the shell's codes."""
+"""The end of a command that was interrupted or has no reader: silent, with the shell's codes."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What one Node or Pod, as the API server writes it, says of a managed resource.
+"""Facts about a managed resource in one Node or Pod, as the API server writes it.
 
 Knows the JSON of both kinds and the rules of the ledger, which are in `gpushare/wire/pods.py` and
 `nodes.py` over typed structs; here they are said once more over plain dicts, for GPU memory alone,

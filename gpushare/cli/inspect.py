@@ -1,4 +1,4 @@
-"""`kubectl inspect gpushare`: who holds how much of which GPU.
+"""`kubectl inspect gpushare`: which pods hold how much of which GPU.
 
 The root of the command: words to options, cluster to report, report to text, errors to one line and
 an exit code. Standard library only, so that it starts at once; see docs/inspect.md.

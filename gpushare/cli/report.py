@@ -1,4 +1,4 @@
-"""Who holds how much of which device: the report that every output format shows.
+"""The report that every output format shows: which pods hold how much of which device.
 
 Knows what was read of nodes and pods, and units of memory; not how it was read nor how it is
 shown. A pod whose devices are not known (no usable annotation, or one that names a device its node

@@ -1,4 +1,4 @@
-"""Which devices of a node a pod may hold, now that they are what they are.
+"""The devices of a node that a pod may hold, as the node is now.
 
 An index is not a device: when a card dies, those after it come to other indices. So a charge
 belongs to *cards*, which an inventory names by uuid, and its indices are found anew whenever the
@@ -43,7 +43,7 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
         card = _card_at_index(cover, number, index, uuids, spec.serves_by_identity)
         cards, devices = _resolve_share(_possible_cards(cover, number), card, index, uuids)
         known.append(cards)
-        # A uuid that was never seen here may be made up: nothing goes by it before.
+        # A uuid that was never seen here may be invented: it is not used until it is seen.
         found &= _written_uuid(cover, number) in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
@@ -52,7 +52,7 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
         everywhere |= lost or len(cards) > MOST_CARDS
     of = cover.of if everywhere or not found else cover.of or len(uuids)
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
-        of = _UNKNOWN  # the cards have got names, and it is too late to tell which was meant
+        of = _UNKNOWN  # the cards have names now, and which one was meant cannot be known
     if of != cover.of or tuple(known) != cover.cards:
         cover = Cover(cover.written, cover.uuids, tuple(known), of)
     return cover, None if everywhere else tuple(sorted(held.items()))
@@ -83,7 +83,7 @@ def _card_at_index(
     if by_identity and named and (cover.of or named in uuids):
         return None
     if not _possible_cards(cover, number) and cover.of not in (0, len(uuids)):
-        return None  # an index of so many: which of the fewer, or of the more, nobody knows
+        return None  # the number of devices changed: what the index means now is not known
     return uuids[index]
 
 

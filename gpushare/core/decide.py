@@ -1,4 +1,4 @@
-"""The decisions: who fits where, which node is best, which devices are taken.
+"""The decisions: which nodes fit, which node is best, which devices are taken.
 
 Pure functions over a Snapshot. Filter, prioritize and bind use the same mask and the same matrix,
 so a node that passes filter can be bound while nothing changes, and bind ranks as prioritize did.

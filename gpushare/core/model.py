@@ -248,7 +248,7 @@ class Entry:
 
     @property
     def pins(self) -> bool:
-        """Whether it holds back its equals, where pairing counts: see there.
+        """Whether it holds back equal pods, where pairing applies (see pairing.py).
 
         So does one whose cards have moved: its device plug-in still goes by what is written.
         """

@@ -1,4 +1,4 @@
-"""The pods that are expected before any have been seen.
+"""The pods that are expected before any has been seen.
 
 A cluster that has just begun knows nothing of its pods, and what the first ones get wrong may stay
 for long. So policies begin with the mixture of a public trace, and leave it as soon as 50 pods have

@@ -1,4 +1,4 @@
-"""A policy's judgement of the whole cluster, per kind of request, kept up to date.
+"""A policy's scores of the whole cluster, by kind of request, kept up to date.
 
 A memo, never a truth: dropping it changes no answer, only how long the answer takes. A score
 depends on the state of its row, the kind of request, and the shapes of the nodes there are; so only
@@ -29,7 +29,7 @@ Pause = Callable[[], object]
 """What is done between two steps of some rows."""
 
 _STEP = 500
-"""Rows judged at once: more do not stay in the processor's cache, fewer cost more calls."""
+"""Rows scored at once: more do not stay in the processor's cache, fewer cost more calls."""
 
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
@@ -56,7 +56,7 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What is remembered of a kind: true for this generation, and never changed.
+    """The scores kept for a kind of request: true for one generation, and never changed.
 
     layout: the capacities, which snapshots share until a node changes. best, devices: (V, N) the
     value of the best device and which it is; V is 1, or 2 for those in use and those idle. taken:
@@ -102,11 +102,11 @@ class Ranking:
 
     @property
     def asked(self) -> tuple[Kind, ...]:
-        """The kinds remembered, the one asked for last at the end."""
+        """The kinds kept, the one used last at the end."""
         return tuple(self._memo)
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
-        """Get to know the kind of the request, pausing after each step: for who is in no hurry."""
+        """Score the kind of the request in advance, with a pause after each step."""
         rows = np.arange(len(snapshot.names))
         self._keep(request.kind, self._score(snapshot, rows, request, pause))
         self._prices.prepare(snapshot)
@@ -158,7 +158,7 @@ class Ranking:
         )
 
     def _keep(self, kind: Kind, known: Known) -> None:
-        # The kind asked for longest ago goes first; a dict keeps the order of insertion.
+        # The kind used longest ago is dropped first; a dict keeps the order of insertion.
         self._memo.pop(kind, None)
         self._memo[kind] = known
         if len(self._memo) > self._kinds:

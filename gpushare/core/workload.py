@@ -1,4 +1,4 @@
-"""The pods that come: classes with counts, and how they are learned from pods created.
+"""The pods to come: classes with counts, learned from the pods created.
 
 Pure values; it knows no cluster and no policy. What counts is how often a class is *created*,
 whatever became of its pods: those that run now are biased to the long-lived, and those that were
@@ -21,7 +21,7 @@ MOST_CLASSES = 512
 """Classes of a workload. What policies prepare costs time by it, and whoever creates pods chooses
 their sizes; the traces that we ship have at most 447."""
 MOST_SIZES = 64
-"""Sizes of pods of several devices: a node is judged for each of them."""
+"""Sizes of pods of several devices: a node is scored for each of them."""
 _MOST_CATEGORIES = 64
 """Numbers of devices and accepted models that are told apart where classes are merged."""
 

@@ -69,7 +69,7 @@ class NodeSeen:
 
     @property
     def shares(self) -> bool:
-        """Whether it offers devices, or says so in a way that cannot be read."""
+        """Whether it offers devices, or states them in a way that cannot be read."""
         return bool(self.total or self.spec.capacity or self.spec.closed or self.broken)
 
 
@@ -200,6 +200,6 @@ class Facts:
 
     @property
     def now_there(self) -> float:
-        """Now, by the API server's clock, which the times of its objects are told by."""
+        """Now, by the API server's clock, as are the times of its objects."""
         ahead = self.api.ahead if isinstance(self.api, ApiServer) else None
         return self.now + (ahead or 0.0)

@@ -1,4 +1,4 @@
-"""What a check says: one line, how grave it is, and what to do about it.
+"""The result of a check: one line, its level, and what to do about it.
 
 Knows no check and no source of facts.
 """

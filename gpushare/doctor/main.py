@@ -1,4 +1,4 @@
-"""`gpushare doctor`: what is mis-wired, one line for each check. The composition root.
+"""`gpushare doctor`: what is wired wrongly, one line for each check. The composition root.
 
 Reads the command line and files, has the rest collected, and prints. Changes nothing anywhere.
 """

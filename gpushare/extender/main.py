@@ -329,7 +329,7 @@ def _policies(default: str) -> dict[str, Policy]:
         if name not in made:
             try:
                 made[name] = load_policy(name)
-            except SettingsError as error:  # a package of somebody: not all need suffer
+            except SettingsError as error:  # another package's policy: the others still work
                 log.error(
                     Line("policy left out; pods that wish for it are refused", error=str(error))
                 )

@@ -39,7 +39,7 @@ class ManagedResource:
     default_policy: str
     counted_by_scheduler: bool = True
     unavailable_policies: frozenset[str] = frozenset()
-    # By name, the ranking that has failed: asked no more until another has taken its place.
+    # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
 

@@ -1,4 +1,4 @@
-"""What Prometheus is told. Gauges are computed when they are asked for, from one snapshot.
+"""The metrics for Prometheus. Gauges are computed at each scrape, from one snapshot.
 
 No pod stands in a label, so there are no more series than nodes and devices. Any pod of the cluster
 may be able to ask: however many do, it costs no more than a tenth of the time.

@@ -1,4 +1,4 @@
-"""What kube-scheduler's own file means for `gpushare serve`: our entry, and where to listen.
+"""kube-scheduler's own file as `gpushare serve` reads it: our entry, and where to listen.
 
 Follows an old configuration to the Policy it names, in a file or a ConfigMap. How files are read,
 and with whose credentials, is handed in; knows no settings.
@@ -30,7 +30,7 @@ _TIMEOUT = 10.0
 
 @dataclass(frozen=True, slots=True)
 class DocumentReader:
-    """How documents are had: of a file, of a text (and its name), and a client for a ConfigMap."""
+    """Functions that read a file, parse a text (with its name), and connect for a ConfigMap."""
 
     load: Callable[[str], object]
     parse: Callable[[str, str], object]

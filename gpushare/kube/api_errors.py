@@ -1,4 +1,4 @@
-"""Answers that are no success, as errors: status and body in, `gpushare.errors.Api*` out. Pure.
+"""Errors of unsuccessful responses: status and body in, `gpushare.errors.Api*` out. Pure.
 
 Knows the Status document of the API server and no sockets. Only a Status is the API server's own
 word: whatever else comes with a status of 4xx may be a proxy's, and says nothing of what was done.

@@ -1,4 +1,4 @@
-"""The connections that urllib3 opens for us: they send a call at once, and in time or not at all.
+"""The connections that urllib3 opens: they send a call in one piece, in time or not at all.
 
 Knows urllib3 and http.client; no credentials, and nothing of what is sent.
 """
@@ -41,12 +41,12 @@ send_deadline = SendDeadline()
 
 
 class PlainConnection(HTTPConnection):
-    """Keeps hold of its socket: http.client lets go of it when the answer says `close`.
+    """A connection that keeps its socket: http.client drops it when the answer says `close`.
 
-    Looks at the clock last of all, when it is connected: a name server that does not answer, say,
+    It looks at the clock last, when it is connected: a name server that does not answer, say,
     holds `connect` for 5 s, whatever its time-out.
 
-    Sends head and body at once. http.client sends them apart, and at each system call another
+    It sends head and body at once. http.client sends them apart, and at each system call another
     thread may take the interpreter lock (and over TLS, each would be a record of its own).
     """
 

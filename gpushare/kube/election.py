@@ -1,4 +1,4 @@
-"""Who leads, by a Lease of our own: a step machine; answers and a time in, the next call out.
+"""Leadership by a Lease of our own: a step machine; answers and a time in, the next call out.
 
 Knows the Lease and no sockets, threads, clocks or randomness. It decides whether this process may
 bind; it must not know what binding is.

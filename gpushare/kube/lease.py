@@ -1,4 +1,4 @@
-"""The Lease document, and what an elector asks for: bytes and values, no calls, no clock.
+"""The Lease document, and the actions of an elector: bytes and values, no calls, no clock.
 
 Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them. Times in the
 document are wall clocks of whoever wrote it; who may lead is decided by the local monotonic clock.
@@ -70,7 +70,7 @@ class Lease:
 
     @property
     def released(self) -> bool:
-        """Whether its last holder leads no more; one that was taken out by hand may."""
+        """Whether its last holder released it; one that was removed by hand may still lead."""
         return not self.holder and self.duration == RELEASED_DURATION
 
     def held_by(self, holder: str, wall: float, duration: float) -> bytes:
@@ -186,7 +186,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Nothing more will ever be to do."""
+    """Stop: nothing more is to be done."""
 
 
 Action = Wait | Read | Create | Update | Done

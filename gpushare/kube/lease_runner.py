@@ -1,4 +1,4 @@
-"""The thread around `Elector` or `SchedulerLease`: asks the API server what they say.
+"""The thread around `Elector` or `SchedulerLease`: it sends the calls that they ask for.
 
 Knows paths of Leases and `gpushare.kube.api.Api`. Every decision is the machine's; here are the
 clocks, the jitter, the thread and the log.

@@ -28,16 +28,16 @@ Query = tuple[tuple[str, str], ...]
 
 
 class Page(Protocol):
-    """A decoded page of a list; its objects are the sink's affair."""
+    """A decoded page of a list; its objects are for the event handler."""
 
     @property
     def resource_version(self) -> str:
-        """Where in history the list was taken."""
+        """The resourceVersion of the list."""
         ...
 
     @property
     def continue_token(self) -> str:
-        """What asks for the next page; empty: this was the last."""
+        """The token that asks for the next page; empty: this was the last."""
         ...
 
     @property
@@ -47,7 +47,7 @@ class Page(Protocol):
 
     @property
     def bad(self) -> Sequence[object]:
-        """What is known of those that could not."""
+        """The objects that could not be read."""
         ...
 
 
@@ -61,7 +61,7 @@ class Event(Protocol):
 
     @property
     def resource_version(self) -> str:
-        """Where in history it stands."""
+        """The resourceVersion of the event."""
         ...
 
     @property
@@ -71,7 +71,7 @@ class Event(Protocol):
 
     @property
     def bad(self) -> object | None:
-        """What is known of an object that could not be read."""
+        """The object that could not be read, if there is one."""
         ...
 
 
@@ -213,7 +213,7 @@ class ListWatch(Generic[PageT, EventT]):
 
     @property
     def version(self) -> str:
-        """Where in history the last thing delivered stands; "" before a list, and after trouble."""
+        """The resourceVersion delivered last; "" before a list, and after a failure."""
         return self._version
 
     def request_relist(self) -> None:

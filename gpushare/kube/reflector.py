@@ -1,4 +1,4 @@
-"""The thread around `ListWatch`: does what the step machine says, delivers to a sink.
+"""The thread around `ListWatch`: it sends the calls, and delivers objects to an event handler.
 
 Knows sockets only as `gpushare.kube.api.Api`. Every decision is the machine's; here are the clock,
 the jitter, the thread, and the log. It must not know what the objects are.
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _PageT_contra = TypeVar("_PageT_contra", contravariant=True)
 _EventT_contra = TypeVar("_EventT_contra", contravariant=True)
-# How long a sink may take over one delivery before the loop counts as stuck.
+# How long a handler may take for one delivery before the loop counts as stuck.
 _DELIVERY_SECONDS = 30.0
 _AFTER_BUG_SECONDS = 1.0
 
@@ -41,7 +41,7 @@ class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
 
 
 class Reflector(Generic[PageT, EventT]):
-    """Keeps a sink up to date with one collection until it is stopped."""
+    """Keeps an event handler up to date with one collection until it is stopped."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Reflector(Generic[PageT, EventT]):
 
     @property
     def last_resource_version(self) -> str:
-        """Up to which resourceVersion the sink has been told everything; "" where that is open."""
+        """The resourceVersion up to which all was delivered; "" where it is not known."""
         return self._last_resource_version
 
     def start(self) -> None:
@@ -194,7 +194,7 @@ class Reflector(Generic[PageT, EventT]):
             log.warning("watch broken off resource=%s so far=%s", self._machine.path, restarts)
 
     def _deliver(self, delivery: Callable[[], None]) -> bool:
-        """Return whether the sink has taken it."""
+        """Return whether the handler has taken it."""
         if self._stopped:
             return False
         self._set_due(0.0)
@@ -214,5 +214,5 @@ class Reflector(Generic[PageT, EventT]):
         return self._stopped or self._relist
 
     def _set_due(self, seconds: float) -> None:
-        """Say by when the loop will turn again."""
+        """Set the time by which the loop must turn again."""
         self._due = self._clock() + seconds + _DELIVERY_SECONDS

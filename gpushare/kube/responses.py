@@ -1,4 +1,4 @@
-"""Answers as they come, read in time: bodies whole or not at all, watches line by line.
+"""Responses, read in time: bodies whole or not at all, watches line by line.
 
 Knows urllib3's answers and their sockets, and nothing of what the bytes mean.
 """

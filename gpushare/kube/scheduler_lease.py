@@ -47,7 +47,7 @@ class SchedulerLease:
     _requested_wall: float = NEVER
     _next_at: float = NEVER
     _fence: float = NEVER
-    # The last Lease seen held by our scheduler with nobody seen to hold it since.
+    # The last Lease seen that our scheduler held; None once another was seen to hold it.
     _last_own: Lease | None = None
     _stopping: bool = False
 
@@ -128,7 +128,7 @@ class SchedulerLease:
         last = self._last_own
         if last is None:
             return False
-        # Where our scheduler restarted it is one change, so nobody else's in between.
+        # A restart of our scheduler is one transition, so no other held it in between.
         return lease.transitions_since(last) == (0 if lease.holder == last.holder else 1)
 
     def _held_for(self, lease: Lease) -> float:

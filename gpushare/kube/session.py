@@ -29,7 +29,7 @@ from gpushare.kube.trust import trust_as_kubernetes
 log = logging.getLogger(__name__)
 
 _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/token")
-# How long a token is used before the official client is asked again whether it has expired.
+# How long a token is used before the official client checks again whether it has expired.
 _TOKEN_CHECK_SECONDS = 5.0
 # What urllib3 would read at each connection.
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
@@ -148,9 +148,9 @@ def _tls(settings: Configuration) -> ssl.SSLContext:
             context.load_default_certs()
         reading = "its client certificate or key"
         if settings.cert_file:
-            # Without a password a key that needs one would have it asked for on the terminal.
+            # Without this, OpenSSL would ask on the terminal for the password of an encrypted key.
             context.load_cert_chain(settings.cert_file, settings.key_file, password="")
-    except OSError as error:  # what OpenSSL says does not tell which file it is about
+    except OSError as error:  # OpenSSL's text does not name the file
         raise ValueError(f"{reading}: {error}") from error
     return context
 

@@ -1,4 +1,4 @@
-"""Which certificates are trusted: those that kubectl and kube-scheduler trust, on every Python.
+"""Trust in certificates: the same as kubectl's and kube-scheduler's, on every Python.
 
 Knows the `ssl` module; reads no file.
 """

@@ -1,4 +1,4 @@
-"""PodDisruptionBudgets and the label selectors they choose pods by (policy/v1, meta/v1).
+"""PodDisruptionBudgets and their label selectors (policy/v1, meta/v1).
 
 Plain dicts in; stdlib only. What cannot be read covers nothing: a budget is advice to preemption,
 and must not stop it.

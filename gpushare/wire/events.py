@@ -22,7 +22,7 @@ _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 @dataclass(frozen=True, slots=True)
 class ObjectReference:
-    """What an event regards; namespace "" for a cluster-wide object."""
+    """The object that an event is about; namespace "" for a cluster-wide object."""
 
     kind: str
     namespace: str
@@ -31,12 +31,12 @@ class ObjectReference:
 
     @property
     def event_namespace(self) -> str:
-        """The namespace its events lie in."""
+        """The namespace of its events."""
         return self.namespace or "default"
 
     @property
     def is_sound(self) -> bool:
-        """Whether an object can be called so; another name could lead to another path."""
+        """Whether an object can have this name; any other could lead to another path."""
         names = (self.event_namespace, self.name)
         return len(self.uid) <= _UID_LIMIT and all(
             len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) for name in names

@@ -220,7 +220,7 @@ def checked_pod(pod: Pod | None) -> Pod:
     """Return the pod with names that the API server would accept: what is kept of it has a bounded
     length.
 
-    A part that is missing is for the verb to judge. Raises MessageError naming the field.
+    The verb handles a part that is missing. Raises MessageError naming the field.
     """
     if pod is None:
         raise MessageError("Pod: missing")

@@ -1,4 +1,4 @@
-"""Which GPU model a node has, and which ones a pod accepts, by the labels that are usual for it.
+"""The GPU model of a node, and the models that a pod accepts, by the usual labels.
 
 Knows the labels' keys. kube-scheduler alone enforces a pod's selector; we read it because a policy
 that knows which pods can only run on a scarce model keeps that model free for them.

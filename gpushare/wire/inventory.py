@@ -1,4 +1,4 @@
-"""What a node's devices are: our node annotation, and the ConfigMap of unhealthy devices.
+"""A node's devices: our node annotation, and the ConfigMap of unhealthy devices.
 
 Knows both formats, standard library only. The annotation is compact JSON, written by our device
 plug-in (or by hand, for mixed cards without it):

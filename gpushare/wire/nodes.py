@@ -1,4 +1,4 @@
-"""What a Node offers of one managed resource: from the structs of objects.py to NodeSpec.
+"""Nodes: from the structs of objects.py to NodeSpec, for one managed resource.
 
 Knows our inventory annotation and, without one, what the aliyun device plug-in advertises: a total
 and a count. Whatever cannot be read closes the node with a reason instead of failing: the pods

@@ -197,7 +197,7 @@ class _Status(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that could not be decoded: who it is as far as could be read, and why."""
+    """An object that could not be decoded: its name as far as it could be read, and why."""
 
     ref: PodRef
     error: str
@@ -208,7 +208,7 @@ class UnreadableObject:
 
 @dataclass(frozen=True, slots=True)
 class Decoded(Generic[_T]):
-    """A page of a list: the objects that decode, the place in history, and the odd ones."""
+    """A page of a list: the objects that decode, its resourceVersion, and the unreadable ones."""
 
     items: Sequence[_T]
     resource_version: str

@@ -1,4 +1,4 @@
-"""What a Pod asks for and where it stands: from objects.py to Request and ObservedPod.
+"""Pods: from the structs of objects.py to Request and ObservedPod.
 
 Knows Kubernetes' arithmetic of container requests and the dialect's names. A quantity that makes no
 sense is an error; a placement annotation that makes no sense is only no placement, because users

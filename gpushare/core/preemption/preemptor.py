@@ -1,4 +1,4 @@
-"""Preemption: the victims after whose end a pod really fits the devices of a node.
+"""Preemption: the victims whose removal makes a pod really fit the devices of a node.
 
 Pure, one node at a time. kube-scheduler proposes victims by what it counts itself; it cannot tell
 one device of a node from another. What it may be answered (extender/v1, verb preempt):
@@ -145,7 +145,7 @@ def _answer(
         # Pods that end anyway free the devices, those named do not. A list made empty would be an
         # error to kube-scheduler; without the node the pod waits for those that end.
         return None
-    # Which of those named go against a budget was not told: no fewer than there can be.
+    # Which of those proposed violate a budget is not known: assume as many as possible.
     violations = min(proposed.violations, len(kept))
     if added:
         stayed = _without(final, added)

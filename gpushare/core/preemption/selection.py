@@ -1,4 +1,4 @@
-"""Whether a request fits a node without some of its pods, and which pods to choose as victims.
+"""The fit of a request on a node without some of its pods, and the choice of victims.
 
 Pure arithmetic on the charges of one node, for any request; knows nothing of the victims that
 kube-scheduler proposes (see preemptor.py). It works on plain numbers, not arrays: it asks about
@@ -30,7 +30,7 @@ class Budget:
 
 
 class VictimSelection:
-    """One node, one request, and the budgets that cover pods of the node."""
+    """The choice of victims for one request on one node, with the budgets that cover its pods."""
 
     def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:
         self._request = request

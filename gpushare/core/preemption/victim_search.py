@@ -24,7 +24,7 @@ Units = tuple[int, ...]
 
 @dataclass(slots=True)
 class Steps:
-    """How often a pod may still be looked at: some 3 us each.
+    """A budget of steps: each look at a pod is one, some 3 us.
 
     Counted, not timed: the same question has the same answer on any machine.
     """
@@ -89,7 +89,7 @@ def _reprieve(spare: Units, candidates: Sequence[Candidate]) -> Pods:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Pods that free the same, the least missed first."""
+    """Pods that free the same, the first to be chosen first."""
 
     frees: Units
     pods: Pods
@@ -108,7 +108,7 @@ def _kinds(
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """What one kind and those after it have: units in all, most in one pod, the lowest priority."""
+    """The kinds from one on: units in all, most in one pod, the lowest priority."""
 
     units: Units
     most: Units
@@ -132,7 +132,7 @@ def _remaining(kinds: Sequence[_Kind]) -> list[_Remaining]:
 
 
 class _Search:
-    """Goes through the kinds: one more of this kind, or none and on to the next."""
+    """A depth-first search over the kinds: one more of this kind, or go on to the next."""
 
     def __init__(self, kinds: Sequence[_Kind], loss: Callable[[Pods], Loss]) -> None:
         self._kinds = kinds

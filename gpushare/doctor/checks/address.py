@@ -1,6 +1,6 @@
-"""Where kube-scheduler calls: can it get there, is it us who answer, and is the caller's TLS sound.
+"""Checks of the address that kube-scheduler calls, and of its TLS.
 
-Pure judgement over facts.
+Pure.
 """
 
 from collections.abc import Iterator, Mapping

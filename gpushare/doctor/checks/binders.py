@@ -1,6 +1,6 @@
-"""Who else binds GPU pods, and who leads: two binders give one device out twice.
+"""Checks for other binders of GPU pods, and for a leader: two binders give a device out twice.
 
-Pure judgement over facts.
+Pure.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
-"""The ConfigMaps by which operators close devices: does each close what it means to.
+"""Checks of the ConfigMaps that close devices: each must name devices that exist.
 
-Pure judgement over facts. What one says is read by the codec that the extender uses.
+Pure. What one says is read by the codec that the extender uses.
 """
 
 from collections.abc import Iterator, Sequence
@@ -48,7 +48,7 @@ def _astray(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str
         spec = specs.get(one.node)
         if spec is None:
             found[one.node] = f"there is no node {one.node}"
-        # A node that is closed as a whole has no devices that could be told.
+        # A node that is closed as a whole has no known devices.
         elif spec.capacity:
             there = {*range(len(spec.capacity)), *spec.uuids}
             if beyond := sorted(map(str, one.devices - there)):

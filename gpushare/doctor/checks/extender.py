@@ -1,6 +1,6 @@
-"""The extender: does it answer, is it ready, and does kube-scheduler call it.
+"""Checks of the extender: it must answer, be ready, and be called by kube-scheduler.
 
-Pure judgement over facts.
+Pure.
 """
 
 import re

@@ -1,6 +1,6 @@
-"""The nodes: does one share devices, and can what they say be counted.
+"""Checks of the nodes: one must share devices, and each must state them correctly.
 
-Pure judgement over facts. What closes a node is decided by the codec that the ledger uses too.
+Pure. What closes a node is decided by the codec that the ledger uses too.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
-"""The pods: does somebody look at those that wait, and is it known where the others are.
+"""Checks of the pods: pending ones must be looked at, bound ones must name their devices.
 
-Pure judgement over facts. Instead of events, which end after an hour and need a right of their own,
+Pure. Instead of events, which end after an hour and need a right of their own,
 the condition PodScheduled is read: kube-scheduler writes the same text there.
 """
 

@@ -1,6 +1,6 @@
-"""What the extender must be allowed to do, and what it should not be.
+"""Checks of the rights that the extender needs, and of those it should not have.
 
-Pure judgement over facts; the list is that of docs/protocol.md, "Rights".
+Pure; the list is that of docs/protocol.md, "Rights".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,7 +25,7 @@ def required_rights() -> Sequence[Right]:
 def lease_rights(namespace: str) -> Sequence[Right]:
     """Return the rights needed with --leadership lease."""
     return (
-        # A create carries no name in its path, so RBAC cannot tell it by one.
+        # A create has no name in its path, so RBAC cannot restrict it to one.
         Right("create", *_LEASES, namespace),
         *(Right(verb, *_LEASES, namespace, LEASE) for verb in ("get", "update")),
     )

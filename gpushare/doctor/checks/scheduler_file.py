@@ -1,6 +1,6 @@
-"""kube-scheduler's file: does it lead to us, and do its flags leave no pod without its devices.
+"""Checks of kube-scheduler's file: it must call this extender for every GPU pod.
 
-Pure judgement over facts. What kube-scheduler would refuse is refused by the codec already.
+Pure. What kube-scheduler would refuse is refused by the codec already.
 """
 
 from collections.abc import Iterator

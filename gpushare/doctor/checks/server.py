@@ -1,6 +1,6 @@
-"""The API server: does it answer, is it new enough, do the clocks agree.
+"""Checks of the API server: it must answer and be new enough, and the clocks must agree.
 
-Pure judgement over facts.
+Pure.
 """
 
 from collections.abc import Iterator

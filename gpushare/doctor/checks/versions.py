@@ -1,6 +1,6 @@
-"""Does the form of the file fit the releases of kube-scheduler that run.
+"""Checks that the running kube-schedulers can read the form of the file.
 
-Pure judgement over facts. The releases come from the images of the schedulers that run as pods; on
+Pure. The releases come from the images of the schedulers that run as pods; on
 a cluster that shows none, kube-scheduler is taken to be as old as the API server.
 """
 

@@ -196,7 +196,7 @@ def narrowed(known: NodeSpec, seen: NodeSpec) -> NodeSpec:
     pairs = list(zip_longest(known.capacity, seen.capacity, fillvalue=0))
     healthy = zip_longest(known.healthy, seen.healthy, fillvalue=False)
     wider = max(known, seen, key=lambda spec: len(spec.capacity))
-    # Cards are where they were seen last; of an index that is gone none can be told.
+    # Cards are where they were seen last; an index that is gone has none.
     uuids = seen.uuids + ("",) * (len(pairs) - len(seen.uuids))
     return replace(
         wider,

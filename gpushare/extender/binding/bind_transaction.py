@@ -99,7 +99,7 @@ ResourceRequest = tuple[ManagedResource, Request]
 
 
 class ReadReason(Enum):
-    """What the pod is being read for."""
+    """Why the pod is read."""
 
     FIRST_READ = "filter has not approved the pod for the node, as far as is remembered"
     RECHECK = "an earlier bind of it is in doubt"
@@ -291,7 +291,7 @@ class BindTransaction:
 
     @property
     def _refused(self) -> bool:
-        """Whether the only Binding there is met a 409: still in flight, until a read says why."""
+        """Whether the only Binding met a 409: it is in flight until a read shows why."""
         return self.read_reason is ReadReason.CONFLICT and not self.resent
 
     def _mark_in_doubt(self, now: float) -> None:

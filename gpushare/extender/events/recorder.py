@@ -213,7 +213,7 @@ class Recorder:
         if error.status == _FORBIDDEN:
             self._refused(event.regarding.event_namespace, error)
         elif not isinstance(error, ApiNotFound):  # 404: its namespace, or the event, is gone
-            # An API server that has no time for us must not be asked five times a second.
+            # An overloaded API server must not be called five times a second.
             self._failures += 1
             log.debug("event not taken reason=%s error=%s", event.reason, error)
             self._stopping.wait(min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 8)))

@@ -65,9 +65,9 @@ class Certificates:
         try:
             context.load_verify_locations(self.authority)
             reading = f"tls-cert, tls-key: {self.certificate}, {self.key}"
-            # Without a password a key that needs one would have it asked for on the terminal.
+            # Without this, OpenSSL would ask on the terminal for the password of an encrypted key.
             context.load_cert_chain(self.certificate, self.key, password="")
-        except OSError as error:  # what OpenSSL says does not tell which file it is about
+        except OSError as error:  # OpenSSL's text does not name the file
             raise SettingsError(f"{reading}: {error}") from error
         return context
 

@@ -1,4 +1,4 @@
-"""Where an HTTP/1.1 request ends: told from its head, in one pass, whatever stands there.
+"""The end of an HTTP/1.1 request, found from its head in one pass.
 
 Pure. It is stricter than a server has to be: a head that two readers could take for two different
 requests is refused, so that the parser behind this one (gunicorn's) can only agree.

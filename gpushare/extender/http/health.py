@@ -1,4 +1,4 @@
-"""The probes' and metrics' own small listener, so that slow callers of the verbs cannot starve it.
+"""A small listener for probes and metrics, so that slow callers of the verbs cannot block it.
 
 Standard library only. A connection that says nothing is closed after a few seconds.
 """
@@ -79,7 +79,7 @@ def _report(checks: Mapping[str, str], query: Mapping[str, list[str]]) -> tuple[
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread a connection; when too many are open, the oldest one is cut."""
+    """A server with a thread for each connection; when too many are open, the oldest is cut."""
 
     daemon_threads = True
     block_on_close = False

@@ -143,7 +143,7 @@ class BufferedThreadWorker(ThreadWorker):
                 keep = bool(super().handle(conn))
                 conn.release_request()
                 taken = conn.outbox.flush()
-                # A thread that others wait for waits for nobody.
+                # While other requests wait for a thread, this one must not wait.
                 crowded = len(self._pending_since) > self.cfg.threads
                 if crowded or not (taken and keep and self.alive):
                     return keep

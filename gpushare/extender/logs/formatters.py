@@ -42,7 +42,7 @@ class Line:
 
 
 class TextFormatter(logging.Formatter):
-    """One line each; control characters escaped, whoever logged them."""
+    """One line for each record; control characters are escaped."""
 
     def __init__(self) -> None:
         super().__init__(_TEXT)

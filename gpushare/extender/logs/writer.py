@@ -102,7 +102,7 @@ class LogWriter(logging.Handler):
             while line:
                 try:
                     line = line[os.write(self._descriptor, line) :]
-                except BlockingIOError:  # somebody else who has it made it so
+                except BlockingIOError:  # another process made the descriptor non-blocking
                     select.select((), (self._descriptor,), ())
 
     def _written_at_once(self, line: bytes) -> bool:

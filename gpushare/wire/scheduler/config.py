@@ -38,7 +38,7 @@ class ExtenderManagedResource:
 
 @dataclass(frozen=True, slots=True)
 class ExtenderConfig:
-    """One entry of `extenders`. An empty verb: the extender is not asked. http_timeout: seconds."""
+    """One entry of `extenders`. An empty verb is not called. http_timeout: seconds."""
 
     url_prefix: str
     filter_verb: str = ""

@@ -1,4 +1,4 @@
-"""Which entry of kube-scheduler's configuration is this extender, and where it will be called.
+"""The entry of kube-scheduler's configuration that is this extender, and its address.
 
 Knows decoded configurations and URLs; not who listens, and not where settings come from.
 """
