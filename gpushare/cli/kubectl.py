@@ -28,7 +28,7 @@ _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
     "Gone": (ApiGone, 410),
 }
 _LOG_LINE = re.compile(r"[IWEF][0-9]{4} ")
-_LONGEST = 1000
+_MAX_LENGTH = 1000
 
 
 @dataclass(frozen=True)
@@ -150,7 +150,7 @@ def _failure(stderr_text: str, code: int) -> ApiError:
     """Return the error in kubectl's words on one line, without the lines of its log."""
     lines = [line.strip() for line in stderr_text.splitlines()]
     messages = [line for line in lines if line and not _LOG_LINE.match(line)]
-    message = " ".join(messages or [line for line in lines if line][-1:])[:_LONGEST]
+    message = " ".join(messages or [line for line in lines if line][-1:])[:_MAX_LENGTH]
     match = _REFUSED.match(message)
     kind, status = _KINDS.get(match["reason"] or "", (ApiError, 0)) if match else (ApiError, 0)
     return kind(message or f"kubectl failed with exit code {code}", status)

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 from gpushare.core.model import Cover, NodeSpec, Shares
 
-MOST_CARDS = 64
+MAX_CARDS = 64
 """Cards that one share may have been given; with more seen the pod counts on every device."""
 
 _NONE: frozenset[str] = frozenset()
@@ -49,7 +49,7 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
             held[device] = max(held.get(device, 0), units)
         # A card that was found here once may have gone; one that never was may be anywhere.
         lost = not devices and not (cards and cover.of)
-        everywhere |= lost or len(cards) > MOST_CARDS
+        everywhere |= lost or len(cards) > MAX_CARDS
     of = cover.of if everywhere or not found else cover.of or len(uuids)
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
         of = _UNKNOWN  # the cards have names now, and which one was meant cannot be known
@@ -62,7 +62,7 @@ def _resolve_share(
     cards: frozenset[str], card: str | None, index: int, uuids: Sequence[str]
 ) -> tuple[frozenset[str], set[int]]:
     """Return (the cards that one share may be on, the devices that these may be)."""
-    if card and len(cards) <= MOST_CARDS:
+    if card and len(cards) <= MAX_CARDS:
         cards |= {card}
     devices = {device for device, uuid in enumerate(uuids) if uuid in cards}
     if len(devices) < len(cards):

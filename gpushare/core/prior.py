@@ -61,11 +61,11 @@ Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each o
 
 def prior(capacities: Capacities) -> Workload:
     """Return the workload to begin with; without any pods where the devices' sizes differ."""
-    there = Counter(capacities)
+    distinct_capacities = Counter(capacities)
     counts: Counter[PodClass] = Counter()
-    for capacity in there if len(there) == 1 else ():
+    for capacity in distinct_capacities if len(distinct_capacities) == 1 else ():
         for devices, milli, cores, gib, pods in _TRACE:
             units = -(-milli * capacity // _MILLI)
             cls = PodClass(cores * 1000, units, devices, (), gib * 2**30)
             counts[cls] += pods * (_MULTI_DEVICE_WEIGHT if devices > 1 else 1)
-    return workload_of(counts, there)
+    return workload_of(counts, distinct_capacities)

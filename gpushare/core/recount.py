@@ -61,11 +61,11 @@ def _bounded(capacity: int | None) -> int:
     return -1 if capacity is None else min(capacity, HOST_BOUND)
 
 
-def _differing(shown: npt.NDArray[Any], values: Sequence[Sequence[int]], width: int) -> list[int]:
+def _differing(array: npt.NDArray[Any], values: Sequence[Sequence[int]], width: int) -> list[int]:
     """Return the rows that differ. Devices that have nothing and can hold nothing do not count."""
-    width = max(width, shown.shape[1])
+    width = max(width, array.shape[1])
     filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
     wide = np.zeros((len(values), width), dtype=np.int64)
-    wide[:, : shown.shape[1]] = shown
+    wide[:, : array.shape[1]] = array
     rows: list[int] = np.flatnonzero((wide != filled.reshape(wide.shape)).any(axis=1)).tolist()
     return rows

@@ -17,12 +17,12 @@ WINDOW = 4000
 """Pods created that are remembered: with fewer, rare large classes come and go by chance; with
 more, a change of the workload is followed too slowly."""
 
-MOST_CLASSES = 512
+MAX_CLASSES = 512
 """Classes of a workload. What policies prepare costs time by it, and whoever creates pods chooses
 their sizes; the traces that we ship have at most 447."""
-MOST_SIZES = 64
+MAX_SIZES = 64
 """Sizes of pods of several devices: a node is scored for each of them."""
-_MOST_CATEGORIES = 64
+_MAX_CATEGORIES = 64
 """Numbers of devices and accepted models that are told apart where classes are merged."""
 
 _FIRST_FITS = (50, 100, 200)
@@ -104,19 +104,19 @@ Capacities = Mapping[int, int] | Iterable[int]
 def workload_of(
     counts: Mapping[PodClass, int], capacities: Capacities = (), turnover: float = 0.0
 ) -> Workload:
-    """Return the workload of these counts on such devices; beyond MOST_CLASSES, similar classes are
+    """Return the workload of these counts on such devices; beyond MAX_CLASSES, similar classes are
     merged.
     """
-    there = {cls: count for cls, count in counts.items() if count > 0}
-    several = {cls: count for cls, count in there.items() if cls.devices > 1}
-    if len({cls.units for cls in several}) > MOST_SIZES:
-        there = {cls: count for cls, count in there.items() if cls.devices <= 1}
-        there |= merged(several, MOST_SIZES)
-    classes = tuple(sorted(merged(there, MOST_CLASSES).items()))
+    present = {cls: count for cls, count in counts.items() if count > 0}
+    multi_device = {cls: count for cls, count in present.items() if cls.devices > 1}
+    if len({cls.units for cls in multi_device}) > MAX_SIZES:
+        present = {cls: count for cls, count in present.items() if cls.devices <= 1}
+        present |= merge_classes(multi_device, MAX_SIZES)
+    classes = tuple(sorted(merge_classes(present, MAX_CLASSES).items()))
     return Workload(classes, tuple(sorted(Counter(capacities).items())), turnover)
 
 
-def merged(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
+def merge_classes(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
     """Return the classes with their counts; where they are more than `most`, similar ones are
     merged.
 
@@ -126,7 +126,7 @@ def merged(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
     """
     if len(counts) <= most:
         return dict(counts)
-    sets = [_Alike.of(members) for members in _by_category(counts).values()]
+    sets = [_ClassGroup.of(members) for members in _by_category(counts).values()]
     heapq.heapify(sets)
     while len(sets) < most and sets[0].order:
         for part in heapq.heappop(sets).halves():
@@ -138,7 +138,7 @@ _SIZES = ("cpu", "units", "memory")
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Alike:
+class _ClassGroup:
     """Classes to be merged. order: the lower, the sooner it is split; 0 where it cannot be."""
 
     order: float
@@ -146,17 +146,17 @@ class _Alike:
     members: tuple[tuple[PodClass, int], ...]
 
     @staticmethod
-    def of(members: Iterable[tuple[PodClass, int]]) -> "_Alike":
+    def of(members: Iterable[tuple[PodClass, int]]) -> "_ClassGroup":
         """Return the group of these classes, and the size in which they differ most, by their
         ratio.
         """
-        kept = tuple(members)
+        classes = tuple(members)
         width, dimension = max(
-            (_width([getattr(cls, size) for cls, _ in kept]), size) for size in _SIZES
+            (_width([getattr(cls, size) for cls, _ in classes]), size) for size in _SIZES
         )
-        return _Alike(-width * sum(count for _, count in kept), dimension, kept)
+        return _ClassGroup(-width * sum(count for _, count in classes), dimension, classes)
 
-    def halves(self) -> tuple["_Alike", "_Alike"]:
+    def halves(self) -> tuple["_ClassGroup", "_ClassGroup"]:
         """Return the group split between two values of its widest size."""
         ordered = sorted(self.members, key=lambda item: int(getattr(item[0], self.dimension)))
         sizes = [int(getattr(cls, self.dimension)) for cls, _ in ordered]
@@ -165,7 +165,7 @@ class _Alike:
         for _, count in ordered:
             before.append(before[-1] + count)
         cut = min(cuts, key=lambda at: abs(2 * before[at] - before[-1]))
-        return _Alike.of(ordered[:cut]), _Alike.of(ordered[cut:])
+        return _ClassGroup.of(ordered[:cut]), _ClassGroup.of(ordered[cut:])
 
     def mean(self) -> tuple[PodClass, int]:
         """Return the class that stands for the group, and its pods."""
@@ -187,7 +187,7 @@ def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodC
     ordered = sorted(counts.items())  # so that nothing depends on what came first
     for cls, count in ordered:
         pods[cls.devices, cls.models] += count
-    common = {category for category, _ in pods.most_common(_MOST_CATEGORIES)}
+    common = {category for category, _ in pods.most_common(_MAX_CATEGORIES)}
     found: dict[object, list[tuple[PodClass, int]]] = defaultdict(list)
     for cls, count in ordered:
         known = cls if (cls.devices, cls.models) in common else replace(cls, models=())

@@ -12,7 +12,7 @@ Level = Literal["ok", "warn", "fail", "skip"]
 LEVELS: tuple[Level, ...] = ("ok", "warn", "fail", "skip")
 """ok: as it should be. warn: works, or may be meant. fail: mis-wired. skip: not looked at."""
 
-_SHOWN = 3
+_MAX_SHOWN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,8 @@ def skip(check: str, what: str, todo: str = "") -> Finding:
 def some(names: Iterable[str]) -> str:
     """Return the first few names, and how many more there are."""
     found: Sequence[str] = sorted(names)
-    more = len(found) - _SHOWN
-    return ", ".join(found[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    more = len(found) - _MAX_SHOWN
+    return ", ".join(found[:_MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def count(number: int, noun: str) -> str:

@@ -70,8 +70,8 @@ class _BudgetIndex:
     def selecting(self, namespace: str, labels: Labels) -> tuple[DisruptionBudget, ...]:
         found = self._by_labels.get((namespace, labels))
         if found is None:
-            there = self._by_namespace.get(namespace, ())
-            found = tuple(b for b in there if b.selects(namespace, dict(labels)))
+            in_namespace = self._by_namespace.get(namespace, ())
+            found = tuple(b for b in in_namespace if b.selects(namespace, dict(labels)))
             if len(self._by_labels) < _MAX_CACHED:
                 self._by_labels[namespace, labels] = found
         return found

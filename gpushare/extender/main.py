@@ -219,8 +219,14 @@ class Extender:
     def _live(self) -> dict[str, str]:
         stuck = time.monotonic() - self._beat > STUCK
         own = {"settling": stuck, "audit": self._auditor.stuck()}
-        told = {name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()}
-        return {**self._readiness.liveness(), **told, "verbs": self._unanswered_requests.stuck()}
+        thread_problems = {
+            name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()
+        }
+        return {
+            **self._readiness.liveness(),
+            **thread_problems,
+            "verbs": self._unanswered_requests.stuck(),
+        }
 
 
 def main(argv: Sequence[str]) -> int:

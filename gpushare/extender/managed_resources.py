@@ -80,9 +80,9 @@ class ManagedResource:
         """Ask this ranking no more; said once for each policy, and for debugging ever after."""
         level = logging.DEBUG if name in self._failed_scorers else logging.WARNING
         self._failed_scorers[name] = scorer
-        said = f"{type(error).__name__}: {error}"
+        error_text = f"{type(error).__name__}: {error}"
         text = "policy failed and is not used until it is made anew; the default judges, or none"
-        log.log(level, Line(text, policy=name, resource=self.names.resource, error=said))
+        log.log(level, Line(text, policy=name, resource=self.names.resource, error=error_text))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,15 +100,15 @@ class ExtenderScope:
         """Return why kube-scheduler does not send this pod to the extender, or ""."""
         scheduler = scheduler_of(pod)
         if self.schedulers and scheduler not in self.schedulers:
-            ours = ", ".join(sorted(self.schedulers))
+            names = ", ".join(sorted(self.schedulers))
             return (
                 f"its schedulerName is {scheduler[:80]!r}, and --scheduler-config has profiles for"
-                f" {ours} alone; have its own scheduler bind it"
+                f" {names} alone; have its own scheduler bind it"
             )
         if self.managed and not names_any(pod, self.managed):
-            ours = ", ".join(sorted(self.managed))
+            names = ", ".join(sorted(self.managed))
             return (
-                f"it names none of the managedResources ({ours}), so kube-scheduler does not have"
+                f"it names none of the managedResources ({names}), so kube-scheduler does not have"
                 " it bound here; look who calls, and at managedResources in --scheduler-config"
             )
         return ""

@@ -195,8 +195,8 @@ class Service:
             line = {"pod": name, "error": str(error)}
             return Answer(encode_filter(args, unresolvable=refused), "refused", line)
         if resource_request is None:
-            there = next(iter(self._resources)).ledger.snapshot().row
-            self._cache_request(args, None, [name for name in args.names if name in there])
+            known_nodes = next(iter(self._resources)).ledger.snapshot().row
+            self._cache_request(args, None, [name for name in args.names if name in known_nodes])
             return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
         return self._filter_by(args, *resource_request)
 
@@ -344,8 +344,8 @@ class Service:
             answer = self._run_bind(args)
         finally:
             self._binds.release()
-        said = {"error": answer.error} if answer.error else {"devices": self._report_bound(args)}
-        return Answer(encode_bind(answer.error), answer.reason, line | said)
+        fields = {"error": answer.error} if answer.error else {"devices": self._report_bound(args)}
+        return Answer(encode_bind(answer.error), answer.reason, line | fields)
 
     def _run_bind(self, args: BindArgs) -> BindAnswer:
         uid = args.ref.uid
@@ -381,8 +381,8 @@ class Service:
         """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
-            ours = not self._resources.scope.refusal(args.pod)
-            self._request_cache.put(uid, resource_request, nodes, valid=valid and ours)
+            is_ours = not self._resources.scope.refusal(args.pod)
+            self._request_cache.put(uid, resource_request, nodes, valid=valid and is_ours)
 
 
 def _may_change(result: FilterResult) -> bool:

@@ -25,9 +25,9 @@ _QUALIFIED = re.compile(
 )
 _NUMBER = re.compile(r"[0-9]{1,10}")
 _UUID = re.compile(r"[!-+\--~]{1,128}")
-_LONGEST_MAP = 64 * 1024
-_LONGEST_IDX = 1024
-_LONGEST_UUIDS = 64 * 129
+_MAX_MAP_LENGTH = 64 * 1024
+_MAX_IDX_LENGTH = 1024
+_MAX_UUIDS_LENGTH = 64 * 129
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ def device_uuids(
     text = annotations.get(names.uuids, "")
     if not text:
         return ()
-    if len(text) > _LONGEST_UUIDS:
+    if len(text) > _MAX_UUIDS_LENGTH:
         return None
     devices, uuids = _read_idx(annotations.get(names.idx, "")), text.split(",")
     named = [uuid for uuid in uuids if uuid]
@@ -231,7 +231,7 @@ def _read_idx(text: str) -> tuple[int, ...]:
     """Return the devices of "0" or "0,3"; none at all where one token is not a number or comes
     twice.
     """
-    if len(text) > _LONGEST_IDX:
+    if len(text) > _MAX_IDX_LENGTH:
         return ()
     numbers = [strict_number(token) for token in text.split(",")]
     devices = tuple(number for number in numbers if number is not None)
@@ -240,7 +240,7 @@ def _read_idx(text: str) -> tuple[int, ...]:
 
 def _read_map(text: str, request: Request) -> dict[int, int] | None:
     """Return the units by device of a container map that agrees with the request, or None."""
-    if not text or len(text) > _LONGEST_MAP:
+    if not text or len(text) > _MAX_MAP_LENGTH:
         return None
     try:
         document = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)

@@ -19,7 +19,7 @@ from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
-from gpushare.wire.fields import LABEL, MOST_NAME, NAME, UID
+from gpushare.wire.fields import LABEL, MAX_NAME_LENGTH, NAME, UID
 from gpushare.wire.objects import Metadata, Pod, decode_with
 
 _T = TypeVar("_T", bound=Struct)
@@ -246,8 +246,10 @@ def checked_uid(uid: str, where: str) -> str:
 
 def checked_length(name: str, where: str) -> str:
     """Return the name. Raises MessageError where it is longer than any name of an object."""
-    if len(name) > MOST_NAME:
-        raise MessageError(f"{where}: a name of {len(name)} characters; {MOST_NAME} are allowed")
+    if len(name) > MAX_NAME_LENGTH:
+        raise MessageError(
+            f"{where}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
+        )
     return name
 
 

@@ -29,7 +29,7 @@ test_answers.py). The rest is room for servers that do otherwise; an event takes
 
 UID = re.compile(UID_PATTERN)
 
-MOST_NAME = 253
+MAX_NAME_LENGTH = 253
 """Characters of the longest name there can be."""
 
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1, "m": 60, "h": 3600}

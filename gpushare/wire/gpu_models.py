@@ -12,10 +12,10 @@ from gpushare.wire.objects import PodSpec
 LABELS = ("nvidia.com/gpu.product", "aliyun.accelerator/nvidia_name")
 """Node labels that name the model: of NVIDIA's GPU feature discovery, and of Alibaba's ACK."""
 
-MOST_MODELS = 64
+MAX_MODELS = 64
 """Models that are kept of what one pod accepts."""
 
-_LONGEST = 63
+_MAX_LENGTH = 63
 """Characters of the value of a label."""
 
 
@@ -39,8 +39,8 @@ def accepted_models(spec: PodSpec) -> tuple[str, ...]:
     conditions = list(_conditions(spec))
     if not conditions:
         return ()
-    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _LONGEST]
-    return tuple(sorted(models)) if len(models) <= MOST_MODELS else ()
+    models = [each for each in frozenset.intersection(*conditions) if len(each) <= _MAX_LENGTH]
+    return tuple(sorted(models)) if len(models) <= MAX_MODELS else ()
 
 
 def _conditions(spec: PodSpec) -> Iterator[frozenset[str]]:

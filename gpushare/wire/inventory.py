@@ -39,9 +39,14 @@ MAX_DEVICES = 64
 UNHEALTHY_KEY = "gpus"
 """Under which the ConfigMap of unhealthy devices holds their indices."""
 
-_LONGEST_TEXT = 128
-_LONGEST_DOCUMENT = 64 * 1024
-_SHOWN: dict[type, str] = {dict: "an object", list: "a list", str: "text", bool: "true or false"}
+_MAX_TEXT_LENGTH = 128
+_MAX_DOCUMENT_LENGTH = 64 * 1024
+_MAX_SHOWN: dict[type, str] = {
+    dict: "an object",
+    list: "a list",
+    str: "text",
+    bool: "true or false",
+}
 _LIKE_A_UUID = re.compile(r"[A-Za-z][^-]*-")
 _UNIT = re.compile(r"GiB|MiB|[1-9][0-9]{0,6}MiB")
 
@@ -85,8 +90,8 @@ def decode_inventory(text: str) -> Inventory:
 
     Raises AnnotationError naming the field that is wrong.
     """
-    if len(text) > _LONGEST_DOCUMENT:
-        raise AnnotationError(f"inventory: longer than {_LONGEST_DOCUMENT} characters")
+    if len(text) > _MAX_DOCUMENT_LENGTH:
+        raise AnnotationError(f"inventory: longer than {_MAX_DOCUMENT_LENGTH} characters")
     try:
         parsed: object = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -129,8 +134,8 @@ def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
     text = data.get(UNHEALTHY_KEY, "").strip()
     if not text:
         return frozenset()
-    if len(text) > _LONGEST_DOCUMENT:
-        raise AnnotationError(f"gpus: longer than {_LONGEST_DOCUMENT} characters")
+    if len(text) > _MAX_DOCUMENT_LENGTH:
+        raise AnnotationError(f"gpus: longer than {_MAX_DOCUMENT_LENGTH} characters")
     devices: set[int | str] = set()
     for token in map(str.strip, text.split(",")):
         index = strict_number(token)
@@ -179,12 +184,12 @@ def _decode_device(value: object, where: str) -> Device:
 
 def _short_text(value: object, where: str) -> str:
     text = _typed(value, str, where)
-    if len(text) > _LONGEST_TEXT:
-        raise AnnotationError(f"{where}: longer than {_LONGEST_TEXT} characters")
+    if len(text) > _MAX_TEXT_LENGTH:
+        raise AnnotationError(f"{where}: longer than {_MAX_TEXT_LENGTH} characters")
     return text
 
 
 def _typed(value: object, kind: type[_T], where: str) -> _T:
     if not isinstance(value, kind):
-        raise AnnotationError(f"{where}: must be {_SHOWN[kind]}")
+        raise AnnotationError(f"{where}: must be {_MAX_SHOWN[kind]}")
     return value

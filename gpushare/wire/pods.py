@@ -157,10 +157,10 @@ def names_any(pod: Pod, resources: Collection[str]) -> bool:
     """
     spec = pod.spec or PodSpec()
     return any(
-        not asked.keys().isdisjoint(resources)
+        not amounts.keys().isdisjoint(resources)
         for container in (*(spec.containers or ()), *(spec.init_containers or ()))
         if container.resources is not None
-        for asked in (container.resources.limits or {}, container.resources.requests or {})
+        for amounts in (container.resources.limits or {}, container.resources.requests or {})
     )
 
 
@@ -199,9 +199,9 @@ def _device_sums(pod: Pod, names: Names) -> tuple[int, Shares, tuple[int, ...]]:
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
     units = (_gpu_units(container, names.resource) for container in regular)
-    containers = tuple((index, asked) for index, asked in enumerate(units) if asked)
+    containers = tuple((index, count) for index, count in enumerate(units) if count)
     before = (_gpu_units(container, names.resource) for container in inits)
-    return total, containers, tuple(asked for asked in before if asked)
+    return total, containers, tuple(count for count in before if count)
 
 
 def _gpu_units(container: Container, resource: str) -> int:
@@ -236,12 +236,12 @@ def _host_sum(
     At most HOST_BOUND. Raises QuantityError where it is more than Kubernetes itself can count.
     """
 
-    def asked(container: Container) -> int:
+    def amount_of(container: Container) -> int:
         return _amount(container.resources, name, convert)
 
     total = _amount(spec.resources, name, convert)
     if not total:
-        total = _peak([asked(container) for container in regular], inits, asked)
+        total = _peak([amount_of(container) for container in regular], inits, amount_of)
     total += _amount(Resources(requests=spec.overhead), name, convert)
     if total > MAX_VALUE:
         raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
@@ -260,7 +260,7 @@ def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity]
 
 
 def _peak(
-    regular: Iterable[int], inits: Iterable[Container], asked: Callable[[Container], int]
+    regular: Iterable[int], inits: Iterable[Container], amount_of: Callable[[Container], int]
 ) -> int:
     """Return the most held at any time (`PodRequests` of k8s.io/component-helpers).
 
@@ -270,7 +270,7 @@ def _peak(
     sidecars = 0
     peak = 0
     for container in inits:
-        units = asked(container)
+        units = amount_of(container)
         if container.restart_policy == "Always":
             sidecars += units
             units = 0

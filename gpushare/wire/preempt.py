@@ -17,7 +17,7 @@ from gpushare.errors import MessageError
 from gpushare.wire.extender import checked_length, checked_pod, checked_uid, decode_body
 from gpushare.wire.objects import Metadata, Pod, decode_with
 
-_MOST = 2**31
+_MAX_VIOLATIONS = 2**31
 """More violations than pods can be; the answer's number is an int64."""
 
 
@@ -102,7 +102,7 @@ def _victims(raw: Raw, where: str, uid_of: Callable[[Raw], str | None]) -> Victi
     if not all(uids):
         raise MessageError(f"{where}: a pod without a uid")
     checked = tuple(checked_uid(uid, f"{where}.Pods") for uid in uids if uid)
-    return Victims(checked, min(max(found.violations or 0, 0), _MOST))
+    return Victims(checked, min(max(found.violations or 0, 0), _MAX_VIOLATIONS))
 
 
 def _is_null(raw: Raw) -> bool:

@@ -17,7 +17,7 @@ Quantity = str | int | float
 MAX_VALUE = 2**63 - 1
 """Largest value Kubernetes itself holds (int64); beyond it `to_milli` and `to_bytes` refuse."""
 
-_LONGEST = 64
+_MAX_LENGTH = 64
 _LARGEST_EXPONENT = 40
 _GRAMMAR = re.compile(
     r"(?P<sign>[+-]?)(?P<whole>[0-9]*)(?:\.(?P<part>[0-9]*))?"
@@ -42,7 +42,7 @@ def parse_quantity(quantity: Quantity) -> int | Fraction:
     text = _text_of(quantity)
     if len(text) <= 18 and text.isascii() and text.isdigit():
         return int(text)
-    match = _GRAMMAR.fullmatch(text) if len(text) <= _LONGEST else None
+    match = _GRAMMAR.fullmatch(text) if len(text) <= _MAX_LENGTH else None
     if match is None or not (match["whole"] or match["part"]):
         raise QuantityError(f"{_quoted(text)} is not a quantity")
     part = match["part"] or ""
@@ -87,7 +87,7 @@ def _text_of(quantity: Quantity) -> str:
         return quantity
     if isinstance(quantity, bool) or not isinstance(quantity, int | float):
         raise QuantityError(f"a {type(quantity).__name__} is not a quantity")
-    if isinstance(quantity, int) and quantity.bit_length() > _LONGEST * 3:
+    if isinstance(quantity, int) and quantity.bit_length() > _MAX_LENGTH * 3:
         raise QuantityError("a number of that many digits is not a quantity")
     return repr(quantity)
 

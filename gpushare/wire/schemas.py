@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from gpushare.wire import extender, preempt
-from gpushare.wire.fields import LABEL_PATTERN, MOST_NAME, NAME_PATTERN, UID_PATTERN
+from gpushare.wire.fields import LABEL_PATTERN, MAX_NAME_LENGTH, NAME_PATTERN, UID_PATTERN
 
 Schema = dict[str, Any]
 
 _STRUCTS: Mapping[str, type[msgspec.Struct]] = {**extender.MESSAGES, **preempt.MESSAGES}
-_WORD: Schema = {"type": "string", "pattern": r"^\S+$", "maxLength": MOST_NAME}
+_WORD: Schema = {"type": "string", "pattern": r"^\S+$", "maxLength": MAX_NAME_LENGTH}
 _UID: Schema = {"type": "string", "pattern": f"^{UID_PATTERN}$"}
 _NAMESPACE: Schema = {"type": "string", "pattern": f"^{LABEL_PATTERN}$"}
 _OBJECT_NAME: Schema = {"type": "string", "pattern": f"^{NAME_PATTERN}$"}
@@ -67,7 +67,7 @@ def _add_constraints(found: dict[str, Schema]) -> None:
         text = {"type": "string", "pattern": f"^({pattern})?$"}
         found["Metadata"]["properties"][part] = _nullable(text)
     for of, part in (("PodSpec", "nodeName"), ("PodStatus", "nominatedNodeName")):
-        found[of]["properties"][part] = _nullable({"type": "string", "maxLength": MOST_NAME})
+        found[of]["properties"][part] = _nullable({"type": "string", "maxLength": MAX_NAME_LENGTH})
     preempt_args = found["ExtenderPreemptionArgs"]
     preempt_args["required"] = ["Pod"]
     preempt_args["properties"]["Pod"] = _ref("Pod")
@@ -119,7 +119,7 @@ def _closed(properties: Schema) -> Schema:
 
 
 def _by_node(value: Schema) -> Schema:
-    names = {"maxLength": MOST_NAME}
+    names = {"maxLength": MAX_NAME_LENGTH}
     return {"type": "object", "propertyNames": names, "additionalProperties": value}
 
 

@@ -35,7 +35,7 @@ def _hang(*_: object) -> None:
 if __name__ == "__main__":
     fate = sys.argv[1]
     hurried = functools.partial(Auditor, every=0.2, pause=0.0)
-    impatient = functools.partial(UnansweredRequests, most=int(STUCK))
+    impatient = functools.partial(UnansweredRequests, max_looks=int(STUCK))
     mock.patch.multiple(serve, STUCK=STUCK, Auditor=hurried, UnansweredRequests=impatient).start()
     mock.patch.object(Binder, "settle_overdue", functools.partial(_settle, fate)).start()
     if fate == "prioritize hangs":

@@ -16,7 +16,7 @@ _SERVED = 300.0
 """Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
 the pod, before it pulls an image.
 """
-_SHOWN = 200
+_MAX_SHOWN = 200
 
 
 def check_pods(facts: Facts) -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def _ours(message: str) -> bool:
 
 
 def _line(message: str) -> str:
-    return " ".join(message.split())[:_SHOWN]
+    return " ".join(message.split())[:_MAX_SHOWN]
 
 
 def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:

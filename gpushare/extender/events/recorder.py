@@ -31,7 +31,7 @@ QUEUED = 512
 """Events that may wait; at 5 a second that is under two minutes of them."""
 
 _TIMEOUT = 3.0
-_LONGEST_PAUSE = 30.0
+_MAX_PAUSE = 30.0
 _FORBIDDEN = 403
 _REFUSALS = 3
 """403 in a row that mean we have no right in a namespace, or that it is being deleted."""
@@ -216,7 +216,7 @@ class Recorder:
             # An overloaded API server must not be called five times a second.
             self._failures += 1
             log.debug("event not taken reason=%s error=%s", event.reason, error)
-            self._stopping.wait(min(_LONGEST_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
+            self._stopping.wait(min(_MAX_PAUSE, 0.5 * 2 ** min(self._failures, 8)))
 
     def _refused(self, event_namespace: str, error: ApiError) -> None:
         now = self._clock()

@@ -13,7 +13,7 @@ from typing import Any
 from gpushare.addresses import is_loopback
 
 _BROWSERS = {"HTTP_ORIGIN": "Origin", "HTTP_SEC_FETCH_SITE": "Sec-Fetch-Site"}
-_LONGEST_NAME = 253
+_MAX_NAME_LENGTH = 253
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def browser_header(environ: Mapping[str, Any]) -> str:
 
 def _host_name(host: str) -> str:
     """Return the name or address in HOST:PORT, in small letters; "" where there can be none."""
-    if len(host) > _LONGEST_NAME + len("[]:65535"):
+    if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
         return ""
     if host.startswith("["):
         name, closed, _ = host[1:].partition("]")

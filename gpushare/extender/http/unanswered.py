@@ -18,8 +18,8 @@ PendingRequest = tuple[int, float]
 class UnansweredRequests:
     """Counts for each request at how many observations in a row it was there."""
 
-    def __init__(self, most: int = MAX_LOOKS) -> None:
-        self._most = most
+    def __init__(self, max_looks: int = MAX_LOOKS) -> None:
+        self._max_looks = max_looks
         self._looks: dict[PendingRequest, int] = {}
 
     def observe(self, pending: Iterable[PendingRequest]) -> None:
@@ -28,5 +28,5 @@ class UnansweredRequests:
 
     def stuck(self) -> str:
         """Return a text for the liveness check about requests that hang, or ""."""
-        stuck = sum(looks > self._most for looks in self._looks.values())
-        return f"requests without an answer for {self._most} s: {stuck}" if stuck else ""
+        stuck = sum(looks > self._max_looks for looks in self._looks.values())
+        return f"requests without an answer for {self._max_looks} s: {stuck}" if stuck else ""

@@ -75,7 +75,7 @@ class Legacy(Strict):
     def seconds(self, value: object, where: str) -> float:
         """Return a timeout in seconds. Text is read, but kube-scheduler would not read it."""
         if isinstance(value, int) and not isinstance(value, bool):
-            return _in_range(max(-1, min(value, _LONGEST)) / 1e9, where)
+            return _in_range(max(-1, min(value, _MAX_LENGTH)) / 1e9, where)
         seconds = super().seconds(value, where)
         if value is not None:
             self.remarks.append(
@@ -86,7 +86,7 @@ class Legacy(Strict):
 
 
 def _in_range(seconds: float, where: str) -> float:
-    if not 0 <= seconds < _LONGEST / 1e9:
+    if not 0 <= seconds < _MAX_LENGTH / 1e9:
         raise SettingsError(f"{where}: must not be negative, nor longer than 292 years")
     return seconds or DEFAULT_TIMEOUT
 
@@ -96,7 +96,7 @@ def _path(where: str, key: str) -> str:
     return f"{where}.{key_text}" if where else key_text
 
 
-_LONGEST = 2**63
+_MAX_LENGTH = 2**63
 """Nanoseconds a Go duration cannot hold."""
 
 RESOURCE_KEYS = frozenset({"name", "ignoredByScheduler"})

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.cover import MOST_CARDS, resolve
+from gpushare.core.cover import MAX_CARDS, resolve
 from gpushare.core.model import Cover, NodeSpec, Shares
 from tests.unit.core.clusters import node
 
@@ -81,12 +81,12 @@ def test_a_charge_follows_its_card(
 
 
 def test_a_share_with_too_many_cards_counts_everywhere() -> None:
-    orders = [cards("x", f"card-{number}") for number in range(MOST_CARDS + 3)]
+    orders = [cards("x", f"card-{number}") for number in range(MAX_CARDS + 3)]
     cover = ON_B
     for spec in orders:
         cover, _ = resolve(cover, spec)
     assert resolve(cover, orders[0])[1] is None
-    assert len(cover.cards[0]) == MOST_CARDS + 1
+    assert len(cover.cards[0]) == MAX_CARDS + 1
 
 
 @given(st.lists(st.tuples(CARDS, st.booleans()), min_size=1, max_size=6), st.integers(0, 5))

@@ -6,13 +6,13 @@ from hypothesis import strategies as st
 from gpushare.core.model import Request
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.workload import (
-    MOST_CLASSES,
-    MOST_SIZES,
+    MAX_CLASSES,
+    MAX_SIZES,
     WINDOW,
     Arrivals,
     PodClass,
     class_of,
-    merged,
+    merge_classes,
     next_fit,
     workload_of,
 )
@@ -106,7 +106,7 @@ def many(count: int) -> dict[PodClass, int]:
 
 
 def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
-    counts = many(MOST_CLASSES)
+    counts = many(MAX_CLASSES)
     assert dict(workload_of(counts).classes) == counts
 
 
@@ -127,10 +127,10 @@ def test_as_many_classes_as_policies_can_take_stay_as_they_are() -> None:
 )
 def test_merged_classes_are_few_and_no_pod_is_lost(counts: dict[PodClass, int], most: int) -> None:
     categories = {(cls.devices, cls.models) for cls in counts}
-    found = merged(counts, most)
+    found = merge_classes(counts, most)
     assert len(found) <= max(most, len(categories))
     assert sum(found.values()) == sum(counts.values())
-    assert found == merged(dict(reversed(counts.items())), most) or len(counts) <= most
+    assert found == merge_classes(dict(reversed(counts.items())), most) or len(counts) <= most
     for size in ("cpu", "units", "memory"):
         held = [getattr(cls, size) for cls in counts] or [0]
         assert all(min(held) <= getattr(cls, size) <= max(held) for cls in found)
@@ -142,14 +142,14 @@ def test_merged_classes_are_few_and_no_pod_is_lost(counts: dict[PodClass, int], 
 def test_common_sizes_stay_as_they_are_among_thousands_of_rare_ones() -> None:
     common = PodClass(cpu=4000, units=8, devices=1, memory=2**34)
     classes = dict(workload_of({**many(3000), common: 900}).classes)
-    assert len(classes) == MOST_CLASSES
+    assert len(classes) == MAX_CLASSES
     assert classes[common] == 900
 
 
 def test_models_that_nobody_else_asks_for_are_forgotten_where_there_are_thousands() -> None:
     counts = {PodClass(1, 2, 1, (f"model-{number}",)): 1 for number in range(3000)}
     classes = workload_of(counts).classes
-    assert len(classes) < MOST_CLASSES
+    assert len(classes) < MAX_CLASSES
     assert sum(count for _, count in classes) == 3000
 
 
@@ -160,6 +160,6 @@ def test_what_policies_prepare_is_bounded_however_many_sizes_there_are() -> None
     counts |= {PodClass(100, size, 2): 1 for size in range(1, 2000)}
     policy = ShadowPrice(workload_of(counts, (64,)))
     tables = policy.tables(ledger.snapshot())
-    assert len(policy.classes) <= MOST_CLASSES
-    assert tables.small.size <= 2 * (MOST_CLASSES + 1) ** 2
-    assert len(tables.many) <= MOST_SIZES
+    assert len(policy.classes) <= MAX_CLASSES
+    assert tables.small.size <= 2 * (MAX_CLASSES + 1) ** 2
+    assert len(tables.many) <= MAX_SIZES
