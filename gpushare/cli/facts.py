@@ -102,7 +102,7 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     """Return what the pod holds; None where it holds nothing: unscheduled, ended, or asks for none.
 
     Memory is held from the binding until the pod has ended or is gone. Raises QuantityError where
-    what it asks for cannot be told.
+    what it asks for cannot be read.
     """
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
     node = text(spec.get("nodeName"))

@@ -76,7 +76,7 @@ class Request:
 
     units: memory units on *each* device. devices: how many devices (0: the pod asks for no GPU).
     cpu: milli-cores. memory: bytes. containers: (index in spec.containers, units) of each regular
-    container that asks for GPU memory. policy: the name of the policy the pod wishes, or "".
+    container that asks for GPU memory. policy: the name of the policy that the pod asks for, or "".
     models: the GPU models it accepts, sorted; () for any. kube-scheduler enforces that before it
     asks us, so nothing here is refused for it. inits: units of each init container and sidecar that
     asks, in order.

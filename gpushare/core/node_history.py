@@ -19,7 +19,7 @@ class Past:
     """What is remembered of a node.
 
     uuids: the last that an inventory named. total, count: units and devices as last believed. size:
-    the most units that a device which nobody describes may have.
+    the most units that a device without a description may have.
     """
 
     uuids: tuple[str, ...] = ()

@@ -20,7 +20,7 @@ from gpushare.core.snapshot import Pinned
 
 
 class Pairing(Enum):
-    """On which nodes a bound pod holds back its equals until its device plug-in has served it."""
+    """On which nodes a bound pod holds back equal pods until its device plug-in has served it."""
 
     AUTO = "auto"  # everywhere but where a plug-in is known to serve by identity
     ON = "on"
@@ -42,10 +42,10 @@ def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...
 
 
 class Pins:
-    """The pods that hold back their equals, by node. Counted by the Ledger, under its lock.
+    """The pods that hold back equal pods, by node. Counted by the Ledger, under its lock.
 
-    A node counts until its plug-in is known to need no pairing. To wait for a sign that pairing is
-    needed would be too late: the first sign is a swap.
+    A node counts until its plug-in is known to need no pairing. It would be too late to wait for a
+    sign that pairing is needed: the first sign is a swap.
     """
 
     def __init__(self, pairing: Pairing) -> None:

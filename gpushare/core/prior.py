@@ -11,7 +11,7 @@ empty nodes of 8 devices, filled with pods of the traces default and multigpu50 
 expected +1.0 and -1.0, with the trace as it is +2.1 and -2.4, with this +2.0 and +0.6; had it known
 the pods, +2.3 and +0.7. No pod is expected to leave: with turnover 1 it was +1.4 and -0.7.
 
-Where devices are of several capacities nothing is expected, and policies judge as device-bestfit
+Where devices are of several capacities nothing is expected, and policies score as device-bestfit
 until 50 pods have been seen: the trace is of cards that all count the same, and says nothing of
 which pods need the large ones. On 13 nodes with cards of 24, 48 and 80 GiB that fill (six mixtures
 of pods) the trace, made to each capacity, ended 8 to 22 points lower in five of six.

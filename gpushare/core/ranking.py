@@ -42,7 +42,12 @@ def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What placing a request is worth. values: float64 (N,), -inf where it does not fit."""
+    """The scores of a request on all nodes.
+
+    `values`: float64 (N,), the best of each row, -inf where it does not fit. `by_state`: float64
+    (V, N), the best among devices in use and among idle ones (V is 1 where they are not told
+    apart). `devices`: int16 (V, N), those best devices.
+    """
 
     values: Floats
     by_state: Floats

@@ -23,7 +23,7 @@ their sizes; the traces that we ship have at most 447."""
 MAX_SIZES = 64
 """Sizes of pods of several devices: a node is scored for each of them."""
 _MAX_CATEGORIES = 64
-"""Numbers of devices and accepted models that are told apart where classes are merged."""
+"""Numbers of devices and accepted models that stay distinct where classes are merged."""
 
 _FIRST_FITS = (50, 100, 200)
 _FIT_EVERY = 250
@@ -139,7 +139,7 @@ _SIZES = ("cpu", "units", "memory")
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ClassGroup:
-    """Classes to be merged. order: the lower, the sooner it is split; 0 where it cannot be."""
+    """Classes to be merged. `order`: the lower, the sooner it is split; 0 where it cannot be."""
 
     order: float
     dimension: str
@@ -203,7 +203,7 @@ def class_of(request: Request) -> PodClass:
 
 
 class Arrivals:
-    """The classes of the last pods created, each pod told once, in the order of their creation, and
+    """The classes of the last pods created, each observed once, in the order of creation, and
     how many pods were placed and have left meanwhile.
     """
 

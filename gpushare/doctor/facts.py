@@ -178,7 +178,7 @@ class Facts:
     now: this machine's clock. namespace: of the extender. listen: its --listen, which tells its
     entry from others, None where none was given. own_account: the account used is the
     extender's. scheduler, extender None: not asked for. route: the status that a GET of the filter
-    verb gave, None where nobody was asked; an extender answers 405.
+    verb gave, None where it was not sent; an extender answers 405.
     """
 
     now: float

@@ -1,6 +1,6 @@
 """Objects of the API server as the checks need them: from JSON to what facts.py names.
 
-Knows the JSON of nodes, pods and Leases; what a node offers and a pod asks for is told by the
+Knows the JSON of nodes, pods and Leases; what a node offers and a pod asks for is read by the
 codecs that the ledger uses, so that doctor and extender cannot disagree. Pure.
 """
 

@@ -46,7 +46,7 @@ class ManagedResource:
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking by the policy that the pod asks for, or by the default.
 
-        Raises MessageError for a policy nobody has installed, or that was left out.
+        Raises MessageError for a policy that is not installed, or that could not be made.
         """
         name = request.policy or self.default_policy
         ranking = self.rankings.get(name)

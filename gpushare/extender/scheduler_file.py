@@ -39,9 +39,12 @@ class DocumentReader:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFile:
-    """Our entry; HOST:PORT to listen at where no other is asked for; warnings for the operator;
-    (namespace, name) of the Lease that kube-scheduler's leader holds, None where it elects none;
-    the names of its profiles, () where the file does not say (a Policy), or there is no file.
+    """kube-scheduler's file, as far as it concerns the extender.
+
+    `entry`: our entry. `listen`: HOST:PORT to listen at where no other is set. `warnings`: texts
+    for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None where
+    it elects none. `schedulers`: the names of its profiles; () where the file does not say (a
+    Policy), or there is no file.
     """
 
     entry: ExtenderConfig

@@ -59,7 +59,7 @@ class Lease:
     document: bytes
 
     def same_term(self, other: "Lease") -> bool:
-        """Return whether nobody renewed, took, released or edited the Lease between the two."""
+        """Return whether the Lease was not renewed, taken, released or edited between the two."""
         return replace(self, document=b"") == replace(other, document=b"")
 
     def transitions_since(self, other: "Lease") -> float:

@@ -160,7 +160,7 @@ class ListWatch(Generic[PageT, EventT]):
     """The state of following one collection.
 
     `synced`: a whole list was taken over and no delivery failed since. `last_contact`: when the
-    server last told us something (list, event, bookmark). `listed_at`: when the last list that was
+    server last sent something (list, event, bookmark). `listed_at`: when the last list that was
     taken over was begun. The counts only grow: `relists` (lists taken over), `restarts` (by
     reason), `decode_errors` (lines, pages and single objects that could not be read).
     """
@@ -227,7 +227,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._not_before = self._pause_from + self._pause * (1 - jitter / 2)
             self._pause = 0.0
         if self._relist_wanted and self._version:
-            # A list under way is ended first, or frequent wishes would keep it from ever ending.
+            # A list under way is ended first, or frequent requests would keep it from ever ending.
             self._forget_place()
             # Asked for often, it is still done no more often than this.
             spaced = self._list_started + self.timing.relist_spacing
@@ -378,7 +378,7 @@ class ListWatch(Generic[PageT, EventT]):
             self._fail("error-event", now)
 
     def _versions_gone(self, now: float) -> None:
-        """List again: at once the first time, as versions age in the best of clusters."""
+        """List again: the first time at once, as versions age in any cluster."""
         self._reset_failures_after_health(now)
         self._gone += 1
         self.restarts["gone"] += 1

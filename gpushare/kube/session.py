@@ -59,8 +59,9 @@ class Session:
 
     @property
     def anonymous(self) -> bool:
-        """Whether its calls name nobody: no token and no certificate could be read, or there is
-        none. kube-apiserver takes them for system:anonymous, so it says 403 and not 401.
+        """Whether its calls have no identity: it has no token and no certificate.
+
+        kube-apiserver takes them for system:anonymous, so it answers 403 and not 401.
         """
         return not (self._authorization or self._settings.cert_file)
 

@@ -197,7 +197,7 @@ class _Status(Struct, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class UnreadableObject:
-    """An object that could not be decoded: its name as far as it could be read, and why."""
+    """An object that could not be decoded: its name as far as it could be read, and the error."""
 
     ref: PodRef
     error: str

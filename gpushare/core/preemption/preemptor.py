@@ -4,7 +4,7 @@ Pure, one node at a time. kube-scheduler proposes victims by what it counts itse
 one device of a node from another. What it may be answered (extender/v1, verb preempt):
 
 - Up to 1.37 it sends the nodes with the victims its own filters need, never with none. Since 1.38
-  it also sends nodes that pass its filters with nobody gone, with an empty list to be filled; a
+  it also sends nodes that pass its filters without victims, with an empty list to be filled; a
   list that came empty may stay empty, since another extender may fill it.
 - Victims that run on the node may be added. A node may be left out.
 - A victim may be left out if the node passes kube-scheduler's filters without it. Its own list has
@@ -12,8 +12,8 @@ one device of a node from another. What it may be answered (extender/v1, verb pr
   `_removable_pods`).
 - It takes the priority of the first victim for the highest: the most important comes first.
 
-A pod that ends anyway (marked deleted) frees what it holds by itself: it is no victim to add, and
-where such pods free enough nobody else has to go.
+A pod that is terminating frees what it holds by itself: it is no victim to add, and
+where such pods free enough, no other pod has to be removed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -92,13 +92,13 @@ def trim_victims(
 
 def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods) -> Pods:
     """Return those of kube-scheduler's victims that were chosen for their device memory, as far as
-    can be told.
+    can be known.
 
-    Its filters pass with all of them gone, and it has given back each one it could: without any one
-    of them a filter fails. If the node's sum of device memory is too small without this one, that
-    is why it was chosen; and where a set is found that frees whole devices, the sum suffices. CPU
-    and memory are looked at when the set is known (`_host_fits`). Should some other filter need the
-    pod as well, the next round names it again, and nobody has died for nothing.
+    kube-scheduler's filters pass with all its victims removed, and it has reprieved each one it
+    could: without any one of them a filter fails. If the node's sum of device memory is too small
+    without this one, that is why it was chosen; and where a set is found that frees whole devices,
+    the sum suffices. CPU and memory are checked when the set is known (`_host_fits`). If some other
+    filter needs the pod as well, the next round names it again, and no pod was evicted for nothing.
     """
     if not preemptor.counted_by_scheduler:
         return ()

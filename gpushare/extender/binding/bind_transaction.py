@@ -3,7 +3,7 @@
 Knows the ledger, the decisions and the wire formats; does no I/O itself. A step says what to do
 (read the pod, write the Binding, or answer), its result comes back through `read` or `written`, and
 all time is an argument, so one seed can replay any order of events. The loop around it is in
-service.py.
+binder.py.
 
 The only write is the Binding. The API server merges its annotations into the pod in the same write
 that sets `nodeName`, with the uid as precondition (kube-apiserver 1.23 and later), so there is no
@@ -13,8 +13,9 @@ half state.
                                           |-> refused: 409 is read back, else forget -> answer why
                                           |-> no answer or 5xx: in doubt, read back -> answer
 
-Nobody else sends the Binding of a pod while one is in flight, and that it is until what became of
-it is known (landed, forgotten) or said to be unknown (in doubt): then the next bind of the pod may.
+While a Binding of a pod is in flight, no other is sent for it. It is in flight until its outcome is
+known (landed, forgotten) or known to be unknown (in doubt); then the next bind of the pod may send
+one.
 """
 
 from dataclasses import dataclass, field
@@ -207,7 +208,7 @@ class BindTransaction:
         return self._read_pod()
 
     def _contradicts_watch(self) -> bool:
-        """Return whether the pod asks for something else, by the watch, than filter was told."""
+        """Return whether the watch shows another request of the pod than filter had."""
         for managed in self.resources:
             watched = managed.ledger.asks(self.ref.uid)
             ours = (

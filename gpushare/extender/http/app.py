@@ -26,9 +26,9 @@ _METHODS = dict.fromkeys(("filter", "prioritize", "bind", "preempt"), "POST")
 _SAFE_METHODS = ("GET", "HEAD")
 _SERVICE_UNAVAILABLE = 503
 _MAX_LOGGED_CALLERS = 64
-"""Callers refused of which the log tells."""
+"""Refused callers that are logged."""
 _MAX_LOGGED_NAMES = 500
-"""Characters of the names in a certificate that are told."""
+"""Characters of the names in a certificate that are logged."""
 _TOO_LARGE = (
     "body: larger than --body-limit; with nodeCacheCapable: true in its file kube-scheduler sends"
     " the names of nodes, and not the nodes"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from gpushare.errors import NotReady
 
 _CHEAP_SECONDS = 0.005
-"""CPU seconds of a making that nobody notices: such a document is not kept."""
+"""CPU seconds: a document that takes no longer to make is not kept."""
 _MAX_AGE = 1.0
 """Seconds that a document is kept at most."""
 _COST_FACTOR = 10

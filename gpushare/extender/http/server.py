@@ -22,10 +22,10 @@ _MORE_WORKERS = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 class Server(BaseApplication):
     """One worker process of the application.
 
-    listen: HOST:PORT. drain: seconds for requests under way at the end. tls: the certificates to
-    listen with, None for plain HTTP. not_ready: why nothing can be answered now, or "". log: takes
-    gunicorn's own lines. start and stop are called in the worker, after the fork and after the last
-    answer; start is told who knows what has no answer yet.
+    `listen`: HOST:PORT. `drain`: seconds for requests under way at the end. `tls`: the certificates
+    to listen with, None for plain HTTP. `not_ready`: why nothing can be answered now, or "". `log`:
+    takes gunicorn's own lines. `start` and `stop` are called in the worker, after the fork and
+    after the last answer; `start` is given a function that returns the requests without an answer.
     """
 
     def __init__(

@@ -47,7 +47,7 @@ class BufferedThreadWorker(ThreadWorker):
     """Bytes of answers that clients have yet to take; beyond it the oldest is given up."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 -- as the base class
-        """Begin with nobody connected.
+        """Begin without connections.
 
         A connection that no thread works on waits in one of four queues, oldest first: silent_conns
         until its first byte ever, pending_conns while a request comes, answering_conns while an

@@ -85,7 +85,7 @@ class LogWriter(logging.Handler):
             self._report_dropped()
 
     def _report_dropped(self) -> None:
-        """Write how many lines were dropped since this was last told."""
+        """Write how many lines were dropped since the last report."""
         dropped, now = self.dropped, time.monotonic()
         soon = now < self._reported_at + _REPORT_EVERY and not self._waiting.empty()
         if dropped == self._reported or soon:

@@ -17,7 +17,7 @@ DEFAULT_TIMEOUT = 5.0
 class Strict:
     """How a KubeSchedulerConfiguration is read: keys exactly as written, durations as text.
 
-    unknown: paths of keys that nobody knows. remarks: what else is worth a warning.
+    unknown: paths of unknown keys. remarks: what else is worth a warning.
     """
 
     def __init__(self) -> None:
