@@ -1,0 +1,48 @@
+"""The public interface for authors of placement policies.
+
+Only the names in `__all__` are promised; of a Snapshot only the fields in `SNAPSHOT_FIELDS`, of a
+Request only those in `REQUEST_FIELDS`. A change to them is announced in CHANGELOG.md.
+docs/policies.md explains them with an example; `gpushare.policy.testing` checks a policy.
+"""
+
+from gpushare.core.model import MAX_UNITS, Request
+from gpushare.core.policy import Policy
+from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
+from gpushare.core.workload import PodClass, Workload
+
+__all__ = [
+    "MAX_UNITS",
+    "REQUEST_FIELDS",
+    "SNAPSHOT_FIELDS",
+    "Bools",
+    "Floats",
+    "Ints",
+    "PodClass",
+    "Policy",
+    "Request",
+    "Rows",
+    "Snapshot",
+    "Workload",
+    "idle_devices",
+]
+
+SNAPSHOT_FIELDS = (
+    "capacity",
+    "cpu_capacity",
+    "cpu_free",
+    "cpu_only",
+    "free",
+    "group",
+    "kinds",
+    "memory_capacity",
+    "memory_free",
+    "model",
+    "models",
+    "names",
+    "open",
+    "used",
+)
+"""The fields of a Snapshot that a policy may read."""
+
+REQUEST_FIELDS = ("units", "devices", "cpu", "memory", "models", "total")
+"""The fields of a Request that a policy may read."""

@@ -1,0 +1,216 @@
+"""A contract test for placement policies, to be run from the policy's own repository.
+
+    from gpushare.policy.testing import check_policy
+
+    def test_my_policy_keeps_the_contract():
+        check_policy(MyPolicy)
+
+The clusters are drawn from a seed, so a failure can be repeated. It needs numpy alone.
+"""
+
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import cast
+
+import numpy as np
+
+from gpushare.core.decide import place, score_nodes
+from gpushare.core.model import NodeSpec, Reason, Request
+from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.policy import Policy
+from gpushare.core.ranking import Ranking, fits_devices
+from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.workload import PodClass, Workload, workload_of
+from gpushare.policy import REQUEST_FIELDS, SNAPSHOT_FIELDS
+
+WORKLOAD = workload_of(
+    {
+        PodClass(cpu=500, units=2, devices=1, memory=2**30): 50,
+        PodClass(cpu=2000, units=3, devices=1, models=("A",), memory=2**30): 20,
+        PodClass(cpu=4000, units=8, devices=1, memory=2**32): 30,
+        PodClass(cpu=6000, units=8, devices=2, memory=2**33): 9,
+        PodClass(cpu=1000): 20,
+    },
+    capacities=(4, 8),
+    turnover=1.0,
+)
+"""The pods that a policy is told of, besides being made for an empty workload."""
+
+_OTHER = Request(1, 1)
+"""What a policy is asked about in between."""
+
+
+def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, seed: int = 0) -> None:
+    """Raise AssertionError, with a sentence that says what to change, if a promise is broken.
+
+    make: what the entry point names, usually the class. clusters: how many small clusters are
+    drawn, with one request each. seed: draws other clusters.
+    """
+    for workload in (Workload(), WORKLOAD):
+        policy = make(workload)
+        _require(isinstance(policy, Policy), "what make returns has no method score", "")
+        try:
+            copy: Policy = pickle.loads(pickle.dumps(policy))  # noqa: S301  # of our own bytes
+        except Exception as error:
+            text = "it cannot be pickled; another process makes policies and sends them"
+            raise AssertionError(f"{text}: {error}") from error
+        random = np.random.default_rng(seed)
+        for number in range(clusters):
+            names = (f"node-{index}" for index in range(int(random.integers(1, 7))))
+            nodes = tuple(_drawn_node(random, name) for name in names)
+            case = _Case(nodes, _drawn_request(random), f"cluster {number} of seed {seed}")
+            _check(policy, case, random)
+            _require(
+                np.array_equal(case.scores(copy), case.scores(policy)),
+                "a pickled copy scores differently; keep what score needs through a pickle",
+                case.where,
+            )
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A cluster and a request. nodes: each with what its pods hold."""
+
+    nodes: tuple[tuple[NodeSpec, Charge], ...]
+    request: Request
+    name: str
+
+    @property
+    def where(self) -> str:
+        """How a message names it."""
+        return f"{self.name}: {self.request} on {self.nodes}"
+
+    def snapshot(self, only: str = "") -> Snapshot:
+        """Return the cluster as arrays; with only, the pods of this node alone."""
+        tally = Tally()
+        for node, held in self.nodes:
+            tally.set_node(node, [held] if only in ("", node.name) else [])
+        return tally.snapshot({})
+
+    def scores(self, policy: Policy) -> Floats:
+        """Return the scores of all nodes where the request fits, 0 elsewhere."""
+        view = self.snapshot()
+        rows = _rows(view)
+        fits = fits_devices(view, rows, self.request)
+        return np.where(fits, policy.score(view, rows, self.request), 0.0)
+
+
+def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
+    """Check all promises on one case."""
+    view, request = case.snapshot(), case.request
+    rows = _rows(view)
+    fits = fits_devices(view, rows, request)
+
+    def require(kept: bool, sentence: str) -> None:
+        _require(kept, sentence, case.where)
+
+    try:
+        scores = policy.score(cast(Snapshot, _Promised(view)), rows, request)
+    except Exception as error:
+        raise AssertionError(f"score raised {error!r}: {case.where}") from error
+    require(isinstance(scores, np.ndarray), "score must return a numpy array")
+    require(scores.dtype == np.float64, f"score must return float64, not {scores.dtype}")
+    require(
+        scores.shape == view.free.shape,
+        f"score must return an entry for each row and device, {view.free.shape}: {scores.shape}",
+    )
+    require(bool(np.isfinite(scores[fits]).all()), "a score must be finite where the request fits")
+    require(np.array_equal(rows, _rows(view)), "score must not change the rows it is given")
+
+    def scored(which: Snapshot, some: Rows, asked: Request) -> Floats:
+        mask = fits_devices(which, some, request)
+        return np.where(mask, policy.score(which, some, asked), 0.0)
+
+    before = np.where(fits, scores, 0.0)
+    none = policy.score(view, rows[:0], request)
+    require(none.shape == (0, view.free.shape[1]), "for no rows score must return shape (0, D)")
+    policy.score(view, rows, _OTHER)
+    require(
+        np.array_equal(scored(view, rows, request), before),
+        "the same question must get the same answer; score must keep no state, and use no chance",
+    )
+    order = random.permutation(rows)
+    require(
+        np.array_equal(scored(view, order, request), before[order]),
+        "a score must not depend on the order of the rows, nor on which others are asked for",
+    )
+    same = replace(request, containers=((0, 1),), policy="x", inits=(1,))
+    require(
+        np.array_equal(scored(view, rows, same), before),
+        f"a score may depend on the request's {', '.join(REQUEST_FIELDS)} only",
+    )
+    for row, name in enumerate(view.names):
+        own = scored(case.snapshot(only=name), rows[row : row + 1], request)
+        require(
+            np.array_equal(own[0], before[row]),
+            "a score must not depend on the pods of other nodes: it is kept until its own row "
+            "changes, or a node comes, goes or changes",
+        )
+    _check_placement(policy, view, case)
+
+
+def _check_placement(policy: Policy, view: Snapshot, case: _Case) -> None:
+    """Check that the node with the best score is one where the pod can be placed."""
+    ranking = Ranking(policy)
+    for name in score_nodes(view, view.names, case.request, ranking).get(10, []):
+        chosen = place(view, name, case.request, ranking)
+        row = view.row[name]
+        _require(
+            all(view.free[row, device] >= units for device, units in chosen.shares),
+            "a device was chosen that has no room",
+            case.where,
+        )
+
+
+class _Promised:
+    """A view of a snapshot in which only the promised fields can be read."""
+
+    def __init__(self, view: Snapshot) -> None:
+        self._view = view
+
+    def __getattr__(self, name: str) -> object:
+        if name not in SNAPSHOT_FIELDS:
+            known = ", ".join(SNAPSHOT_FIELDS)
+            raise AttributeError(f"snapshot.{name} is not promised to policies; these are: {known}")
+        value: object = getattr(self._view, name)
+        return value
+
+
+def _require(kept: bool, sentence: str, where: str) -> None:
+    if not kept:
+        raise AssertionError(f"{sentence}: {where}" if where else sentence)
+
+
+def _rows(view: Snapshot) -> Rows:
+    return np.arange(len(view.names), dtype=np.intp)
+
+
+def _drawn_node(random: np.random.Generator, name: str) -> tuple[NodeSpec, Charge]:
+    """Draw a node, perhaps closed, with broken devices or unknown CPU, and what its pods hold."""
+    count = int(random.integers(0, 5))
+    capacity = tuple(int(units) for units in random.choice([0, 4, 8, 8], count))
+    known = random.random() < 0.8
+    node = NodeSpec(
+        name,
+        capacity,
+        healthy=tuple(bool(healthy) for healthy in random.random(count) < 0.9),
+        models=(str(random.choice(["A", "B"])),) * count,
+        uuids=("",) * count,
+        cpu=int(random.choice([3000, 16_000])) if known else None,
+        memory=2**34 if known else None,
+        closed=Reason.OTHER_UNIT if random.random() < 0.1 else None,
+    )
+    held = tuple((device, int(random.integers(0, has + 2))) for device, has in enumerate(capacity))
+    units = sum(units for _, units in held)
+    return node, Charge(name, Request(units, 1, cpu=500, memory=2**30), held)
+
+
+def _drawn_request(random: np.random.Generator) -> Request:
+    return Request(
+        int(random.integers(1, 9)),
+        int(random.integers(1, 4)),
+        cpu=int(random.choice([0, 500, 4000])),
+        memory=int(random.choice([0, 2**33])),
+        models=("A",) if random.random() < 0.3 else (),
+    )

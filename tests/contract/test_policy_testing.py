@@ -1,0 +1,170 @@
+"""`gpushare.policy.testing` passes our own policies and refuses each kind of broken one."""
+
+import re
+from dataclasses import fields
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpushare.policy
+from gpushare.core.policy import load_policy, policy_names
+from gpushare.policy import (
+    REQUEST_FIELDS,
+    SNAPSHOT_FIELDS,
+    Floats,
+    Policy,
+    Request,
+    Rows,
+    Snapshot,
+    Workload,
+)
+from gpushare.policy.testing import check_policy
+
+PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_the_policies_that_we_ship_keep_the_contract(name: str) -> None:
+    check_policy(lambda workload: load_policy(name, workload), clusters=30)
+
+
+class _Tightest:
+    """A policy that keeps the contract; the broken ones below differ from it in one thing."""
+
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """Nothing is prepared."""
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        left: Floats = (snapshot.free[rows] - request.units).astype(np.float64)
+        return -left
+
+
+class _NoScore:
+    def __init__(self, _workload: Workload | None = None) -> None:
+        """Nothing is prepared."""
+
+
+class _Unpicklable(_Tightest):
+    def __init__(self, _workload: Workload | None = None) -> None:
+        self.key = lambda: 0
+
+
+class _Forgetful(_Tightest):
+    def __init__(self, _workload: Workload | None = None) -> None:
+        self.sign = -1.0
+
+    def __getstate__(self) -> dict[str, float]:
+        return {"sign": 1.0}
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return self.sign * super().score(snapshot, rows, request)
+
+
+class _Whole(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return snapshot.free[rows]  # type: ignore[return-value]
+
+
+class _ByNode(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return snapshot.free[rows].sum(axis=1).astype(float)  # type: ignore[no-any-return]
+
+
+class _Divides(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return 1.0 / (snapshot.free[rows] - request.units)
+
+
+class _Counts(_Tightest):
+    def __init__(self, _workload: Workload | None = None) -> None:
+        self.calls = 0.0
+
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        self.calls += 1
+        return super().score(snapshot, rows, request) + self.calls
+
+
+class _Ranks(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + np.arange(len(rows))[:, None]
+
+
+class _ReadsContainers(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + len(request.inits)
+
+
+class _LooksAtOthers(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + int(snapshot.used.sum())
+
+
+class _ReadsWhatIsOurs(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + snapshot.generation * 0
+
+
+class _Writes(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        rows[:] = 0
+        return super().score(snapshot, rows, request)
+
+
+def test_a_policy_that_keeps_the_contract_passes() -> None:
+    check_policy(_Tightest)
+
+
+@pytest.mark.parametrize(
+    ("broken", "sentence"),
+    [
+        (_NoScore, "no method score"),
+        (_Unpicklable, "cannot be pickled"),
+        (_Forgetful, "a pickled copy scores differently"),
+        (_Whole, "must return float64, not int64"),
+        (_ByNode, "an entry for each row and device"),
+        (_Divides, "must be finite where the request fits: cluster"),
+        (_Counts, "the same question must get the same answer"),
+        (_Ranks, "must not depend on the order of the rows"),
+        (_ReadsContainers, "may depend on the request's units, devices, cpu, memory"),
+        (_LooksAtOthers, "must not depend on the pods of other nodes"),
+        (_ReadsWhatIsOurs, "snapshot.generation is not promised to policies"),
+        (_Writes, "must not change the rows"),
+    ],
+)
+def test_a_broken_policy_is_refused_with_what_to_change(
+    broken: type[_Tightest], sentence: str
+) -> None:
+    with pytest.raises(AssertionError, match=re.escape(sentence)):
+        check_policy(broken)
+
+
+def test_what_is_promised_is_there() -> None:
+    assert all(hasattr(gpushare.policy, name) for name in gpushare.policy.__all__)
+    own = {field.name for field in fields(Snapshot)}
+    assert all(name in own or hasattr(Snapshot, name) for name in SNAPSHOT_FIELDS)
+    assert all(hasattr(Request(1, 1), name) for name in REQUEST_FIELDS)
+
+
+def test_the_page_lists_every_promised_field_and_no_other() -> None:
+    def listed(heading: str) -> list[str]:
+        section = PAGE.split(f"\n### {heading}\n")[1].split("\n#")[0]
+        cells = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        return sorted(name for cell in cells for name in re.findall(r"`(\w+)`", cell))
+
+    assert listed("The snapshot") == sorted(SNAPSHOT_FIELDS)
+    assert listed("The request") == sorted(REQUEST_FIELDS)
+
+
+def test_the_example_of_the_page_runs_and_keeps_the_contract() -> None:
+    (source,) = re.findall(r"```python\n(import numpy.*?)```", PAGE, re.DOTALL)
+    module: dict[str, object] = {"__name__": "my_policies"}
+    exec(compile(source, "docs/policies.md", "exec"), module)  # noqa: S102  # our own page
+    made = module["SpareA100"]
+    assert isinstance(made, type)
+    # pickle looks a class up by its module.
+    made.__module__ = __name__
+    globals()["SpareA100"] = made
+    check_policy(made)
+    assert isinstance(made(Workload()), Policy)
