@@ -28,7 +28,7 @@ LABEL org.opencontainers.image.title="gpushare" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
 # More arenas of glibc, one for each thread, only keep memory that was freed: see
-# docs/performance.md.
+# docs/research/performance.md.
 ENV PATH=/opt/gpushare/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=1 \
     PYTHONSAFEPATH=1
 COPY --from=build /opt/gpushare /opt/gpushare

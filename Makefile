@@ -55,7 +55,7 @@ e2e-all: ## the same with each of RELEASES, which are built where they are not t
 	  $(CONTROLPLANE) $$release >/dev/null || exit; \
 	  $(MAKE) --no-print-directory e2e VERSION=$$release || exit; done
 
-# Not those that simulate for an hour; docs/placement.md names them.
+# Not those that simulate for an hour; docs/research names them.
 bench: $(INSTALLED) ## the figures we claim, measured on this machine (minutes)
 	@for file in $$(ls tests/bench/*.py | grep -vE '_server|scheduler_settings|placement_drift'); do \
 	  module=tests.bench.$$(basename "$$file" .py); \

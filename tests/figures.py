@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-RELIABILITY = ROOT / "docs" / "reliability.md"
+PROOF_FIGURES = ROOT / "docs" / "research" / "proof-figures.md"
 _END = "<!-- end of the figures -->"
 
 

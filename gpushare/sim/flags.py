@@ -60,9 +60,9 @@ def parser() -> argparse.ArgumentParser:
     _paper(
         verbs.add_parser(
             "paper",
-            help="the tables of docs/placement.md, on the nine published traces",
-            description="Run what the tables of docs/placement.md show, on the nine traces of Weng"
-            " et al. (USENIX ATC 2023); the first table has the published figures beside ours.",
+            help="the tables of docs/research/placement-figures.md, on the nine published traces",
+            description="Run what docs/research/placement-figures.md shows, on the nine traces of"
+            " Weng et al. (USENIX ATC 2023); the first table has the published figures too.",
         )
     )
     return whole

@@ -3,7 +3,7 @@ and again, slow-downs with size, fuzzed decoders.
 
 python -m tests.badinput.proof --ci | --inputs N [--minutes M] [--seed S] [--first K] [--record]:
 prints what was sent by kind and what came of it; ends with 1 on a finding. `--inputs 1 --first K
---seed S` repeats one; `--record` keeps what came of it in runs.json and docs/reliability.md.
+--seed S` repeats one; `--record` keeps the outcome in runs.json and docs/research/proof-figures.md.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from tests.badinput.slow import slow_downs
 from tests.badinput.stalled import stalled
 from tests.badinput.staying import stays
 from tests.badinput.world import BadWorld, bad_world
-from tests.figures import RELIABILITY, ROOT, commit, record, renew
+from tests.figures import PROOF_FIGURES, ROOT, commit, record, renew
 
 CI_INPUTS = 20_000
 CI_EXAMPLES = 25
@@ -71,7 +71,7 @@ def main() -> int:
     run.seconds = round(time.monotonic() - begin, 1)
     print(f"{len(run.findings)} findings")
     if asked.record:
-        renew(RELIABILITY, "bad input", _figures(record(_RUNS, asdict(run))))
+        renew(PROOF_FIGURES, "bad input", _figures(record(_RUNS, asdict(run))))
     return 1 if run.findings else 0
 
 

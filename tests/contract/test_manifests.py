@@ -172,7 +172,7 @@ def test_the_extender_may_not_take_the_memory_of_its_node(pod: Any) -> None:
     assert resources["limits"] == {"memory": "1Gi"}
     asked, most = (to_bytes(resources[of]["memory"]) for of in ("requests", "limits"))
     assert asked <= most
-    assert most >= 2 * 400 * 2**20  # 400 MiB: measured, see docs/decisions.md
+    assert most >= 2 * 400 * 2**20  # 400 MiB: measured, see docs/decisions/bind.md
 
 
 def test_the_second_scheduler_is_placed_where_its_images_run() -> None:

@@ -393,7 +393,7 @@ def test_without_them_preset_pods_hold_what_they_name_or_every_device(
 def test_a_quota_bounds_the_memory_that_a_namespace_asks_for(strict: Objects) -> None:
     """The controller manager writes a quota's status; there is none here, so the test does."""
     path = "/api/v1/namespaces/default/resourcequotas"
-    guide = (Path(__file__).parents[2] / "docs" / "install.md").read_text(encoding="utf-8")
+    guide = (Path(__file__).parents[2] / "docs" / "tenants.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"```yaml\n([^`]*kind: ResourceQuota[^`]*)```", guide)
     quota = yaml.safe_load(block)
     quota["metadata"]["namespace"] = "default"

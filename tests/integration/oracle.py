@@ -1,6 +1,6 @@
 """What the books must be, computed anew from the objects of the API server and nothing else.
 
-Written without the code that it checks: plain arithmetic over JSON, as docs/protocol.md and the
+Written without the code that it checks: plain arithmetic over JSON, as docs/annotations.md and the
 original's dialect say. Nothing is remembered: a pod that is bound and has not ended holds its
 memory, whatever anybody remembers.
 """

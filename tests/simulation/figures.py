@@ -1,4 +1,4 @@
-"""The figures of the simulation in docs/reliability.md, as tables of its recorded runs."""
+"""The figures of the simulation as tables, for docs/research/proof-figures.md."""
 
 from collections import Counter
 from typing import Any

@@ -4,7 +4,7 @@
                   Ctrl-C ends them early, and what was told until then counts
 --ci              what every change has to pass: orders, mutants, 8,000 stories
 --replay SEED     one story in words
---record          keep the outcome in runs.json, and write the figures into docs/reliability.md
+--record          keep the outcome in runs.json, and write docs/research/proof-figures.md
 """
 
 import argparse
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.figures import RELIABILITY, commit, record, renew
+from tests.figures import PROOF_FIGURES, commit, record, renew
 from tests.simulation.figures import figures
 from tests.simulation.hunt import Found, all_mutants, hunt
 from tests.simulation.orders import THREE, count_orders
@@ -79,7 +79,7 @@ def main(argv: Sequence[str]) -> int:
         if orders is not None:
             good = good and orders.result()
     if asked.record:
-        renew(RELIABILITY, "the simulation", figures(record(_RUNS, asdict(run))))
+        renew(PROOF_FIGURES, "the simulation", figures(record(_RUNS, asdict(run))))
     return 0 if good else 1
 
 

@@ -25,7 +25,7 @@ from tests.badinput import odd
 from tests.badinput.attempt import Targets
 from tests.badinput.inputs import attempt
 from tests.badinput.sender import Sender
-from tests.figures import RELIABILITY, commit, record, renew
+from tests.figures import PROOF_FIGURES, commit, record, renew
 from tests.integration.cluster import NODES, PODS, Cluster, Json, fresh
 from tests.integration.process import Extender
 from tests.integration.verbs import poll
@@ -275,7 +275,7 @@ def main() -> int:
     for finding in found:
         print(f"  FOUND {finding}")
     if asked.record:
-        renew(RELIABILITY, "the soak", _figures(record(_RUNS, asdict(run))))
+        renew(PROOF_FIGURES, "the soak", _figures(record(_RUNS, asdict(run))))
     return 1 if found else 0
 
 

@@ -17,8 +17,11 @@ from gpushare.wire.inventory import Device, Inventory, decode_inventory
 from tests.unit.extender.scripted_api import ScriptedApi
 
 ROOT = Path(__file__).parents[2]
-PROTOCOL = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+PROTOCOL = "\n".join(
+    (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    for page in ("protocol", "annotations", "settings", "metrics")
+)
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md")])
 
 
 def rows(heading: str) -> list[list[str]]:
@@ -83,7 +86,7 @@ def test_every_metric_is_listed() -> None:
         assert f"`{name}`" in PROTOCOL, name
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: file.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
 def test_a_link_leads_to_a_file_and_a_heading_that_are_there(document: Path) -> None:
     text = document.read_text(encoding="utf-8")
     for target in re.findall(r"\]\(([^)\s]+)\)", text):

@@ -1,6 +1,6 @@
 """Checks of the rights that the extender needs, and of those it should not have.
 
-Pure; the list is that of docs/protocol.md, "Rights".
+Pure; the list is that of docs/settings.md, "Rights".
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
         yield fail(
             "rights",
             f"the extender's account may not {some(map(str, lacking))}",
-            "apply the ClusterRole and Role of docs/protocol.md, Rights",
+            "apply the ClusterRole and Role of docs/settings.md, Rights",
         )
     elif lacking:
         yield warn(
@@ -98,7 +98,7 @@ def check_rights(facts: Facts) -> Iterator[Finding]:
             "rights",
             f"the extender's account may not {some(map(str, unled))}: it can lead only with"
             " --leadership scheduler",
-            "with --leadership lease, apply the Role of docs/protocol.md, Rights",
+            "with --leadership lease, apply the Role of docs/settings.md, Rights",
         )
     elif facts.own_account:
         only = " with --leadership scheduler" if unled else ""

@@ -1,4 +1,4 @@
-"""gunicorn: how the application is served. The reasons for its settings are in docs/decisions.md.
+"""gunicorn: how the application is served. docs/decisions/http.md has the reasons for its settings.
 
 Knows gunicorn and what it is handed; reads no setting and no environment.
 """

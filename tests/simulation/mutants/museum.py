@@ -2,7 +2,7 @@
 
 A mutant replaces one function or method, and must be found by the simulation within its seeds: that
 is how we know that a story without a violation says something. Numbers (A1, B3, ...) are those of
-docs/reliability.md.
+docs/research/proof-figures.md.
 """
 
 from collections.abc import Callable, Iterator, Sequence

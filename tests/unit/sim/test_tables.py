@@ -11,7 +11,8 @@ from gpushare.sim.inputs import shipped
 from gpushare.sim.report import Record
 from gpushare.sim.tables import TABLES, Table, chosen, renew
 
-DOCUMENT = (Path(__file__).parents[3] / "docs" / "placement.md").read_text(encoding="utf-8")
+PAGE = Path(__file__).parents[3] / "docs" / "research" / "placement-figures.md"
+DOCUMENT = PAGE.read_text(encoding="utf-8")
 
 
 def only(name: str, *files: str) -> Table:
