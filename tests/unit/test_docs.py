@@ -99,3 +99,13 @@ def test_a_link_leads_to_a_file_and_a_heading_that_are_there(document: Path) -> 
             headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
             anchors = [re.sub(r"[^\w -]", "", head).lower().replace(" ", "-") for head in headings]
             assert anchor in anchors, target
+
+
+def test_the_files_that_contributing_names_are_there() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:gpushare|tests|docs)/[\w/.]+)`", text))
+    missing = {
+        path for path in named if not (ROOT / re.sub(r"/(NAME|AREA)\..*", "", path)).exists()
+    }
+    assert len(named) > 20
+    assert not missing
