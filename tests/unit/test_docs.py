@@ -109,3 +109,10 @@ def test_the_files_that_contributing_names_are_there() -> None:
     }
     assert len(named) > 20
     assert not missing
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda file: str(file.relative_to(ROOT)))
+def test_a_page_is_read_in_ten_minutes_its_tables_apart(document: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", "", document.read_text("utf-8"), flags=re.M | re.S)
+    prose = [line for line in text.splitlines() if not line.startswith("|")]
+    assert len(" ".join(prose).split()) <= 2000
