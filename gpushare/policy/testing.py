@@ -17,7 +17,7 @@ import numpy as np
 
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import NodeSpec, Reason, Request
-from gpushare.core.node_arrays import Charge, Tally
+from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, fits_devices
 from gpushare.core.snapshot import Floats, Rows, Snapshot
@@ -83,10 +83,10 @@ class _Case:
 
     def snapshot(self, only: str = "") -> Snapshot:
         """Return the cluster as arrays; with only, the pods of this node alone."""
-        tally = Tally()
+        arrays = NodeArrays()
         for node, held in self.nodes:
-            tally.set_node(node, [held] if only in ("", node.name) else [])
-        return tally.snapshot({})
+            arrays.set_node(node, [held] if only in ("", node.name) else [])
+        return arrays.snapshot({})
 
     def scores(self, policy: Policy) -> Floats:
         """Return the scores of all nodes where the request fits, 0 elsewhere."""
