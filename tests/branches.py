@@ -14,7 +14,7 @@ LEAST = 95.0
 PARTS = {
     "core": "gpushare/core/*",
     "wire": "gpushare/wire/*",
-    "ledger": "gpushare/ledger.py",
+    "ledger": "gpushare/ledger/*",
 }
 
 

@@ -13,7 +13,7 @@ import pytest
 
 import gpushare
 
-FORKED = ("extender", "kube", "ledger.py")
+FORKED = ("extender", "kube", "ledger")
 """What runs in gunicorn's worker; it is made in the process that forks."""
 MADE = frozenset({"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor"})
 

@@ -35,7 +35,7 @@ _SEAMS = {
     Point.K1: ("gpushare.extender.binding.bind_transaction", "place", "before"),
     Point.K2: ("gpushare.extender.binding.bind_transaction", "place", "after"),
     # Made when the entry has been put into the books, before the lock is given back.
-    Point.K3: ("gpushare.ledger", "_Assumption", "before"),
+    Point.K3: ("gpushare.ledger.ledger", "_Assumption", "before"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
     Point.K5: ("gpushare.extender.binding.binder", "binding", "after"),
     Point.K8: ("gpushare.extender.binding.bind_transaction.BindTransaction", "written", "before"),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from gpushare import ledger as ledger_module
 from gpushare.core import decide
 from gpushare.core.model import State
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
@@ -15,6 +14,7 @@ from gpushare.extender.binding import binder
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.binder import Binder
 from gpushare.ledger import Ledger
+from gpushare.ledger import ledger as ledger_module
 from tests.simulation.mutants.museum import mutant
 
 

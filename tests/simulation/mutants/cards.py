@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from gpushare import ledger
 from gpushare.core import cover
 from gpushare.extender.binding import bind_transaction
+from gpushare.ledger import ledger
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS

@@ -3,14 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare import ledger
 from gpushare.core.model import Entry, Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import AnnotationError
 from gpushare.extender import event_handlers
 from gpushare.extender.event_handlers import UnhealthyEventHandler
-from gpushare.ledger import Ledger
+from gpushare.ledger import Ledger, ledger
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 
