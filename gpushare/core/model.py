@@ -6,7 +6,7 @@ the device plug-in and the command line convert it. CPU is in thousandths of a c
 memory in bytes.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 
 MAX_UNITS = 2**31 - 1
@@ -210,74 +210,3 @@ class Cover:
     uuids: tuple[str, ...] = ()
     cards: tuple[frozenset[str], ...] = ()
     of: int = 0
-
-
-class State(Enum):
-    """Where a charge stands: our decision, or a fact the API server has shown us."""
-
-    ASSUMED = "assumed"
-    BOUND = "bound"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One charge in the ledger.
-
-    placement: what it charges, by the indices that the node has now; () nothing of what is there,
-    None: unplaced, charged on every device of the node. cover: what that follows from. assigned:
-    its device plug-in has served it. While assumed: landed when the API server has confirmed the
-    binding, in_doubt when the binding was sent and no answer came. priority, started,
-    terminating, labels, running: as observed, for preemption and pairing; an assumed one has none
-    of them yet.
-    """
-
-    ref: PodRef
-    request: Request
-    node: str
-    placement: Shares | None
-    state: State
-    assigned: bool = False
-    landed: bool = False
-    in_doubt: bool = False
-    priority: int = 0
-    started: float = 0.0
-    terminating: bool = False
-    labels: Labels = ()
-    running: bool = False
-    cover: Cover = Cover()
-
-    @property
-    def pins(self) -> bool:
-        """Whether it holds back equal pods, where pairing applies (see pairing.py).
-
-        So does one whose cards have moved: its device plug-in still goes by what is written.
-        """
-        served = self.running or (self.assigned and self.started > 0)
-        return self.cover.written is not None and not served
-
-    @property
-    def charged(self) -> tuple[int, int]:
-        """Return (least, most) units that it is charged with; they differ only by a mistake.
-
-        Counted as written: of a pod that may be on one of several devices each is charged, and one
-        whose card has gone charges nothing that is there.
-        """
-        asked = self.request.total
-        if self.cover.written is None:
-            return asked, asked
-        return min(sum([units for _, units in self.cover.written]), asked), asked
-
-
-@dataclass(frozen=True, slots=True)
-class NodeBooks:
-    """What the ledger says of one node at one moment.
-
-    spec: its shape. used: units per device. entries: its charges. cpu_free (milli), memory_free
-    (bytes): what requests leave, negative where they exceed it, None where unknown.
-    """
-
-    spec: NodeSpec
-    used: tuple[int, ...]
-    entries: tuple[Entry, ...] = field(default=())
-    cpu_free: int | None = None
-    memory_free: int | None = None

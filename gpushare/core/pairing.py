@@ -15,7 +15,8 @@ found. A pod that runs is past both, marked or not.
 from collections.abc import Iterable, Mapping
 from enum import Enum
 
-from gpushare.core.model import Entry, Request
+from gpushare.core.entry import Entry
+from gpushare.core.model import Request
 from gpushare.core.snapshot import Pinned
 
 

@@ -7,7 +7,7 @@ takes 3.5 s of CPU, and this 0.3.
 from collections.abc import Sequence
 from functools import cache
 
-from gpushare.core.model import NodeBooks
+from gpushare.core.entry import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 

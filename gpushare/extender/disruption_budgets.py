@@ -6,7 +6,8 @@ stays empty, and preemption takes less care.
 
 from collections.abc import Sequence
 
-from gpushare.core.model import Entry, Labels
+from gpushare.core.entry import Entry
+from gpushare.core.model import Labels
 from gpushare.core.preemption.selection import Budget
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 from gpushare.wire.objects import Decoded, Event, PodDisruptionBudget

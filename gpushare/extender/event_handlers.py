@@ -11,6 +11,7 @@ from gpushare.core.model import ObservedPod, Request
 from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.ledger import Changes
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Decoded, Event, Node, Pod, UnreadableObject
@@ -76,23 +77,16 @@ class PodSink:
         self._library = library
         self._created = created
         self._moved = moved
-        # Whether each pod is on a node.
-        self._known: dict[str, bool] = {}
         self._listed = False
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         """Take over all pods."""
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
-        listed: dict[str, bool] = {}
         for books in self._library:
-            odd: set[str] = set(unread)
+            odd = set(unread)
             pods = _observed((pod for page in pages for pod in page.items), books, odd)
-            books.ledger.replace_pods(self._told(pods, books, listed), keep=odd)
-            books.ledger.unbound((uid for uid, on_node in listed.items() if not on_node), started)
-            self._keep(odd, listed)
-        for uid in self._known.keys() - listed.keys():
-            self._tell_gone(uid)
-        self._known, self._listed = listed, True
+            self._tell(books, books.ledger.replace_pods(pods, keep=odd, started=started))
+        self._listed = True
 
     def apply(self, event: Event[Pod]) -> None:
         """Take over one pod."""
@@ -103,46 +97,25 @@ class PodSink:
         elif event.kind == "DELETED":
             self._gone((event.object.metadata and event.object.metadata.uid) or "")
         else:
-            seen: dict[str, bool] = {}
             for books in self._library:
                 odd: set[str] = set()
-                pods = _observed((event.object,), books, odd)
-                for pod in self._told(pods, books, seen):
-                    books.ledger.pod_changed(pod)
-                self._keep(odd, seen)
-            self._known |= seen
-
-    def _told(
-        self, pods: Iterable[ObservedPod], books: ManagedResource, seen: dict[str, bool]
-    ) -> Iterator[ObservedPod]:
-        """The pods, each put into `seen`, and told of where they are new or have come to a node."""
-        for pod in pods:
-            uid = pod.ref.uid
-            seen[uid] = bool(pod.node)
-            new = uid not in self._known and (self._listed or not pod.node)
-            if new and self._created is not None:
-                self._created(books, pod.request)
-            came = pod.node and self._listed and not self._known.get(uid)
-            if came and self._moved is not None:
-                self._moved(books, 1)
-            yield pod
-
-    def _keep(self, odd: Iterable[str], seen: dict[str, bool]) -> None:
-        """Put pods that could not be read into `seen` as they were known."""
-        for uid in odd:
-            seen.setdefault(uid, self._known.get(uid, False))
-
-    def _tell_gone(self, uid: str) -> None:
-        """Where it was on a node."""
-        for books in self._library:
-            if self._known.get(uid) and self._moved is not None:
-                self._moved(books, -1)
+                for pod in _observed((event.object,), books, odd):
+                    self._tell(books, books.ledger.pod_changed(pod))
+                for uid in odd:
+                    books.ledger.pod_unreadable(uid)
 
     def _gone(self, uid: str) -> None:
-        self._tell_gone(uid)
-        self._known.pop(uid, None)
         for books in self._library:
-            books.ledger.pod_gone(uid)
+            self._tell(books, books.ledger.pod_gone(uid))
+
+    def _tell(self, books: ManagedResource, changes: Changes) -> None:
+        """Tell what pods were created, and how many have moved."""
+        for request, on_node in changes.new:
+            if self._created is not None and (self._listed or not on_node):
+                self._created(books, request)
+        if self._moved is not None and self._listed:
+            for by in (*[1] * changes.came, *[-1] * changes.went):
+                self._moved(books, by)
 
 
 class UnhealthyEventHandler:

@@ -5,7 +5,7 @@ Knows the ledger and the decision about one node (core/preemption/preemptor.py);
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare.core.model import Entry
+from gpushare.core.entry import Entry
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.preemption.victim_search import Steps

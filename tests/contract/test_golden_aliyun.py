@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.model import Entry, NodeBooks, ObservedPod, State
+from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.model import ObservedPod
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inspect import encode_inspect
 from gpushare.wire.nodes import node_spec
@@ -86,7 +87,7 @@ def test_the_inspect_document_is_the_recorded_one(case: str) -> None:
     books = []
     for spec in (node_spec(node, ALIYUN, "GiB") for node in page.items):
         entries = tuple(
-            Entry(pod.ref, pod.request, pod.node, pod.placement, State.BOUND)
+            Entry(pod.ref, pod.request, pod.node, pod.placement)
             for pod in pods
             if pod.node == spec.name
         )

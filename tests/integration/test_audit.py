@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.model import ObservedPod, PodRef, Request, State
+from gpushare.core.entry import Phase
+from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.extender.audit.auditor import Auditor
@@ -99,7 +100,7 @@ def test_a_pod_that_the_books_lost_is_charged_again(audited: Audited) -> None:
 
     def shown() -> bool:
         entry = audited.wired.ledger.standing(uid)
-        return entry is not None and entry.state is State.BOUND
+        return entry is not None and entry.phase is Phase.BOUND
 
     poll(shown, "the watch has shown the pod bound, and will not again")
     audited.wired.ledger.pod_gone(uid)

@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 from functools import partial
 
-from gpushare.core.model import Entry, NodeBooks, State
+from gpushare.core.entry import Entry, NodeBooks
 from gpushare.errors import ApiError
 from gpushare.extender.audit.comparer import Finding
 from gpushare.extender.binding.bind_transaction import BUDGET
@@ -340,7 +340,7 @@ class Oracle:
         known = self.known[replica.identity]
         for uid in list(known.pods):
             entry = replica.ledger.standing(uid)
-            if entry is None or entry.state is State.ASSUMED:
+            if entry is None or entry.assumption is not None:
                 del known.pods[uid]
         known.loose.clear()
 

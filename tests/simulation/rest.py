@@ -9,7 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 
-from gpushare.core.model import NodeBooks, Reason
+from gpushare.core.entry import NodeBooks
+from gpushare.core.model import Reason
 from gpushare.core.snapshot import REASONS
 from gpushare.errors import ApiUnavailable
 from gpushare.extender.audit.auditor import AUDIT_INTERVAL

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.core.node_arrays import NodeArrays
-from gpushare.ledger import Ledger
+from gpushare.ledger.store import Store
 from tests.simulation.threads import Crowd, switching_often
 
 
@@ -19,7 +19,7 @@ def test_books_hold_while_threads_bind_delete_list_and_settle(nodes: int) -> Non
 def test_a_charge_that_is_not_looked_at_again_under_the_lock_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Ledger, "_must_fit", lambda *_: None)
+    monkeypatch.setattr(Store, "must_fit", lambda *_: None)
     monkeypatch.setattr(
         NodeArrays, "changed", lambda *_: -1
     )  # as if nobody had changed the node since

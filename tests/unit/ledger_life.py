@@ -11,7 +11,8 @@ from dataclasses import replace
 from typing import TypeVar
 
 from gpushare.core.decide import filter_nodes, place
-from gpushare.core.model import NodeBooks, NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.entry import NodeBooks
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking

@@ -21,16 +21,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import (
-    Allocation,
-    Entry,
-    NodeSpec,
-    ObservedPod,
-    PodRef,
-    Reason,
-    Request,
-    Shares,
-)
+from gpushare.core.entry import Entry, Phase
+from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reason, Request, Shares
 from gpushare.core.pairing import Pairing
 from gpushare.errors import RequestRefused
 from gpushare.ledger import Ledger
@@ -255,10 +247,11 @@ def _show(entry: Entry | None) -> str:
     marks = [
         word
         for word, is_so in [
-            ("landed", entry.landed),
+            ("landed", entry.phase is Phase.LANDED),
             ("in doubt", entry.in_doubt),
             ("assigned", entry.assigned),
         ]
         if is_so
     ]
-    return " ".join([f"{entry.ref.uid} on {entry.node}:", where, entry.state.value, *marks])
+    state = "assumed" if entry.assumption else "bound"
+    return " ".join([f"{entry.ref.uid} on {entry.node}:", where, state, *marks])

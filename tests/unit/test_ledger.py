@@ -12,7 +12,7 @@ from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reaso
 from gpushare.core.node_arrays import Charge
 from gpushare.core.pairing import Pairing
 from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
-from gpushare.ledger import HOLD, Ledger
+from gpushare.ledger import HOLD, Changes, Ledger
 from tests.unit.core.clusters import node
 from tests.unit.ledger_script import run
 
@@ -240,11 +240,37 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     assert ledger.snapshot().used.tolist() == [[0, 0], [4, 4]]
 
 
+def test_a_pod_is_new_when_the_watch_first_shows_it_though_it_is_charged(ledger: Ledger) -> None:
+    ledger.node_changed(node("gpu-a", 16))
+    request, ref = Request(4, 1), PodRef("default", "p", "p")
+    ledger.assume(ref, request, Allocation("gpu-a", (0,), (4,)), 0)
+    assert ledger.pod_changed(_pod("p", request, place="")) == Changes(new=[(request, False)])
+    assert ledger.pod_changed(_pod("p", request, place="")) == Changes()
+    assert ledger.pod_changed(_pod("p", request)) == Changes(came=1)
+    ledger.replace_pods([_pod("p", request, place="")])
+    assert ledger.pod_changed(_pod("p", request, place="")) == Changes(), "it is in doubt, not new"
+    assert ledger.pod_changed(_pod("p", request)) == Changes(came=1)
+    assert ledger.replace_pods([_pod("q", request)]) == Changes([(request, True)], came=1, went=1)
+    assert ledger.pod_gone("q") == Changes(went=1)
+
+
+def test_a_pod_that_cannot_be_read_is_kept_as_it_was_and_waits_for_nobody(ledger: Ledger) -> None:
+    ledger.pod_unreadable("p")
+    assert set(ledger.counts().values()) == {0}
+    assert ledger.pod_changed(_pod("p", Request(4, 1))) == Changes(came=1)
+    ledger.pod_unreadable("p")
+    assert ledger.standing("p")
+    ledger.replace_pods([], keep=["p", "q"])
+    assert ledger.standing("p")
+    assert ledger.pod_changed(_pod("q", Request(4, 1), place="")) == Changes()
+    assert ledger.replace_pods([]) == Changes(went=1)
+
+
 def test_a_bound_pod_that_reads_without_a_node_is_told(ledger: Ledger) -> None:
     """So it is after etcd was set back."""
     ledger.node_changed(node("gpu-a", 16, 16))
     ledger.pod_changed(_pod("p", Request(4, 1)))
-    ledger.unbound(["p"], 10.0)
+    ledger.replace_pods([_pod("p", Request(4, 1), place="")], started=10.0)
     assert ledger.counts()["binding_lost"] == 0  # the list may be wrong: it is read
     ledger.settle("p", ledger.token("p"), _pod("p", Request(4, 1), place=""), 11.0)
     assert ledger.counts()["binding_lost"] == 1
@@ -297,7 +323,7 @@ def test_books_out_of_step_with_their_entries_are_found() -> None:
     ledger.node_changed(NodeSpec("gpu-a", (16,), (True,)))
     ledger.check()
     # Only a bug of ours can do this, so the test has to reach inside.
-    ledger._tally.add(Charge("gpu-a", Request(4, 1), ((0, 4),)))  # noqa: SLF001
+    ledger._store.tally.add(Charge("gpu-a", Request(4, 1), ((0, 4),)))  # noqa: SLF001
     with pytest.raises(InvariantError, match="gpu-a"):
         ledger.check()
 
@@ -324,10 +350,12 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
         ledger.pod_changed(replace(late, assigned=True))
         for uid in (waiting.uid, assumed.uid, late.ref.uid, plain.ref.uid):
             ledger.pod_gone(uid)
-    parts = {**vars(ledger), **vars(ledger._pins)}  # noqa: SLF001 -- what is kept is private
+    store = ledger._store  # noqa: SLF001 -- what is kept is private
+    parts = {**vars(ledger), **vars(store), **vars(store.pins)}
+    parts |= {phase.value: records for phase, records in parts.pop("by_phase").items()}
     kept = {name: part for name, part in parts.items() if isinstance(part, dict | set | deque)}
     del kept["_alarms"]
-    assert len(kept) > 8
+    assert len(kept) > 14
     assert not any(kept.values()), kept
     assert len(ledger.snapshot().names) == 1
 

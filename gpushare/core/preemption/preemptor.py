@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.model import Entry, NodeBooks, Request, State
+from gpushare.core.entry import Entry, NodeBooks, Phase
+from gpushare.core.model import Request
 from gpushare.core.preemption.selection import Budget, VictimSelection, importance
 from gpushare.core.preemption.victim_search import Pods, Steps
 
@@ -65,10 +66,10 @@ def trim_victims(
     lower_priority = tuple(
         entry
         for entry in books.entries
-        if entry.state is State.BOUND and entry.priority < preemptor.priority
+        if entry.phase is Phase.BOUND and entry.priority < preemptor.priority
     )
     if any(
-        entry.state is State.BOUND and entry.priority >= preemptor.priority
+        entry.phase is Phase.BOUND and entry.priority >= preemptor.priority
         for entry in proposed_pods
     ):
         return None

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import comb, inf
 
-from gpushare.core.model import Entry, NodeBooks, Request, Shares
+from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.model import Request, Shares
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, Steps, find_victims
 
 _MAX_TARGETS = 28

@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import add, sub
 
-from gpushare.core.model import Entry
+from gpushare.core.entry import Entry
 
 Pods = tuple[Entry, ...]
 

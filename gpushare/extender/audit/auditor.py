@@ -22,7 +22,6 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.audit.comparer import (
     ARRAYS,
-    HALF_ASSUMED,
     MISPLACED,
     MISSING,
     Finding,
@@ -181,15 +180,8 @@ class Auditor:
 
     def _compare_with_entries(self) -> Iterator[Finding]:
         for managed in self._resources:
-            nodes, half = managed.ledger.drift()
-            for node in nodes:
+            for node in managed.ledger.drift():
                 yield Finding(managed.names.resource, ARRAYS, node)
-            for uid in half:
-                entry = managed.ledger.standing(uid)
-                ref = entry.ref if entry else PodRef("", uid, uid)
-                yield Finding(
-                    managed.names.resource, HALF_ASSUMED, entry.node if entry else "", ref
-                )
 
     def _compare_with_api_server(self) -> frozenset[Finding]:
         # First: what the watch shows from here on must not count as in the copy.
@@ -239,10 +231,7 @@ class Auditor:
         ledger = managed.ledger
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
-            return finding.node not in ledger.drift()[0]
-        if finding.what == HALF_ASSUMED and finding.pod is not None:
-            ledger.read_again(finding.pod.uid, self._clock())
-            return True
+            return finding.node not in ledger.drift()
         if finding.known is not None and finding.seen is not None:
             return ledger.reshape(finding.known, narrowed(finding.known, finding.seen))
         if finding.what in (MISSING, MISPLACED) and finding.pod is not None:

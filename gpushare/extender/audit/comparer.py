@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import Generic, TypeVar
 
-from gpushare.core.model import Entry, NodeSpec, PodRef, State
+from gpushare.core.entry import Entry, Phase
+from gpushare.core.model import NodeSpec, PodRef
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.nodes import node_spec
@@ -25,7 +26,6 @@ OVERCHARGED = "charged more than it asks"
 LEAKED = "charged although it is gone"
 SHAPE = "other devices than the node has"
 ARRAYS = "sums that are not those of the entries"
-HALF_ASSUMED = "half assumed"
 
 _NAMELESS = Metadata()
 _T = TypeVar("_T")
@@ -170,7 +170,7 @@ def compare_pods(
             yield Finding(resource, OVERCHARGED, entry.node, entry.ref, detail)
     for uid in entries.keys() - listed.keys() - set(unread):
         entry = entries[uid]
-        if entry.state is State.BOUND:
+        if entry.phase is Phase.BOUND:
             yield Finding(resource, LEAKED, entry.node, entry.ref)
 
 

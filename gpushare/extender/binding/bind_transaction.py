@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from gpushare.core.decide import place
-from gpushare.core.model import Allocation, Entry, ObservedPod, PodRef, Request, State
+from gpushare.core.entry import Entry
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
 from gpushare.errors import (
     ApiConflict,
     ApiError,
@@ -198,7 +199,7 @@ class BindTransaction:
         if entry.ref != self.ref:
             # A read under another name would prove nothing of the pod that is charged.
             return Answer(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
-        if entry.state is State.BOUND or entry.landed:
+        if entry.known_bound:
             return self._bound_to(entry.node)
         if entry.node != self.node or not entry.in_doubt:
             return Answer(

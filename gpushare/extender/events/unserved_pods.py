@@ -5,7 +5,8 @@ container was started with no device, or a wrong one: where the original's plug-
 answers the kubelet with an unusable environment (allocate.go). What the pod holds is not freed.
 """
 
-from gpushare.core.model import Entry, NodeSpec, State
+from gpushare.core.entry import Entry, Phase
+from gpushare.core.model import NodeSpec
 from gpushare.extender.managed_resources import ManagedResources
 
 
@@ -34,5 +35,5 @@ class UnservedPods:
 
 
 def _is_unserved(entry: Entry, node: NodeSpec | None) -> bool:
-    waits = entry.state is State.BOUND and not entry.assigned and not entry.terminating
+    waits = entry.phase is Phase.BOUND and not entry.assigned and not entry.terminating
     return waits and entry.cover.written is not None and node is not None and node.marks_served

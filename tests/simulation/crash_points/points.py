@@ -34,8 +34,8 @@ _SEAMS = {
     Point.K0: ("gpushare.extender.service", "decode_bind", "after"),
     Point.K1: ("gpushare.extender.binding.bind_transaction", "place", "before"),
     Point.K2: ("gpushare.extender.binding.bind_transaction", "place", "after"),
-    # Made when the entry has been put into the books, before the lock is given back.
-    Point.K3: ("gpushare.ledger.ledger", "_Assumption", "before"),
+    # Nobody can tell whether the charge is in the books yet before the lock is given back.
+    Point.K3: ("gpushare.ledger.records", "assumed", "after"),
     Point.K4: ("gpushare.ledger.Ledger", "assume", "after"),
     Point.K5: ("gpushare.extender.binding.binder", "binding", "after"),
     Point.K8: ("gpushare.extender.binding.bind_transaction.BindTransaction", "written", "before"),

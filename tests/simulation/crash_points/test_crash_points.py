@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-import gpushare.ledger.ledger
+import gpushare.ledger.records
 import tests.simulation.replica
 from gpushare.core.model import ObservedPod
 from gpushare.extender.binding.binder import Binder
-from gpushare.ledger import Ledger
+from gpushare.ledger import Changes, Ledger
 from tests.simulation.crash_points.story import CASES, Case, Story, turns
 
 
@@ -39,13 +39,16 @@ def _send_whenever(write: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _list_drops(replace: Callable[..., Any]) -> Callable[..., Any]:
-    def drop(self: Ledger, pods: Iterable[ObservedPod], keep: Iterable[str] = ()) -> None:
+    def drop(
+        self: Ledger, pods: Iterable[ObservedPod], keep: Iterable[str], started: float
+    ) -> Changes:
         listed = list(pods)
-        replace(self, listed, keep)
+        changes: Changes = replace(self, listed, keep, started)
         bound = {pod.ref.uid for pod in listed if pod.node}
         for entry in self.held()[0].values():
             if entry.ref.uid not in bound:
                 self.pod_gone(entry.ref.uid)
+        return changes
 
     return drop
 
@@ -69,7 +72,7 @@ def test_a_doubt_that_frees_the_charge_is_noticed(monkeypatch: pytest.MonkeyPatc
 def test_a_doubt_that_is_settled_by_the_first_read_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(gpushare.ledger.ledger, "HOLD", 0.0)
+    monkeypatch.setattr(gpushare.ledger.records, "HOLD", 0.0)
     assert _noticed("K6-pause-nothing")
 
 

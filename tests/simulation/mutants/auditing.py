@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.model import State
 from gpushare.extender.audit import auditor, comparer
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.audit.comparer import LEAKED, UnconfirmedFindings
@@ -50,7 +49,7 @@ def _frees_leaks(original: Any) -> Any:
 )
 def frees_binds_under_way(original: Any) -> Any:
     def compare_pods(resource: str, entries: Any, listed: Any, unread: Any) -> Any:
-        bound = {uid: replace(entry, state=State.BOUND) for uid, entry in entries.items()}
+        bound = {uid: replace(entry, assumption=None) for uid, entry in entries.items()}
         return original(resource, bound, listed, unread)
 
     return compare_pods

@@ -7,22 +7,28 @@ from typing import Any
 from unittest.mock import patch
 
 from gpushare.core import decide
-from gpushare.core.model import State
+from gpushare.core.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.extender import service
 from gpushare.extender.binding import binder
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.binder import Binder
-from gpushare.ledger import Ledger
-from gpushare.ledger import ledger as ledger_module
+from gpushare.ledger import Ledger, records
+from gpushare.ledger.store import Store
 from tests.simulation.mutants.museum import mutant
+
+
+def _give_back(ledger: Any, uid: str) -> None:
+    entry = ledger._store.entry(uid)
+    if entry and entry.assumption:
+        ledger._store.put(uid, entry.assumption.waiting)
 
 
 @mutant("A1", "the original records a pod after its binding succeeded", Ledger, "assume")
 def charges_after_success(original: Any) -> Any:
     def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> Any:
-        self._must_fit(ref.uid, request, allocation)
-        return self._named(allocation)
+        self._store.must_fit(ref.uid, request, allocation)
+        return self._store.named(allocation)
 
     del original
     return assume
@@ -41,7 +47,7 @@ def takes_by_an_old_look(original: Any) -> Any:
         view = next(look for look in looks[-2:] if look.capacity is looks[-1].capacity)
         allocation = decide.place(view, self.node, request, books.ranking(request))
         assume = ledger.assume
-        with patch.object(Ledger, "_must_fit", lambda *_: None):
+        with patch.object(Store, "must_fit", lambda *_: None):
             allocation = assume(self.ref, request, allocation, now, stamp=str(self.stamp))
         return allocation, int(view.capacity[view.row[self.node], allocation.devices[0]])
 
@@ -59,8 +65,8 @@ def _assumes_unseen(original: Any) -> Any:
 @mutant(
     "A1",
     "what a look found free is taken, whoever took it meanwhile",
-    Ledger,
-    "_must_fit",
+    Store,
+    "must_fit",
     also=[(Ledger, "assume", _assumes_unseen)],
 )
 def takes_without_another_look(original: Any) -> Any:
@@ -76,10 +82,7 @@ def takes_without_another_look(original: Any) -> Any:
 def places_anew_on_retry(original: Any) -> Any:
     def standing(self: Any, entry: Any) -> Any:
         if entry.in_doubt:
-            ledger = self.resource_request[0].ledger
-            give_back, assumed = ledger._give_back, ledger._assumptions
-            if self.ref.uid in assumed:
-                give_back(self.ref.uid)
+            _give_back(self.resource_request[0].ledger, self.ref.uid)
             return self._send(0.0, float("inf"))
         return original(self, entry)
 
@@ -89,9 +92,8 @@ def places_anew_on_retry(original: Any) -> Any:
 @mutant("A2", "a bind takes the place of one under way", Ledger, "assume")
 def binds_one_pod_twice(original: Any) -> Any:
     def assume(self: Any, ref: Any, *told: Any, **named: Any) -> Any:
-        self._assumptions.pop(ref.uid, None)
-        if ref.uid in self._entries:
-            self._take(ref.uid)
+        if self._store.entry(ref.uid):
+            self._store.put(ref.uid, None)
         return original(self, ref, *told, **named)
 
     return assume
@@ -107,7 +109,7 @@ def frees_on_no_answer(original: Any) -> Any:
     return doubt
 
 
-@mutant("A4", "nobody waits for writes that land late", ledger_module, "HOLD")
+@mutant("A4", "nobody waits for writes that land late", records, "HOLD")
 def does_not_hold(original: Any) -> Any:
     del original
     return 0.0
@@ -118,8 +120,9 @@ def keeps_what_was_refused(original: Any) -> Any:
     del original
 
     def forget(self: Any, uid: str, _: str) -> None:
-        if self._assumptions.pop(uid, None) is not None:
-            self._entries[uid] = replace(self._entries[uid], state=State.BOUND)
+        entry = self._store.entry(uid)
+        if entry and entry.assumption:
+            self._store.put(uid, replace(entry, assumption=None))
 
     return forget
 
@@ -163,12 +166,9 @@ def takes_success_for_failure(original: Any) -> Any:
 @mutant("A14", "kube-scheduler's cache once expired what it had assumed", Ledger, "overdue")
 def expires_by_the_clock(original: Any) -> Any:
     def overdue(self: Any, now: float) -> Any:
-        for uid in [
-            uid
-            for uid, held in self._assumptions.items()
-            if not held.in_flight and now > held.since + 20
-        ]:
-            self._give_back(uid)
+        for uid, entry in self._store.entries(Phase.IN_DOUBT, Phase.LANDED).items():
+            if now > entry.assumption.since + 20:
+                _give_back(self, uid)
         return original(self, now)
 
     return overdue
@@ -179,8 +179,7 @@ def frees_what_has_landed(original: Any) -> Any:
     del original
 
     def landed(self: Any, uid: str, *_: Any) -> None:
-        if uid in self._assumptions:
-            self._give_back(uid)
+        _give_back(self, uid)
 
     return landed
 
@@ -218,7 +217,7 @@ def drops_what_a_stranger_names(original: Any) -> Any:
         for books in self.resources:
             entry = books.ledger.standing(self.ref.uid)
             if entry is not None and entry.ref != self.ref:
-                books.ledger._forget(self.ref.uid)
+                books.ledger._store.put(self.ref.uid, None)
         return original(self, now, leads_until)
 
     return start

@@ -4,13 +4,13 @@ from typing import Any
 
 from gpushare.core import cover
 from gpushare.extender.binding import bind_transaction
-from gpushare.ledger import ledger
+from gpushare.ledger import store
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 
 
-@mutant("C16", "ours, once: a charge stays at its index when the cards move", ledger, "resolve")
+@mutant("C16", "ours, once: a charge stays at its index when the cards move", store, "resolve")
 def takes_an_index_for_a_device(original: Any) -> Any:
     def resolve(cover: Any, spec: Any) -> Any:
         written = cover.written or ()

@@ -6,7 +6,7 @@ from typing import Any
 from gpushare.core.model import Cover
 from gpushare.extender import event_handlers
 from gpushare.extender.binding import bind_transaction
-from gpushare.ledger import Ledger
+from gpushare.ledger import Ledger, records
 from gpushare.wire import annotations, pods
 from tests.simulation.mutants.museum import mutant
 
@@ -43,21 +43,22 @@ def believes_the_annotated_size(original: Any) -> Any:
 
 @mutant("E6", "the original skips a pod that says it holds nothing", Ledger, "replace_pods")
 def skips_who_says_nothing(original: Any) -> Any:
-    def replace_pods(self: Any, seen: Any, keep: Any = ()) -> None:
-        original(self, (pod for pod in seen if pod.placement is not None or not pod.node), keep)
+    def replace_pods(self: Any, seen: Any, keep: Any, started: float) -> Any:
+        placed = (pod for pod in seen if pod.placement is not None or not pod.node)
+        return original(self, placed, keep, started)
 
     return replace_pods
 
 
-@mutant("E7", "the original frees the device that the edited pod names", Ledger, "_observe_again")
+@mutant("E7", "the original frees the device that the edited pod names", records, "_shown_again")
 def moves_with_an_edit(original: Any) -> Any:
-    def observe_again(self: Any, entry: Any, pod: Any) -> None:
-        original(self, entry, pod)
+    def shown_again(entry: Any, pod: Any) -> Any:
+        step = original(entry, pod)
         if pod.placement != entry.cover.written:
-            self._take(entry.ref.uid)
-            self._put(replace(entry, cover=Cover(pod.placement)))
+            return step._replace(record=replace(entry, cover=Cover(pod.placement)))
+        return step
 
-    return observe_again
+    return shown_again
 
 
 @mutant("E6", "a pod that says it is assigned is not told apart", pods, "placement")

@@ -3,32 +3,40 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.model import Entry, Request
+from gpushare.core.entry import Entry
+from gpushare.core.model import Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import AnnotationError
 from gpushare.extender import event_handlers
 from gpushare.extender.event_handlers import UnhealthyEventHandler
-from gpushare.ledger import Ledger, ledger
+from gpushare.ledger import records, store
+from gpushare.ledger.records import Step
+from gpushare.ledger.store import Store
 from gpushare.wire import nodes, pods
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("C1", "HAMi drops a node's pods with the node", Ledger, "_drop_node")
+def _on(store: Any, node: str) -> list[str]:
+    """All pods on the node."""
+    return [*store.on_node.get(node, ()), *store.cpu_only_on.get(node, ())]
+
+
+@mutant("C1", "HAMi drops a node's pods with the node", Store, "drop_node")
 def drops_pods_with_their_node(original: Any) -> Any:
     def drop_node(self: Any, name: str) -> None:
-        for uid in list(self._on_node.get(name, ())):
-            self._forget(uid)
+        for uid in _on(self, name):
+            self.put(uid, None)
         original(self, name)
 
     return drop_node
 
 
-@mutant("C2", "the original takes a node over from zero devices alone", Ledger, "_set_spec")
+@mutant("C2", "the original takes a node over from zero devices alone", Store, "set_spec")
 def never_reshapes(original: Any) -> Any:
     def set_spec(self: Any, spec: Any) -> None:
-        known = self._specs.get(spec.name)
-        if known is None or not known.capacity:
+        known = self.nodes.get(spec.name)
+        if known is None or not known.spec.capacity:
             original(self, spec)
 
     return set_spec
@@ -46,14 +54,12 @@ def makes_devices_equal(original: Any) -> Any:
     return from_inventory
 
 
-@mutant(
-    "C4", "the original starts anew when a node had no devices for a moment", Ledger, "_set_spec"
-)
+@mutant("C4", "the original starts anew when a node had no devices for a moment", Store, "set_spec")
 def resets_at_zero(original: Any) -> Any:
     def set_spec(self: Any, spec: Any) -> None:
         if not spec.capacity:
-            for uid in list(self._on_node.get(spec.name, ())):
-                self._forget(uid)
+            for uid in _on(self, spec.name):
+                self.put(uid, None)
         original(self, spec)
 
     return set_spec
@@ -85,10 +91,10 @@ def opens_sick_devices(original: Any) -> Any:
     return property(is_open)
 
 
-@mutant("C7", "the original's plug-in: a device once unhealthy stays so", Ledger, "set_unhealthy")
+@mutant("C7", "the original's plug-in: a device once unhealthy stays so", Store, "set_unhealthy")
 def never_recovers(original: Any) -> Any:
     def set_unhealthy(self: Any, node: str, devices: Any) -> None:
-        original(self, node, devices | self._unhealthy.get(node, frozenset()))
+        original(self, node, devices | self.unhealthy.get(node, frozenset()))
 
     return set_unhealthy
 
@@ -161,26 +167,28 @@ def forgets_init_containers(original: Any) -> Any:
     return peak
 
 
-@mutant("C12", "a pod holds memory once its plug-in has marked it", Ledger, "_observe")
+@mutant("C12", "a pod holds memory once its plug-in has marked it", records, "shown")
 def charges_the_assigned(original: Any) -> Any:
-    def observe(self: Any, pod: Any) -> None:
-        known = pod.ref.uid in self._entries
+    def shown(record: Any, pod: Any) -> Any:
+        known = isinstance(record, Entry)
         if known or pod.assigned or not pod.node or not pod.request.devices:
-            original(self, pod)
+            return original(record, pod)
+        return Step(record)
 
-    return observe
+    return shown
 
 
-@mutant("C14", "the original ignores pods without an index", Ledger, "_observe")
+@mutant("C14", "the original ignores pods without an index", records, "shown")
 def ignores_the_unplaced(original: Any) -> Any:
-    def observe(self: Any, pod: Any) -> None:
+    def shown(record: Any, pod: Any) -> Any:
         if not pod.node or pod.placement is not None or not pod.request.devices:
-            original(self, pod)
+            return original(record, pod)
+        return Step(record)
 
-    return observe
+    return shown
 
 
-@mutant("C15", "the original ignores an index it does not know", ledger, "resolve")
+@mutant("C15", "the original ignores an index it does not know", store, "resolve")
 def ignores_unknown_devices(original: Any) -> Any:
     def resolved(cover: Any, spec: Any) -> Any:
         learned, held = original(cover, spec)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+from gpushare.core.entry import Entry, Phase
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
@@ -10,52 +11,55 @@ from gpushare.extender import event_handlers, readiness
 from gpushare.extender.event_handlers import PodSink
 from gpushare.extender.readiness import Readiness
 from gpushare.kube.listwatch import ListWatch
-from gpushare.ledger import Ledger
+from gpushare.ledger import Ledger, records
+from gpushare.ledger.phases import ASSUMED
+from gpushare.ledger.records import CpuOnly, Step
+from gpushare.ledger.store import Store
 from gpushare.wire.pods import observe_pod
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("B2", "the last event wins, however old it is", Ledger, "_observe")
+@mutant("B2", "the last event wins, however old it is", records, "shown")
 def believes_stale_events(original: Any) -> Any:
-    def observe(self: Any, pod: Any) -> None:
-        if not pod.node and pod.ref.uid in self._entries:
-            self._forget(pod.ref.uid)
-        original(self, pod)
+    def shown(record: Any, pod: Any) -> Any:
+        stale = not pod.node and isinstance(record, Entry)
+        return original(None if stale else record, pod)
 
-    return observe
+    return shown
 
 
 @mutant(
     "B3", "HAMi #2923: a deletion missed in a gap holds its memory for ever", Ledger, "replace_pods"
 )
 def relists_without_deletions(original: Any) -> Any:
-    def replace_pods(self: Any, pods: Any, keep: Any = ()) -> None:
-        original(self, pods, keep={*keep, *self._entries})
+    def replace_pods(self: Any, pods: Any, keep: Any, started: float) -> Any:
+        return original(self, pods, {*keep, *self._store.entries()}, started)
 
     return replace_pods
 
 
 @mutant("B3", "a list drops a bind that it is too old to show", Ledger, "replace_pods")
 def relists_over_binds(original: Any) -> Any:
-    def replace_pods(self: Any, pods: Any, keep: Any = ()) -> None:
+    def replace_pods(self: Any, pods: Any, keep: Any, started: float) -> Any:
         listed = list(pods)
-        original(self, listed, keep)
+        changes = original(self, listed, keep, started)
         bound = {pod.ref.uid for pod in listed if pod.node}
-        for uid in [uid for uid in self._assumptions if uid not in bound]:
-            self._forget(uid)
+        for uid in self._store.entries(*ASSUMED).keys() - bound:
+            self._store.put(uid, None)
+        return changes
 
     return replace_pods
 
 
 @mutant("B4", "the original's delete finds the successor by name", Ledger, "pod_gone")
 def deletes_by_name(original: Any) -> Any:
-    def pod_gone(self: Any, uid: str) -> None:
-        entry = self._entries.get(uid)
-        original(self, uid)
-        if entry is not None:
-            same = [other for other in self._entries.values() if other.ref.name == entry.ref.name]
-            for other in same:
-                self._forget(other.ref.uid)
+    def pod_gone(self: Any, uid: str) -> Any:
+        entry = self._store.entry(uid)
+        changes = original(self, uid)
+        for other in self._store.entries().values():
+            if entry is not None and other.ref.name == entry.ref.name:
+                self._store.put(other.ref.uid, None)
+        return changes
 
     return pod_gone
 
@@ -73,44 +77,42 @@ def frees_what_the_event_says(original: Any) -> Any:
     return apply
 
 
-@mutant("B7", "the original and GAS free a pod that is being deleted", Ledger, "_observe")
+@mutant("B7", "the original and GAS free a pod that is being deleted", records, "shown")
 def frees_at_the_deletion_mark(original: Any) -> Any:
-    def observe(self: Any, pod: Any) -> None:
-        if pod.terminating:
-            self._forget(pod.ref.uid)
-        else:
-            original(self, pod)
+    def shown(record: Any, pod: Any) -> Any:
+        return Step(None) if pod.terminating else original(record, pod)
 
-    return observe
+    return shown
 
 
-@mutant("B5", "a pod without GPU keeps its CPU when it is gone", Ledger, "_forget")
+@mutant("B5", "a pod without GPU keeps its CPU when it is gone", Store, "put")
 def keeps_the_host_of_the_gone(original: Any) -> Any:
-    def forget(self: Any, uid: str) -> None:
-        held = self._plain.pop(uid, None)
-        original(self, uid)
-        if held is not None:
-            self._plain[uid] = held
+    def put(self: Any, uid: str, record: Any) -> None:
+        if record is not None or not isinstance(self.records.get(uid), CpuOnly):
+            original(self, uid, record)
 
-    return forget
+    return put
 
 
-@mutant("B12", "a resize in place is counted, and not remembered", Ledger, "_observe_again")
+@mutant("B12", "a resize in place is counted, and not remembered", Store, "put")
 def forgets_a_resize(original: Any) -> Any:
-    def observe_again(self: Any, entry: Any, pod: Any) -> None:
-        original(self, entry, pod)
-        now = self._entries[pod.ref.uid]
-        self._entries[pod.ref.uid] = replace(now, request=entry.request)
+    def put(self: Any, uid: str, record: Any) -> None:
+        before = self.entry(uid)
+        original(self, uid, record)
+        now = self.entry(uid)
+        if before and now and before.phase is now.phase is Phase.BOUND:
+            forgetful = replace(now, request=before.request)
+            self.records[uid] = self.by_phase[Phase.BOUND][uid] = forgetful
 
-    return observe_again
+    return put
 
 
-@mutant("B10", "the original ends over a pod whose node is gone", Ledger, "_put")
+@mutant("B10", "the original ends over a pod whose node is gone", Store, "put")
 def ends_over_an_orphan(original: Any) -> Any:
-    def put(self: Any, entry: Any) -> None:
-        if entry.node not in self._specs:
-            raise UnknownNode(entry.node)
-        original(self, entry)
+    def put(self: Any, uid: str, record: Any) -> None:
+        if isinstance(record, Entry) and record.node not in self.nodes:
+            raise UnknownNode(record.node)
+        original(self, uid, record)
 
     return put
 

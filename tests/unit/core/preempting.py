@@ -8,7 +8,8 @@ from math import inf
 from hypothesis import strategies as st
 
 from gpushare.core.decide import filter_nodes
-from gpushare.core.model import Entry, NodeBooks, NodeSpec, ObservedPod, PodRef, Request, State
+from gpushare.core.entry import Entry, NodeBooks, Phase
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
 from gpushare.core.preemption.selection import Budget
@@ -139,5 +140,5 @@ def cases(draw: st.DrawFn) -> Case:
 
 
 def entries_of(found: NodeBooks) -> dict[str, Entry]:
-    assert all(entry.state is State.BOUND for entry in found.entries)
+    assert all(entry.phase is Phase.BOUND for entry in found.entries)
     return {entry.ref.uid: entry for entry in found.entries}

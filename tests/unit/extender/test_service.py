@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request, State
+from gpushare.core.entry import Phase
+from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import ApiNotFound, ApiUnavailable, MessageError, NotReady, UnknownNode
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.wire.annotations import ALIYUN
@@ -187,7 +188,7 @@ def test_a_filtered_pod_is_bound_without_reading_it(desk: Desk) -> None:
     assert [call.method for call in desk.api.calls] == ["POST"]
     entry = desk.ledger.standing("uid-web")
     assert entry is not None
-    assert (entry.state, entry.landed, entry.placement) == (State.ASSUMED, True, ((0, 4),))
+    assert (entry.phase, entry.placement) == (Phase.LANDED, ((0, 4),))
 
 
 def test_a_pod_filter_never_saw_is_read(desk: Desk) -> None:

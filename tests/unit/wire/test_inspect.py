@@ -3,13 +3,14 @@
 import json
 from typing import Any
 
-from gpushare.core.model import Entry, NodeBooks, NodeSpec, PodRef, Request, Shares, State
+from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.model import NodeSpec, PodRef, Request, Shares
 from gpushare.wire.inspect import encode_inspect
 
 
 def entry(name: str, units: int, placement: Shares | None, namespace: str = "default") -> Entry:
     request = Request(units=units, devices=1 if units else 0)
-    return Entry(PodRef(namespace, name, f"uid-{name}"), request, "n", placement, State.BOUND)
+    return Entry(PodRef(namespace, name, f"uid-{name}"), request, "n", placement)
 
 
 def books(*entries: Entry, name: str = "n", capacity: tuple[int, ...] = (16, 16)) -> NodeBooks:

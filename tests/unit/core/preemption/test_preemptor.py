@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare.core.model import Allocation, NodeBooks, PodRef, Reason, Request
+from gpushare.core.entry import NodeBooks
+from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.selection import Budget
 from gpushare.core.preemption.victim_search import Steps

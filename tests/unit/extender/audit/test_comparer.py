@@ -7,25 +7,18 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
-from gpushare.core.model import (
-    Allocation,
-    Cover,
-    Entry,
-    ObservedPod,
-    PodRef,
-    Reason,
-    Request,
-    State,
-)
+from gpushare.core.entry import Entry
+from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Reason, Request
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, InsufficientMemory
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.audit.comparer import Finding, narrowed
 from gpushare.extender.events.messages import EventMessages
-from gpushare.ledger import Ledger
+from gpushare.ledger import Ledger, store
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import observe_pod
@@ -148,7 +141,7 @@ def office() -> Office:
 
 
 def sums(ledger: Ledger) -> NodeArrays:
-    return ledger._tally  # noqa: SLF001 -- what a mistake of ours would make wrong
+    return ledger._store.tally  # noqa: SLF001 -- what a mistake of ours would make wrong
 
 
 def charge_wrongly(
@@ -157,16 +150,15 @@ def charge_wrongly(
     """Replace the charge of a pod, as a mistake of ours would."""
     ref = PodRef("team", name, f"uid-{name}")
     placement = ((0, units),) if node == NODE else None
-    ledger._take(ref.uid)  # noqa: SLF001 -- as above
-    ledger._put(  # noqa: SLF001 -- as above
+    ledger._store.put(  # noqa: SLF001 -- as above
+        ref.uid,
         Entry(
             ref,
             Request(asked or units, 1),
             node,
             placement,
-            State.BOUND,
             cover=Cover(placement),
-        )
+        ),
     )
 
 
@@ -404,11 +396,9 @@ def test_a_charge_that_is_not_on_its_cards_is_found_and_frees_nothing(office: Of
     ledger, right = office.ledger, office.free()
     entry = ledger.standing("uid-p0")
     assert entry is not None
-    ledger._take("uid-p0")  # noqa: SLF001 -- a mistake of ours
     astray = replace(entry, placement=((1, 4),))
-    ledger._entries["uid-p0"] = astray  # noqa: SLF001 -- as above
-    ledger._on_node.setdefault(NODE, set()).add("uid-p0")  # noqa: SLF001 -- as above
-    ledger._tally.add(Charge(NODE, astray.request, astray.placement))  # noqa: SLF001 -- as above
+    with patch.object(store, "resolved", lambda charged, _: charged):  # a mistake of ours
+        ledger._store.put("uid-p0", astray)  # noqa: SLF001 -- as above
     office.audit()
     assert office.told == [("sums that are not those of the entries", False)]
     entry = ledger.standing("uid-p0")
@@ -665,28 +655,6 @@ def test_a_thread_started_long_after_it_was_made_is_not_stuck(office: Office) ->
         assert office.auditor.state()["audit_age_seconds"] == 0
     finally:
         office.auditor.stop()
-
-
-def test_a_bind_of_ours_without_a_charge_is_told_and_forgotten(office: Office) -> None:
-    ref = PodRef("team", "new", "uid-new")
-    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
-    office.ledger._take("uid-new")  # noqa: SLF001 -- as above
-    office.audit(2)
-    assert office.told == [("half assumed", True)]
-    assert office.ledger.overdue(1e9) == ()
-    office.ledger.check()
-
-
-def test_an_assumed_charge_that_nobody_settles_is_read_and_kept(office: Office) -> None:
-    ref = PodRef("team", "new", "uid-new")
-    office.ledger.assume(ref, Request(2, 1), Allocation(NODE, (1,), (2,)), 0.0)
-    charged = office.free()
-    office.ledger._assumptions.clear()  # noqa: SLF001 -- as above
-    office.audit(2)
-    assert office.told == [("half assumed", True)]
-    assert office.free() == charged
-    assert [each.ref for each in office.ledger.overdue(office.api.clock())] == [ref]
-    office.ledger.check()
 
 
 def test_narrowed_lets_nothing_become_free() -> None:

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.core.model import Entry, NodeSpec, PodRef
+from gpushare.core.entry import Entry, Waiting
+from gpushare.core.model import PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
@@ -26,6 +27,8 @@ from gpushare.extender.binding.bind_transaction import (
 )
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger, Overdue
+from gpushare.ledger.records import CpuOnly
+from gpushare.ledger.store import NodeRecord
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import Pod, binding
 from gpushare.wire.pods import observe_pod, request_of
@@ -36,7 +39,10 @@ from tests.unit.extender.pod_store import PodStore
 Move = tuple[str, ...]
 
 _FOREVER = float("inf")
-_SHARED = (type(threading.Lock()), itertools.count, Snapshot, Entry, NodeSpec, frozenset)
+_SHARED = (
+    *(type(threading.Lock()), itertools.count, Snapshot, frozenset),
+    *(Entry, Waiting, CpuOnly, NodeRecord),
+)
 _LOST = "no answer"
 
 
@@ -341,7 +347,7 @@ class World:
             return frozenset(overdue.ref.uid for overdue in self.ledger.overdue(now))
 
         moments = (-_FOREVER, *(self.now + HOLD * k for k in range(-2, 2)), _FOREVER)
-        entries = [entry for node in self.ledger.dump() for entry in node.entries]
+        entries = [_alike(entry) for node in self.ledger.dump() for entry in node.entries]
         return (*entries, *map(due, moments))
 
     def _live(self, overdue: Overdue) -> tuple[str, bool]:
@@ -370,10 +376,19 @@ class World:
 
 def _copied(ledger: Ledger) -> Ledger:
     """Independent books. What never changes is shared; so are lock and tokens, at no harm."""
-    parts = list(vars(ledger).values())
-    inner = [value for part in parts if isinstance(part, dict) for value in part.values()]
+    parts = [*vars(ledger).values(), *vars(vars(ledger)["_store"]).values()]
+    dicts = [part for part in parts if isinstance(part, dict)]
+    inner = [value for each in dicts for value in each.values()]
     shared = [each for each in (*parts, *inner) if isinstance(each, _SHARED)]
     return copy.deepcopy(ledger, {id(each): each for each in shared})
+
+
+def _alike(entry: Entry) -> Entry:
+    """Return the charge without what tells it from one with the same future: see `key`."""
+    if entry.assumption is None:
+        return entry
+    alike = replace(entry.assumption, token=0, since=0.0, stamps=frozenset())
+    return replace(entry, assumption=alike)
 
 
 def _body(actor: Actor) -> bytes:

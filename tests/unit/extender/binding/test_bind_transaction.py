@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gpushare.core.entry import Phase
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
@@ -124,8 +125,8 @@ class Desk:
             assert self.ledger.token(REF.uid) == -1
             return "free"
         device = "?" if entry.placement is None else entry.placement[0][0]
-        state = entry.state.value
-        state = "landed" if entry.landed else state
+        state = "assumed" if entry.assumption else "bound"
+        state = "landed" if entry.phase is Phase.LANDED else state
         return f"{'doubt' if entry.in_doubt else state} {entry.node}:{device}"
 
     def in_doubt(self) -> "Desk":

@@ -1,0 +1,214 @@
+"""What readers take of the books: the lock, and views that are never changed again."""
+
+import threading
+from collections import Counter, deque
+from dataclasses import dataclass
+
+from gpushare.core.entry import Entry, NodeBooks, Phase, Waiting
+from gpushare.core.model import NodeSpec, PodRef, Request
+from gpushare.core.pairing import Pairing
+from gpushare.core.recount import drift
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import InvariantError, RequestRefused, UnknownNode
+from gpushare.ledger import records
+from gpushare.ledger.phases import ASSUMED
+from gpushare.ledger.records import Alarm
+from gpushare.ledger.store import Store, charge_of, resolved, shape_of
+
+LANDED_GRACE = 10.0
+"""Seconds the watch may take to show a binding that was answered with success before it is read."""
+
+_ALARMS_KEPT = 256
+"""Alarms kept for `take_alarms`; the oldest go first, and are counted all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overdue:
+    """A charge whose pod must be read, and the token to hand back with what was read."""
+
+    ref: PodRef
+    node: str
+    token: int
+
+
+class Reader:
+    """The books, to be looked at. Every method may be called from any thread."""
+
+    def __init__(self, pairing: Pairing) -> None:
+        self._lock = threading.Lock()
+        self._store = Store(pairing)
+        self._alarms = Counter(placement_edited=0, bound_by_another=0, binding_lost=0)
+        self._untold: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
+        self._view: Snapshot | None = None
+
+    def snapshot(self) -> Snapshot:
+        """The books as arrays, never changed again."""
+        with self._lock:
+            tally = self._store.tally
+            if self._view is None or self._view.generation != tally.generation:
+                self._view = tally.snapshot(self._store.pins.by_row(tally.row))
+            return self._view
+
+    def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
+        """The nodes that share devices, by name, with what is charged on them (or the one node).
+
+        Each as it is at one moment, one after the other: binds do not wait for all of them. Raises
+        UnknownNode for a node that is not in the books.
+        """
+        with self._lock:
+            if node is not None and node not in self._store.nodes:
+                raise UnknownNode(f"node {node!r} is not known")
+            names = sorted(self._store.nodes) if node is None else [node]
+        return tuple(books for books in map(self._books, names) if books is not None)
+
+    def _books(self, node: str) -> NodeBooks | None:
+        with self._lock:
+            known, tally = self._store.nodes.get(node), self._store.tally
+            if known is None or not known.spec.capacity:
+                return None
+            entries, used = self._store.entries_on(node), tally.used(node)
+            cpu, memory = tally.host_free(node)
+        return NodeBooks(known.shape, used, tuple(sorted(entries, key=_by_name)), cpu, memory)
+
+    def counts(self) -> dict[str, int]:
+        """How many nodes, pods by state, and alarms (by kind) there are.
+
+        unplaced: charges on every device of their node, because their own are not known.
+        """
+        with self._lock:
+            numbers = {phase: len(kept) for phase, kept in self._store.by_phase.items()}
+            uncharged = list(self._store.by_phase[Phase.UNCHARGED].values())
+            nodes, alarms = len(self._store.nodes), dict(self._alarms)
+            entries = self._store.entries()
+        return {
+            "nodes": nodes,
+            "assumed": sum(numbers[phase] for phase in ASSUMED),
+            "in_doubt": numbers[Phase.IN_DOUBT] + numbers[Phase.RESENT],
+            "bound": numbers[Phase.BOUND],
+            "unplaced": sum(entry.placement is None for entry in entries.values()),
+            "plain": numbers[Phase.CPU_ONLY],
+            "waiting": sum(isinstance(record, Waiting) for record in uncharged),
+            **alarms,
+        }
+
+    def take_alarms(self) -> tuple[Alarm, ...]:
+        """The alarms since the last call, oldest first."""
+        with self._lock:
+            alarms = tuple(self._untold)
+            self._untold.clear()
+        return alarms
+
+    def closed_devices(self) -> dict[str, frozenset[int]]:
+        """By node, the devices that are not healthy; nodes without such a device are left out."""
+        with self._lock:
+            nodes = dict(self._store.nodes)
+        return {
+            name: frozenset(device for device, ok in enumerate(known.shape.healthy) if not ok)
+            for name, known in nodes.items()
+            if not all(known.shape.healthy)
+        }
+
+    def waiting(self) -> tuple[Waiting, ...]:
+        """The pods without a node that ask for devices, oldest first."""
+        with self._lock:
+            kept = list(self._store.by_phase[Phase.UNCHARGED].values())
+        found = (pod for pod in kept if isinstance(pod, Waiting) and pod.request.devices)
+        return tuple(sorted(found, key=lambda pod: (pod.created, pod.uid)))
+
+    # -- one pod, one node --------------------------------------------------------------------
+
+    def standing(self, uid: str) -> Entry | None:
+        """The charge of the pod as it stands."""
+        with self._lock:
+            return self._store.entry(uid)
+
+    def knows(self, node: str) -> bool:
+        """Whether the node is in the books."""
+        with self._lock:
+            return node in self._store.nodes
+
+    def asks(self, uid: str) -> Request | None:
+        """What the pod asks for as the watch shows it; None where it shows none that waits."""
+        with self._lock:
+            record = self._store.records.get(uid)
+        assumption = records.assumption_of(record)
+        shown = assumption.waiting if assumption else record
+        return shown.request if isinstance(shown, Waiting) else None
+
+    def keeps(self, uid: str) -> bool:
+        """Whether the pod is charged where it is bound already, or its bind may still be done.
+
+        It may not where the node has gone, or its devices were closed or given to others since.
+        """
+        with self._lock:
+            entry = self._store.entry(uid)
+            if entry is None or entry.known_bound:
+                return entry is not None
+            if entry.cover.written is None:
+                return entry.node in self._store.nodes
+            try:
+                self._store.must_still_fit(entry)
+            except RequestRefused:
+                return False
+            return True
+
+    # -- charges whose pods have to be read -----------------------------------------------------
+
+    def token(self, uid: str) -> int:
+        """The token to read the pod under, see settle; -1 where nothing is assumed for it."""
+        with self._lock:
+            assumption = records.assumption_of(self._store.records.get(uid))
+            return -1 if assumption is None else assumption.token
+
+    def overdue(self, now: float) -> tuple[Overdue, ...]:
+        """The assumed charges whose pods have to be read now, the longest due first; see settle."""
+        with self._lock:
+            entries = self._store.entries(Phase.IN_DOUBT, Phase.LANDED).values()
+        due = (
+            Overdue(entry.ref, entry.node, entry.assumption.token)
+            for entry in entries
+            if entry.assumption
+            and (entry.assumption.due or now >= entry.assumption.since + LANDED_GRACE)
+        )
+        return tuple(sorted(due, key=lambda each: each.token))
+
+    # -- what an audit compares -----------------------------------------------------------------
+
+    def held(self) -> tuple[dict[str, Entry], dict[str, NodeSpec]]:
+        """(the charges by uid, the nodes by name), both as last told."""
+        with self._lock:
+            entries, nodes = self._store.entries(), dict(self._store.nodes)
+        return entries, {name: known.spec for name, known in nodes.items()}
+
+    def drift(self) -> list[str]:
+        """Return the nodes whose arrays are not what their charges sum to.
+
+        None unless there is a mistake here. Under the lock things are copied only; they are counted
+        outside.
+        """
+        with self._lock:
+            sums, kept = self._store.tally.sums(), list(self._store.records.values())
+            nodes, unhealthy = dict(self._store.nodes), dict(self._store.unhealthy)
+        shapes = {
+            name: shape_of(known.spec, known.past, unhealthy.get(name))
+            for name, known in nodes.items()
+        }
+        charges = [charge for charge in map(charge_of, kept) if charge is not None]
+        astray = {
+            record.node
+            for record in kept
+            if isinstance(record, Entry) and resolved(record, shapes.get(record.node)) is not record
+        }
+        return sorted(astray.union(drift(sums, shapes.values(), charges)))
+
+    def check(self) -> None:
+        """Raise InvariantError where sums are not those of the records, or records are misfiled."""
+        with self._lock:
+            filed = self._store.is_filed()
+        wrong = self.drift()
+        if wrong or not filed:
+            raise InvariantError(f"the books differ from their records: {wrong}, filed {filed}")
+
+
+def _by_name(entry: Entry) -> tuple[str, str, str]:
+    return (entry.ref.namespace, entry.ref.name, entry.ref.uid)

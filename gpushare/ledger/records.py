@@ -1,0 +1,295 @@
+"""What the books hold of a pod, and what an event makes of it, by the table in phases.py.
+
+Pure: nothing here is ever changed, time and tokens are arguments. A pod without a record is
+uncharged, and no watch has shown it.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+from gpushare.core.entry import Assumed, Assumption, Entry, Phase, Waiting
+from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
+from gpushare.errors import InvariantError
+from gpushare.ledger.phases import TABLE, Event
+
+HOLD = 65.0
+"""Seconds a charge in doubt is kept although the pod reads as unbound.
+
+kube-apiserver ends a request after 60 s (--request-timeout), so a binding sent earlier cannot land
+later; the rest is for the read, which was sent a little before it is settled.
+"""
+
+
+# Python 3.11 takes long to look a member up; these are needed for each pod of a list.
+_UNCHARGED, _CPU_ONLY, _GONE = Phase.UNCHARGED, Phase.CPU_ONLY, Phase.GONE
+_WAITING, _SHOWN_BOUND, _SHOWN_CPU_ONLY = (
+    *(Event.SHOWN_WAITING, Event.SHOWN_BOUND, Event.SHOWN_CPU_ONLY),
+)
+_ON_NODE = (Phase.BOUND, Phase.CPU_ONLY)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuOnly:
+    """A pod on a node that asks for no device."""
+
+    node: str
+    request: Request
+    phase: ClassVar[Phase] = Phase.CPU_ONLY
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A pod that is there and has never been shown so that it could be read."""
+
+    phase: ClassVar[Phase] = Phase.UNCHARGED
+
+
+Record = Entry | CpuOnly | Waiting | Unreadable
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """Something that should not happen.
+
+    kind: its name in `counts`; node: where the pod is now, or was bound where it reads as unbound.
+    """
+
+    kind: str
+    ref: PodRef
+    node: str
+
+
+class Step(NamedTuple):
+    """What follows from an event. record: None where nothing is kept."""
+
+    record: Record | None
+    alarm: Alarm | None = None
+
+
+class Sent(NamedTuple):
+    """A Binding: its assume time, the time now, and a token for the reads after it."""
+
+    stamp: str
+    now: float
+    token: int
+
+
+def after(record: Record | None, event: Event) -> Phase | None:
+    """Return the phase that the event leads to; None where it changes nothing."""
+    return TABLE[event].get(_UNCHARGED if record is None else record.phase)
+
+
+def assumption_of(record: Record | None) -> Assumption | None:
+    """Return our binding that no watch has shown yet, if there is one."""
+    return record.assumption if isinstance(record, Entry) else None
+
+
+def is_shown(record: Record | None) -> bool:
+    """Return whether the watch has shown the pod."""
+    assumption = assumption_of(record)
+    if assumption is None:
+        return record is not None
+    return assumption.waiting is not None or assumption.unbound
+
+
+def is_on_node(record: Record | None) -> bool:
+    """Return whether the watch has shown the pod on a node."""
+    return record is not None and record.phase in _ON_NODE
+
+
+def shown_unreadable(record: Record | None) -> Record | None:
+    """Return what a pod that is shown and that nobody can read makes of its record."""
+    if record is None and after(record, Event.SHOWN_UNREADABLE) is not None:
+        return Unreadable()
+    return record
+
+
+def shown(record: Record | None, pod: ObservedPod) -> Step:
+    """Return what a pod as the watch, a list or an audit shows it makes of its record."""
+    event = _event_of(pod)
+    phase = after(record, event)
+    entry = record if isinstance(record, Entry) else None
+    assumption = entry.assumption if entry else None
+    if phase is None or phase is _GONE:
+        return Step(record if phase is None else None)
+    if phase is _CPU_ONLY:
+        there = CpuOnly(pod.node, pod.request)
+        return Step(record if record == there else there)
+    if event is _WAITING:
+        waiting = Waiting(pod.ref.uid, pod.request, pod.created, pod.gated)
+        if entry is None or assumption is None:
+            return Step(waiting)
+        return Step(replace(entry, assumption=replace(assumption, waiting=waiting)))
+    if entry is None:
+        return Step(_bound(pod, _cover(pod)))
+    if assumption is None:
+        return _shown_again(entry, pod)
+    cover, _, alarm = _adopted(entry, assumption, pod)
+    return Step(_bound(pod, cover), alarm)
+
+
+def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:
+    """Return what a whole list makes of the record; the event says what it has of the pod."""
+    phase, assumption = after(record, event), assumption_of(record)
+    if phase is None:
+        return record
+    if not isinstance(record, Entry) or phase is Phase.GONE:
+        return None
+    if assumption is None:
+        assumption = Assumption(
+            _assumed(phase), token, record.node, record.cover, frozenset(), now, True, unbound=True
+        )
+    elif event is Event.NOT_LISTED:
+        assumption = replace(assumption, waiting=None)
+    else:
+        assumption = replace(assumption, due=True, token=token)
+    return replace(record, assumption=assumption)
+
+
+def read(record: Record | None, seen: ObservedPod | None, token: int, now: float) -> Step:
+    """Return what a read of the pod, made since it was given the token, makes of its record.
+
+    seen None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
+    it is a fact once the watch shows it, since a list under way may be older than the read.
+    """
+    assumption = assumption_of(record)
+    if not isinstance(record, Entry) or assumption is None or assumption.token != token:
+        return Step(record)
+    if seen is None or seen.ref.uid != record.ref.uid or seen.ended:
+        return Step(record if after(record, Event.READ_GONE) is None else assumption.waiting)
+    late = now >= assumption.since + HOLD
+    unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
+    phase = after(record, Event.READ_BOUND if seen.node else unbound)
+    if phase is None:
+        return Step(record)
+    if seen.node:
+        cover, sure, alarm = _adopted(record, assumption, seen)
+        assumption = replace(assumption, phase=_assumed(phase), due=False, since=now, sure=sure)
+        return Step(_bound(seen, cover, assumption), alarm)
+    alarm = None
+    if not assumption.lost and (assumption.phase is Phase.LANDED or assumption.unbound):
+        alarm = Alarm("binding_lost", record.ref, record.node)
+        record = replace(record, assumption=replace(assumption, lost=True))
+    return Step(assumption.waiting if phase is Phase.UNCHARGED else record, alarm)
+
+
+def corrected(record: Record | None, pod: ObservedPod) -> Step:
+    """Return what an audit's read of a bound pod that is not charged as it should be makes of it.
+
+    A pod never changes its node, so what is charged elsewhere is nobody's. On its own node it is
+    charged to every device: where it runs is in doubt. A charge with which nothing is wrong stays:
+    the watch may have put it right since the audit looked.
+    """
+    if not isinstance(record, Entry) or after(record, Event.CORRECTED) is None:
+        return shown(record, pod)
+    if record.node == pod.node and record.charged[0] >= pod.request.total:
+        return Step(record)
+    return Step(_bound(pod, Cover() if record.node == pod.node else _cover(pod)))
+
+
+def assumed(
+    record: Record | None, ref: PodRef, request: Request, allocation: Allocation, sent: Sent
+) -> Entry:
+    """Return the charge of a pod whose Binding is sent next."""
+    phase, node = _assumed(after(record, Event.ASSUMED)), allocation.node
+    cover = Cover(allocation.shares, allocation.uuids)
+    waiting = record if isinstance(record, Waiting) else None
+    stamps = frozenset([sent.stamp])
+    assumption = Assumption(phase, sent.token, node, cover, stamps, sent.now, waiting=waiting)
+    return Entry(ref, request, node, cover.written, assumption, cover=cover)
+
+
+def sent_again(entry: Entry, sent: Sent) -> Entry:
+    """Return the charge whose Binding is sent once more."""
+    phase, assumption = _assumed(after(entry, Event.SENT_AGAIN)), entry.assumption
+    if assumption is None:
+        return entry
+    stamps, token = assumption.stamps | {sent.stamp}, sent.token
+    assumption = replace(assumption, phase=phase, since=sent.now, token=token, stamps=stamps)
+    return replace(entry, assumption=assumption)
+
+
+def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
+    """Return what the answer to a Binding makes of the record.
+
+    Of a Binding that is charged no more nothing is taken: its pod may have been seen bound, and
+    gone, before its answer came, and another bind of the same uid be under way.
+    """
+    phase, assumption = after(record, event), assumption_of(record)
+    if not isinstance(record, Entry) or assumption is None or sent.stamp not in assumption.stamps:
+        return record
+    if phase is None or phase is Phase.UNCHARGED:
+        return record if phase is None else assumption.waiting
+    known = _assumed(phase)
+    if event is Event.ACCEPTED:
+        assumption = replace(assumption, phase=known, since=sent.now, sure=True)
+    else:
+        assumption = replace(assumption, phase=known, since=sent.now, due=True, token=sent.token)
+    return replace(record, assumption=assumption)
+
+
+def _event_of(pod: ObservedPod) -> Event:
+    if pod.ended:
+        return Event.GONE
+    if not pod.node:
+        return _WAITING
+    return _SHOWN_BOUND if pod.request.devices else _SHOWN_CPU_ONLY
+
+
+def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None) -> Entry:
+    """Return the charge of a pod that is seen bound."""
+    return Entry(
+        *(pod.ref, pod.request, pod.node, cover.written, assumption, pod.assigned),
+        *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, cover),
+    )
+
+
+def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
+    """Return the charge of a bound pod that is shown once more: its annotations count no more."""
+    same = _same(_cover(pod), entry.cover)
+    alarm = None if same else Alarm("placement_edited", pod.ref, pod.node)
+    request = entry.request
+    if (pod.request.cpu, pod.request.memory) != (request.cpu, request.memory):
+        # CPU and memory of a running pod may be resized; extended resources cannot.
+        request = replace(request, cpu=pod.request.cpu, memory=pod.request.memory)
+    seen = Entry(
+        *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
+        *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, entry.cover),
+    )
+    return Step(seen, alarm)
+
+
+def _adopted(
+    entry: Entry, assumption: Assumption, pod: ObservedPod
+) -> tuple[Cover, bool, Alarm | None]:
+    """Return (its devices, whether our Binding landed, the alarm if another's did) as seen bound.
+
+    Where ours landed its devices are those that were sent, whatever its annotations were edited to.
+    Else the watch has the last word: a read may have shown it edited since it was bound.
+    """
+    cover, sure = _cover(pod), assumption.sure
+    if pod.node == assumption.node:
+        sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
+        cover = assumption.sent if sure else cover
+    if pod.node == entry.node and _same(cover, entry.cover):
+        return entry.cover, sure, None  # with the cards that it has learned of meanwhile
+    return cover, sure, Alarm("bound_by_another", pod.ref, pod.node)
+
+
+def _cover(pod: ObservedPod) -> Cover:
+    """Return what its annotations say of its devices."""
+    return Cover(pod.placement, pod.uuids)
+
+
+def _same(one: Cover, other: Cover) -> bool:
+    """Return whether both say the same, whatever has been learned of either."""
+    return (one.written, one.uuids) == (other.written, other.uuids)
+
+
+def _assumed(phase: Phase | None) -> Assumed:
+    """Return the phase, which is one of a pod that is assumed."""
+    if phase is Phase.IN_FLIGHT or phase is Phase.RESENT or phase is Phase.IN_DOUBT:
+        return phase
+    if phase is Phase.LANDED:
+        return phase
+    raise InvariantError(f"no pod is assumed in phase {phase}")

@@ -1,0 +1,263 @@
+"""The records of all pods and nodes, and everything that is counted from them.
+
+A pod's record is changed in one place, `put`, which keeps the arrays up to date by adding and
+subtracting. Nothing here locks: a Ledger owns one Store.
+"""
+
+from dataclasses import dataclass, replace
+from typing import cast
+
+from gpushare.core.cover import resolve
+from gpushare.core.entry import Entry, Phase
+from gpushare.core.model import Allocation, NodeSpec, Request, Shares
+from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.node_history import Past
+from gpushare.core.pairing import Pairing, Pins
+from gpushare.errors import InsufficientMemory, UnknownNode
+from gpushare.ledger.phases import CHARGED, KEPT
+from gpushare.ledger.records import CpuOnly, Record
+
+_NO_PAST = Past()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRecord:
+    """A node: as it was shown last, what is remembered of it, and as what it counts for that."""
+
+    spec: NodeSpec
+    past: Past
+    shape: NodeSpec
+
+
+class Store:
+    """The records. records: of pods, by uid; by_phase: the same once more; nodes: by name.
+
+    on_node, cpu_only_on: by node, the uids of those that hold devices of it, and that hold none.
+    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid.
+    """
+
+    def __init__(self, pairing: Pairing) -> None:
+        self.records: dict[str, Record] = {}
+        self.by_phase: dict[Phase, dict[str, Record]] = {phase: {} for phase in KEPT}
+        self.on_node: dict[str, set[str]] = {}
+        self.cpu_only_on: dict[str, set[str]] = {}
+        self.nodes: dict[str, NodeRecord] = {}
+        self.unhealthy: dict[str, frozenset[int | str]] = {}
+        self.tally = NodeArrays()
+        self.pins = Pins(pairing)
+
+    # -- pods -----------------------------------------------------------------------------------
+
+    def put(self, uid: str, record: Record | None) -> None:
+        """Have this record in place of the one that the pod had; None: it has none any more."""
+        before = self.records.get(uid)
+        if record is before:
+            return
+        if isinstance(record, Entry) and not _is_as_resolved(record, before):
+            node = self.nodes.get(record.node)
+            record = resolved(record, node.shape if node else None)
+        if before is None or record is None or _counted(record) != _counted(before):
+            if before is not None:
+                self._subtract(uid, before)
+            if record is not None:
+                self._add(uid, record)
+        if before is not None and (record is None or record.phase is not before.phase):
+            del self.by_phase[before.phase][uid]
+        if record is None:
+            del self.records[uid]
+        else:
+            self.records[uid] = self.by_phase[record.phase][uid] = record
+
+    def entry(self, uid: str) -> Entry | None:
+        """Return the charge of the pod, if it has one."""
+        record = self.records.get(uid)
+        return record if isinstance(record, Entry) else None
+
+    def entries(self, *phases: Phase) -> dict[str, Entry]:
+        """Return the charges in these phases, by uid; without a phase, all charges."""
+        first, *others = phases or CHARGED
+        charged = self.by_phase[first].copy()
+        for phase in others:
+            charged |= self.by_phase[phase]
+        return cast(dict[str, Entry], charged)
+
+    def entries_on(self, node: str) -> list[Entry]:
+        """Return the charges on the node."""
+        return cast(list[Entry], [self.records[uid] for uid in self.on_node.get(node, ())])
+
+    def is_filed(self) -> bool:
+        """Return whether every record is where it is looked for; False only by a mistake."""
+        again = Store(Pairing.OFF)
+        for uid, record in self.records.items():
+            again.put(uid, record)
+        filed, indices = again.by_phase == self.by_phase, again.on_node == self.on_node
+        return filed and indices and again.cpu_only_on == self.cpu_only_on
+
+    # -- nodes ----------------------------------------------------------------------------------
+
+    def set_spec(self, spec: NodeSpec) -> None:
+        """Take over a node as it is shown."""
+        known = self.nodes.get(spec.name)
+        if known is not None and known.spec == spec:
+            # The very object: an audit knows by it whether the node was told again.
+            self.nodes[spec.name] = replace(known, spec=spec)
+            return
+        self.pins.serves_by_identity(spec.name, spec.serves_by_identity)
+        self._reshape(spec, (known.past if known else _NO_PAST).after(spec))
+
+    def drop_node(self, name: str) -> None:
+        """Close a node. Its pods stay charged."""
+        if self.nodes.pop(name, None) is not None:
+            self.tally.remove_node(name)
+            self.pins.serves_by_identity(name, known=False)
+
+    def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
+        """Take over which devices of the node are reported unhealthy."""
+        known, before = self.nodes.get(node), self.unhealthy.pop(node, frozenset())
+        if devices:
+            self.unhealthy[node] = devices
+        if devices != before and known is not None:
+            self._reshape(known.spec, known.past)
+
+    def recount(self, node: str) -> None:
+        """Count the node anew where that leaves less free, see NodeArrays.recount."""
+        known = self.nodes.get(node)
+        if known is not None:
+            self._resolve(known.shape)
+            self.tally.recount(known.shape, self._charges(node))
+        elif node in self.tally.row:
+            self.tally.remove_node(node)
+
+    # -- what fits ------------------------------------------------------------------------------
+
+    def must_fit(self, uid: str, request: Request, allocation: Allocation) -> None:
+        """Raise UnknownNode or InsufficientMemory where the pod cannot be charged so."""
+        node = allocation.node
+        if node not in self.nodes:
+            raise UnknownNode(f"node {node!r} is not known")
+        for device, units in allocation.shares:
+            if self.tally.room(node, device) < units:
+                raise InsufficientMemory(
+                    f"node {node!r}: device {device} has no room for {units} units any more"
+                )
+        self._must_pair(uid, request, allocation)
+
+    def must_still_fit(self, entry: Entry) -> tuple[Allocation, int]:
+        """Return what is charged, and the capacity of its first device, if it all can be used.
+
+        Its cover says which devices. Raises UnknownNode or InsufficientMemory where it cannot.
+        """
+        node = entry.node
+        devices, units = zip(*entry.cover.written or (), strict=True)
+        allocation = Allocation(node, devices, units, entry.cover.uuids)
+        if node not in self.nodes:
+            raise UnknownNode(f"node {node!r} is not known any more")
+        spec, used = self.nodes[node].shape, self.tally.used(node)
+        if entry.placement != allocation.shares:
+            raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
+        for device in devices:
+            there = device < len(spec.capacity) and spec.healthy[device] and not spec.closed
+            if not there or used[device] > spec.capacity[device]:
+                why = "was given to others" if there else "was closed"
+                raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
+        self._must_pair(entry.ref.uid, entry.request, allocation)
+        return allocation, spec.capacity[devices[0]]
+
+    def named(self, allocation: Allocation) -> Allocation:
+        """Return the allocation with the uuids of its devices, as the node tells them now."""
+        uuids = self.nodes[allocation.node].spec.uuids
+        if not any(uuids):
+            return replace(allocation, uuids=())
+        return replace(allocation, uuids=tuple(uuids[device] for device in allocation.devices))
+
+    def _must_pair(self, uid: str, request: Request, allocation: Allocation) -> None:
+        node = allocation.node
+        if self.pins.devices(node, request, uid) not in (None, allocation.devices):
+            raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
+
+    # -- counting -------------------------------------------------------------------------------
+
+    def _reshape(self, spec: NodeSpec, past: Past) -> None:
+        """Take over the node, and count it anew."""
+        shape = shape_of(spec, past, self.unhealthy.get(spec.name))
+        self.nodes[spec.name] = NodeRecord(spec, past, shape)
+        self._resolve(shape)
+        self.tally.set_node(shape, self._charges(spec.name))
+
+    def _resolve(self, shape: NodeSpec) -> None:
+        """Find the devices anew that the charges on the node count on."""
+        for entry in self.entries_on(shape.name):
+            uid, again = entry.ref.uid, resolved(entry, shape)
+            self.records[uid] = self.by_phase[entry.phase][uid] = again
+
+    def _charges(self, node: str) -> list[Charge]:
+        uids = (*self.on_node.get(node, ()), *self.cpu_only_on.get(node, ()))
+        charges = (charge_of(self.records[uid]) for uid in uids)
+        return [charge for charge in charges if charge is not None]
+
+    def _add(self, uid: str, record: Record) -> None:
+        charge = charge_of(record)
+        if charge is not None:
+            self._index(record).setdefault(charge.node, set()).add(uid)
+            self.tally.add(charge)
+        if isinstance(record, Entry):
+            self.pins.add(record)
+
+    def _subtract(self, uid: str, record: Record) -> None:
+        charge = charge_of(record)
+        if charge is not None:
+            self.tally.subtract(charge)
+            index = self._index(record)
+            index[charge.node].remove(uid)
+            if not index[charge.node]:
+                del index[charge.node]
+        if isinstance(record, Entry):
+            self.pins.remove(record)
+
+    def _index(self, record: Record) -> dict[str, set[str]]:
+        return self.on_node if isinstance(record, Entry) else self.cpu_only_on
+
+
+def shape_of(spec: NodeSpec, past: Past, unhealthy: frozenset[int | str] | None) -> NodeSpec:
+    """Return the node as it counts, given what it was, and without what was reported unhealthy."""
+    shape = past.taken(spec)
+    if not unhealthy:
+        return shape
+    uuids = shape.uuids or ("",) * len(shape.capacity)
+    healthy = tuple(
+        ok and device not in unhealthy and uuid not in unhealthy
+        for device, (ok, uuid) in enumerate(zip(shape.healthy, uuids, strict=True))
+    )
+    return replace(shape, healthy=healthy)
+
+
+def charge_of(record: Record | None) -> Charge | None:
+    """Return what the record charges."""
+    if isinstance(record, Entry):
+        return Charge(record.node, record.request, record.placement)
+    return Charge(record.node, record.request, None) if isinstance(record, CpuOnly) else None
+
+
+def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
+    """Return the charge on its node's devices as they are; as it was where they are not known."""
+    if shape is None or shape.closed or not shape.capacity:
+        return entry
+    cover, placement = resolve(entry.cover, shape)
+    if cover is entry.cover and placement == entry.placement:
+        return entry
+    return replace(entry, cover=cover, placement=placement)
+
+
+def _is_as_resolved(entry: Entry, before: Record | None) -> bool:
+    """Return whether the devices that it counts on were found when it was put here before."""
+    return (
+        isinstance(before, Entry)
+        and entry.cover is before.cover
+        and (entry.node, entry.placement) == (before.node, before.placement)
+    )
+
+
+def _counted(record: Record | None) -> tuple[Charge | None, Shares | None]:
+    """Return all that is counted of a record: what it charges, and where it holds back equals."""
+    pin = record.cover.written if isinstance(record, Entry) and record.pins else None
+    return charge_of(record), pin

@@ -1,0 +1,60 @@
+"""The table of phases: what may end a charge, and that the page shows it as it is."""
+
+from pathlib import Path
+
+import pytest
+
+from gpushare.core.entry import Phase
+from gpushare.ledger.phases import ASSUMED, CHARGED, KEPT, TABLE, Event, as_text
+from tests.figures import ROOT, renew
+
+PAGE = ROOT / "docs" / "architecture.md"
+OF = "the phases"
+
+PROOFS = {Event.REFUSED, Event.READ_UNBOUND_LATE, Event.READ_GONE, Event.GONE}
+"""What says that a pod of ours holds nothing and never will."""
+
+
+def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    shown = PAGE if pytestconfig.getoption("--regenerate-scenarios") else tmp_path / "page.md"
+    shown.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    renew(shown, OF, as_text())
+    assert shown.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), (
+        "run this test with --regenerate-scenarios"
+    )
+
+
+def test_every_event_is_in_the_table_and_every_phase_can_be_come_to() -> None:
+    assert TABLE.keys() == set(Event)
+    assert all(after.keys() <= set(KEPT) for after in TABLE.values())
+    assert {phase for after in TABLE.values() for phase in after.values()} == set(Phase)
+
+
+@pytest.mark.parametrize("phase", ASSUMED)
+def test_what_is_assumed_ends_by_proof_alone(phase: Phase) -> None:
+    ends = {event for event, after in TABLE.items() if after.get(phase, phase) not in CHARGED}
+    assert ends <= PROOFS
+
+
+@pytest.mark.parametrize("phase", [Phase.IN_FLIGHT, Phase.RESENT])
+def test_no_read_ends_what_is_on_its_way(phase: Phase) -> None:
+    reads = (event for event in Event if event.name.startswith("READ_"))
+    assert not any(phase in TABLE[event] for event in reads)
+
+
+def test_bound_comes_from_the_watch_alone_and_ends_when_the_pod_is_gone() -> None:
+    come = {
+        event
+        for event, after in TABLE.items()
+        for before, phase in after.items()
+        if phase is Phase.BOUND is not before
+    }
+    assert come == {Event.SHOWN_BOUND, Event.SHOWN_CPU_ONLY}
+    ends = {event for event, after in TABLE.items() if after.get(Phase.BOUND) is Phase.GONE}
+    assert ends == {Event.GONE, Event.NOT_LISTED}
+    assert Phase.UNCHARGED not in {after.get(Phase.BOUND) for after in TABLE.values()}
+
+
+@pytest.mark.parametrize("phase", [phase for phase in KEPT if phase is not Phase.UNCHARGED])
+def test_no_pod_is_charged_by_two_binds(phase: Phase) -> None:
+    assert phase not in TABLE[Event.ASSUMED]
