@@ -1,15 +1,23 @@
-"""Python's garbage collection, kept away from requests.
+"""Python's garbage collection, kept away from requests, and freed memory, given back.
 
 Reference counts free nearly everything; only cycles need the collector. Its full collections look
 at every object, with the interpreter lock held: 70 to 200 ms with 10,000 pods, several times
 whenever many objects are made at once, as in an audit. So full collections are left to `tick`, once
 an hour; the youngest generation, which has nearly all garbage, is collected as always, some
 thousand objects at a time.
+
+glibc keeps what was freed at the end of its heap, up to twice the largest block that was ever
+freed (mallopt(3), M_MMAP_THRESHOLD), and whole pages between blocks for good. A large request now
+and then would let the process grow for hours. So `tick` has it give them back, once a minute.
 """
 
+import contextlib
+import ctypes
 import gc
+from collections.abc import Callable
 
-_EVERY = 3600.0
+_COLLECT_EVERY = 3600.0
+_TRIM_EVERY = 60.0
 """Seconds."""
 
 _YOUNG, _MIDDLE, _WHOLE = 10_000, 10, 1_000_000
@@ -20,15 +28,27 @@ class GarbageCollection:
     """Call `start` in the process that serves, and then `tick` now and then, from one thread."""
 
     def __init__(self) -> None:
-        self._collected = 0.0
+        self._collected = self._trimmed = 0.0
+        self._trim = _malloc_trim()
 
     def start(self, now: float) -> None:
         """Leave whole collections to `tick`. now: seconds, of a clock that only goes forward."""
         gc.set_threshold(_YOUNG, _MIDDLE, _WHOLE)
-        self._collected = now
+        self._collected = self._trimmed = now
 
     def tick(self, now: float) -> None:
-        """Collect, if an hour has passed since the last time."""
-        if now >= self._collected + _EVERY:
+        """Collect, if an hour has passed since the last time; give memory back each minute."""
+        if now >= self._collected + _COLLECT_EVERY:
             self._collected = now
             gc.collect()
+        if now >= self._trimmed + _TRIM_EVERY:
+            self._trimmed = now
+            self._trim(0)
+
+
+def _malloc_trim() -> Callable[[int], object]:
+    """Return glibc's function of that name; where the C library has none, one that does nothing."""
+    with contextlib.suppress(OSError, AttributeError):
+        found: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+        return found
+    return lambda _keep: 0

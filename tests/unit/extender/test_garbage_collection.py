@@ -1,6 +1,10 @@
-"""Whole collections come once an hour, and not of themselves."""
+"""Whole collections come once an hour, and not of themselves; freed memory is given back."""
 
 import gc
+import os
+import platform
+import subprocess
+import sys
 import weakref
 from collections.abc import Iterator
 
@@ -61,3 +65,46 @@ def test_many_new_objects_bring_no_whole_collection_but_free_young_garbage(
     assert old() is not None
     assert young() is None
     assert len(kept) == 1_200_000
+
+
+LARGE_REQUESTS = """
+import os
+from pathlib import Path
+from gpushare.extender.garbage_collection import GarbageCollection
+
+def resident():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+def used():
+    return b"x" * 20 * 2**20
+
+garbage = GarbageCollection()
+garbage.start(100.0)
+garbage.tick(130.0)
+used()  # freed, and from now on the C library keeps twice as much
+first = resident()
+blocks = [b"x" * 100_000 for _ in range(300)]
+last, between = blocks[-1], blocks[150]
+del blocks
+kept = resident() - first
+garbage.tick(159.9)
+early = resident() - first
+garbage.tick(160.0)
+print(kept, early, resident() - first)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has malloc_trim")
+def test_memory_that_was_freed_is_given_back_once_a_minute() -> None:
+    # By itself: what a process frees depends on all that it has done before.
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", LARGE_REQUESTS],
+        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        check=True,
+    )
+    kept, early, later = map(float, told.stdout.split())
+    assert kept > 20
+    assert early > 20
+    assert later < 5
