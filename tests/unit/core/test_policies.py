@@ -1,5 +1,7 @@
 """What each policy prefers, and that it finds the best set of several devices."""
 
+import gc
+import weakref
 from itertools import combinations
 from pathlib import Path
 
@@ -179,3 +181,18 @@ def test_a_package_whose_policy_cannot_be_imported_or_made_is_named_in_one_line(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(SettingsError, match=rf"'tetris' cannot be loaded from {module}:Tetris"):
         load_policy("tetris")
+
+
+@pytest.mark.parametrize("name", policy_names())
+def test_a_policy_that_another_replaces_is_freed_without_a_search_for_garbage(name: str) -> None:
+    # Its tables are some MB, others come every 250 pods, and a whole search once an hour.
+    policy = load_policy(name, workload_of({WHOLE: 3, LARGE: 1}, {16: 7}))
+    ranking = Ranking(policy)
+    score_nodes(THREE.snapshot(), THREE.names, Request(4, 1), ranking)
+    was = weakref.ref(policy)
+    gc.disable()
+    try:
+        del policy, ranking
+        assert was() is None
+    finally:
+        gc.enable()

@@ -120,14 +120,12 @@ class ShadowPrice:
         self.mu = MU * self.turnover
         self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
-        self._worth: dict[frozenset[int], dict[int, Floats]] = {}
-        self._left: dict[int, Floats] = {}
-        self.devices = workload.devices
-        self._tables_of(self.devices)
+        # Nothing here may lead back to the policy: in a cycle, the tables of policies that are
+        # no longer used would stay until the next whole collection of garbage.
         self.ground = PerLayout(ground)
         self.tables = PerLayout(self.measure.tables)
         self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
-        self.priced = PerLayout(self._price_tables)
+        self.priced = PerLayout(_Prices(self.classes, workload.devices).tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """What a placement costs on its own node: fragmentation, residues, stranding, draining."""
@@ -238,22 +236,35 @@ class ShadowPrice:
         at = cpu_stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
         return tables.left.take(at, mode="clip")
 
-    def _price_tables(self, snapshot: Snapshot) -> PriceTables:
+
+class _Prices:
+    """What residues are worth, and what is stranded, for these classes and devices by capacity."""
+
+    def __init__(
+        self, classes: tuple[tuple[PodClass, int], ...], devices: Mapping[int, int]
+    ) -> None:
+        self._classes = classes
+        self._devices = devices
+        self._worth: dict[frozenset[int], dict[int, Floats]] = {}
+        self._left: dict[int, Floats] = {}
+        self._tables_of(devices)
+
+    def tables(self, snapshot: Snapshot) -> PriceTables:
         """The tables for the capacities of the snapshot's nodes."""
         there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
         # One that was not told of counts as a single device until policies are made anew.
-        devices = {**dict.fromkeys(there or [1], 1), **self.devices}
-        tables, even = self._tables_of(devices), self.ground(snapshot).even
+        devices = {**dict.fromkeys(there or [1], 1), **self._devices}
+        tables, facts = self._tables_of(devices), ground(snapshot)
         capacities = np.array(sorted(devices), dtype=np.int64)
-        index = capacities.searchsorted(self.ground(snapshot).capacity)
+        index = capacities.searchsorted(facts.capacity)
         lengths = np.array([len(worth_) for worth_, _ in tables])
         begins = np.cumsum(lengths) - lengths
         lefts = [left.ravel() for _, left in tables]
-        parts = (capacities * (even / MILLI)).tolist()
+        parts = (capacities * (facts.even / MILLI)).tolist()
         return PriceTables(
             steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_ for worth_, _ in tables]) * even,
+            worth=np.concatenate([worth_ for worth_, _ in tables]) * facts.even,
             left_at=index * cpu_stranding.SIZE,
             left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
         )
@@ -262,7 +273,7 @@ class ShadowPrice:
         """What residues are worth, and what is stranded, on devices of these capacities, rising."""
         kinds = frozenset(devices)
         if kinds not in self._worth:
-            self._worth[kinds] = worth(self.classes, devices)
+            self._worth[kinds] = worth(self._classes, devices)
         for capacity in kinds - self._left.keys():
-            self._left[capacity] = cpu_stranding.stranded(self.classes, capacity)
+            self._left[capacity] = cpu_stranding.stranded(self._classes, capacity)
         return [(self._worth[kinds][at], self._left[at]) for at in sorted(kinds)]
