@@ -25,6 +25,8 @@ _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
 _REUSE_FACTOR = 9.0
 """For so many times as long as making a text took, it is handed out again."""
+_LONGEST = 10.0
+"""Seconds for which it is at most: the process may have stood still while it made the text."""
 
 
 class Metrics:
@@ -88,7 +90,7 @@ class Metrics:
                 devices = device_metrics(self._resources, self._unit_bytes)
                 self._text = devices + generate_latest(self._registry)
                 end = self._clock()
-                self._fresh_until = end + (end - begin) * _REUSE_FACTOR
+                self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
             return self._text
 
 

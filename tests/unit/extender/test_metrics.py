@@ -155,18 +155,19 @@ def test_the_state_of_the_process_is_read_at_each_scrape(library: ManagedResourc
 
 
 class Slow:
-    """The state of a process, and its clock; it takes a second to tell the state."""
+    """The state of a process, and its clock; it takes so many seconds to tell the state."""
 
-    def __init__(self) -> None:
+    def __init__(self, seconds: float = 1.0) -> None:
         self.now = 0.0
         self.told = 0
+        self._seconds = seconds
 
     def clock(self) -> float:
         return self.now
 
     def state(self) -> dict[str, float]:
         time.sleep(0.02)
-        self.now += 1.0
+        self.now += self._seconds
         self.told += 1
         return {"told": self.told}
 
@@ -180,6 +181,14 @@ def test_a_text_is_handed_out_again_for_nine_times_as_long_as_it_took(
     slow.now += 8.9
     assert of(samples(metrics), "told") == 1
     slow.now += 0.2
+    assert of(samples(metrics), "told") == 2
+
+
+def test_a_text_is_soon_made_anew_after_the_process_stood_still(library: ManagedResources) -> None:
+    slow = Slow(3600.0)
+    metrics = Metrics(library, GIB, slow.state, slow.clock)
+    assert of(samples(metrics), "told") == 1
+    slow.now += 10.1
     assert of(samples(metrics), "told") == 2
 
 
