@@ -88,6 +88,13 @@ def _no_json(world: BadWorld, number: int) -> bytes:
     return framed(body, f"{PREFIX}/filter")
 
 
+def _no_route(path: str) -> Make:
+    def make(world: BadWorld, number: int) -> bytes:
+        return framed(f'{{"x":"{_long(number)}"}}'.encode(), path)
+
+    return make
+
+
 def _victims(world: BadWorld, number: int) -> bytes:
     return _asked("preempt", {"Pod": POD, "NodeNameToMetaVictims": {_long(number): {"Pods": []}}})
 
@@ -106,6 +113,8 @@ def _kinds() -> Iterator[tuple[str, Make]]:
     yield "a node's name", _node_name
     yield "no pod", _no_json
     yield "victims", _victims
+    yield "a path that is not served", _no_route("/nothing")
+    yield "a method that is not served", _no_route(f"{PREFIX}/inspect")
 
 
 KINDS = dict(_kinds())

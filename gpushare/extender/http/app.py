@@ -51,6 +51,8 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     """Return the WSGI application. callers: who is let in."""
     app = Flask("gpushare", static_folder=None)
     app.config["BODY_LIMIT"] = body_limit
+    # A path is served as it is, or not: a redirect would keep its request as _forget_no_route says.
+    app.url_map.merge_slashes = False
     prefix = routes.prefix
     paths = {
         "filter": f"{prefix}/{routes.filter}",
@@ -65,6 +67,7 @@ def build_app(service: Service, routes: Routes, body_limit: int, callers: Caller
     views = _Views(service, openapi_document(paths))
 
     app.before_request(_AccessControl(callers).check)
+    app.teardown_request(_forget_no_route)
     for operation, path in paths.items():
         rule, method = path.replace("{", "<").replace("}", ">"), _METHODS.get(operation, "GET")
         app.add_url_rule(rule, operation, getattr(views, operation), methods=[method])
@@ -163,6 +166,15 @@ def _refuse(error: GpuShareError) -> Response:
 
 def _http_error(error: HTTPException) -> Response:
     return _failure(error.description or error.name, error.code or 500)
+
+
+def _forget_no_route(_error: BaseException | None) -> None:
+    """Take from the request the error that no route fits, which flask keeps there.
+
+    The error's traceback leads back to the request: in that cycle connection and body would stay
+    until the next search for garbage, hundreds of requests later.
+    """
+    request.routing_exception = None
 
 
 def _body() -> bytes:

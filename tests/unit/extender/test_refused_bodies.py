@@ -1,7 +1,7 @@
 """What was refused is gone when its answer is: no error, frame or traceback holds on to it.
 
-The garbage collector passes over the whole heap once an hour (see garbage.py). An error that its
-own frame still names, in a log line for example, keeps the frame and the body for so long.
+The garbage collector passes over the whole heap once an hour (see garbage_collection.py). An error
+that its own frame still names, in a log line for example, keeps the frame and the body for so long.
 """
 
 import gc
@@ -63,6 +63,23 @@ def test_a_refused_request_is_kept_by_nothing(
     )
     gc.collect()
     json.loads(answer.data)
+    _nothing_of_ours(kept)
+
+
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [("/nothing", 404), ("/gpushare-scheduler/inspect", 405), ("/gpushare-scheduler//filter", 404)],
+)
+def test_a_request_that_no_route_fits_is_kept_by_nothing(
+    path: str, status: int, kept: list[object]
+) -> None:
+    client = build_app(Desk().service, Routes(), LIMIT, Callers()).test_client()
+    assert client.post(path, data=BODIES["sound"]).status_code == status
+    gc.collect()
+    _nothing_of_ours(kept)
+
+
+def _nothing_of_ours(kept: list[object]) -> None:
     ours = [each for each in kept if _holds(each)]
     assert ours == [], [str(each)[:300] for each in ours]
 
