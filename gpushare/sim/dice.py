@@ -7,9 +7,9 @@ policy for the extender, whose answer may not depend on who asked before.
 import numpy as np
 
 from gpushare.core.model import Request
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.ranking import Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.sim.engine import fits
 
 
 class Dice:

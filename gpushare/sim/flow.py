@@ -14,8 +14,9 @@ from itertools import count
 import numpy as np
 
 from gpushare.core.model import Kind, Request
+from gpushare.core.mutable_cluster import Placement
 from gpushare.core.snapshot import Floats, Ints
-from gpushare.sim.engine import Cluster, Placement, size_class
+from gpushare.sim.engine import Cluster, size_class
 
 Record = dict[str, object]
 

@@ -11,10 +11,11 @@ import time
 from pathlib import Path
 
 import gpushare.sim
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.sim import experiments
-from gpushare.sim.engine import Cluster, fits, ranking, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
 
 DATA = Path(gpushare.sim.__file__).parent / "data" / "openb"

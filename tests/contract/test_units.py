@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.sim.engine import Cluster, Placement, fits, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, request_of, workload_of_trace
 from gpushare.sim.experiments import filling
 from gpushare.sim.trace import TraceNode, TracePod
 from tests.bench.clusters import drawn

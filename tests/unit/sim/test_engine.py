@@ -8,6 +8,7 @@ import pytest
 
 from gpushare.core.decide import best_node, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
+from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.pairing import Pairing
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.device_bestfit import DeviceBestFit
@@ -16,7 +17,7 @@ from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
-from gpushare.sim.engine import MIB, Cluster, Placement, fits, request_of, workload_of_trace
+from gpushare.sim.engine import MIB, Cluster, request_of, workload_of_trace
 from gpushare.sim.fast import FastRanking
 from gpushare.sim.simple import SimpleRanking
 from gpushare.sim.trace import TraceNode, TracePod

@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
-from gpushare.sim.engine import Cluster, fits, request_of
+from gpushare.sim.engine import Cluster, request_of
 from gpushare.sim.experiments import Options, churn, inflation, node_order, replay
 from gpushare.sim.flow import Flow, Stream
 from gpushare.sim.report import allocated_at

@@ -2,12 +2,13 @@
 
 import pytest
 
+from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.workload import Arrivals, class_of, next_fit
-from gpushare.sim.engine import Cluster, Placement, fits, request_of
+from gpushare.sim.engine import Cluster, request_of
 from gpushare.sim.experiments import Options, churn, inflation
 from gpushare.sim.learner import LEARNED, Learner
 from tests.unit.sim.test_engine import NODES, PODS

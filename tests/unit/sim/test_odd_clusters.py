@@ -3,9 +3,10 @@
 import numpy as np
 import pytest
 
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.sim.engine import Cluster, fits, request_of, workload_of_trace
+from gpushare.sim.engine import Cluster, request_of, workload_of_trace
 from gpushare.sim.experiments import Options, churn, inflation
 from gpushare.sim.trace import TraceNode, TracePod
 

@@ -5,12 +5,13 @@ from random import Random
 import numpy as np
 
 from gpushare.core.model import Request
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.objects import read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare.sim.engine import MIB, Cluster, fits, request_of
+from gpushare.sim.engine import MIB, Cluster, request_of
 from gpushare.sim.trace import TraceNode
 from tests.bench.scheduler_settings import KubeScheduler, Setting, fit_scores
 from tests.unit.sim.test_engine import PODS

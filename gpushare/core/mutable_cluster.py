@@ -1,0 +1,126 @@
+"""A cluster in memory for simulations and trials: pods are placed and leave, arrays are changed in
+place, and nothing is copied for a pod.
+
+Decisions are those of the extender: the same ranking, the same choice of devices. What
+kube-scheduler enforces before it asks an extender is enforced here: CPU, memory and the GPU model.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from gpushare.core.decide import best_devices
+from gpushare.core.model import Request
+from gpushare.core.ranking import Scorer, fits_devices
+from gpushare.core.snapshot import Bools, Rows, Snapshot, pod_kind
+
+
+class Placement(NamedTuple):
+    """Where a pod is."""
+
+    row: int
+    devices: tuple[int, ...]
+    request: Request
+
+
+class MutableSnapshot(Snapshot):
+    """A Snapshot whose arrays and generation change under the reader's eyes.
+
+    A simulation has one thread, and whoever reads has done so before the next change.
+    """
+
+    def changed(self, row: int) -> None:
+        """Note that the row has changed."""
+        generation = self.generation + 1
+        self.row_generation[row] = generation
+        object.__setattr__(self, "generation", generation)
+
+
+def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
+    """bool (K, D): where the request fits by devices, CPU, memory and model."""
+    enough = snapshot.cpu_free[rows] >= request.cpu
+    enough &= snapshot.memory_free[rows] >= request.memory
+    if request.models:
+        accepted = [model in request.models for model in snapshot.models]
+        enough &= np.array([*accepted, False])[snapshot.model[rows].max(axis=1, initial=-1)]
+    if not request.devices:
+        return np.repeat(enough[:, None], snapshot.used.shape[1], axis=1)
+    mask: Bools = fits_devices(snapshot, rows, request) & enough[:, None]
+    return mask
+
+
+class MutableCluster:
+    """Nodes in their order, what is placed on them, and a judge of where to place.
+
+    view: belongs to the cluster, which changes it. moved: told 1 for every pod that is placed, -1
+    for every one that leaves.
+    """
+
+    def __init__(
+        self, view: MutableSnapshot, judge: Scorer, moved: Callable[[int], None] | None = None
+    ) -> None:
+        view.free.flags.writeable = True
+        self.view = view
+        self.judge = judge
+        self._moved = moved
+        self.capacity = int(self.view.capacity.sum())
+        self.allocated = int(self.view.used.sum())
+
+    def place(self, request: Request) -> Placement | None:
+        """Put a pod where the policy likes it best, ties to the first node; None: it fits nowhere.
+
+        Raises nothing: what does not fit is no error of a simulation.
+        """
+        judged = self.judge.scores(self.view, request)
+        row = int(judged.values.argmax())
+        if judged.values[row] == -np.inf:
+            return None
+        if request.devices == 1:
+            return self.put(row, (judged.device(row),), request)
+        return self._put_best(row, request)
+
+    def place_on(self, row: int, request: Request) -> Placement | None:
+        """Put a pod on this node, where the policy likes it best; None: it does not fit."""
+        if not fits(self.view, np.array([row]), request).any():
+            return None
+        return self._put_best(row, request)
+
+    def fits_empty(self, request: Request) -> bool:
+        """Whether there is a node that the request fits now; asked of an empty cluster."""
+        return bool(fits(self.view, np.arange(len(self.view.names)), request).any())
+
+    def _put_best(self, row: int, request: Request) -> Placement:
+        devices: tuple[int, ...] = ()
+        if request.devices:
+            rows = np.array([row])
+            mask = fits_devices(self.view, rows, request)
+            devices = best_devices(self.judge, self.view, rows, mask, request)
+        return self.put(row, devices, request)
+
+    def put(self, row: int, devices: tuple[int, ...], request: Request) -> Placement:
+        """Charge the pod to these devices of the node."""
+        placement = Placement(row, devices, request)
+        self._count(placement, 1)
+        return placement
+
+    def release(self, placement: Placement) -> None:
+        """Give back all that a pod held which is gone."""
+        self._count(placement, -1)
+
+    def _count(self, placement: Placement, sign: int) -> None:
+        row, devices, request = placement
+        view, units = self.view, sign * request.units
+        for device in devices:
+            view.used[row, device] += units
+            view.free[row, device] -= units
+        view.cpu_free[row] -= sign * request.cpu
+        view.memory_free[row] -= sign * request.memory
+        if request.devices:
+            view.kinds[row, pod_kind(request, int(view.capacity[row].max()))] += sign
+            self.allocated += sign * request.total
+        else:
+            view.cpu_only[row] += sign * request.cpu
+        view.changed(row)
+        if self._moved is not None:
+            self._moved(sign)
