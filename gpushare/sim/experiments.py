@@ -17,11 +17,12 @@ from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
 from gpushare.sim.engine import Cluster, ranking, request_of, size_class, workload_of_trace
 from gpushare.sim.flow import Flow, Record, Stream
-from gpushare.sim.learner import KNOWN, LEARNED, Learner
+from gpushare.sim.learner import KNOWN, LEARNED, Learner, chosen
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.report import allocated_at
 from gpushare.sim.trace import TraceNode, TracePod
@@ -146,7 +147,8 @@ def _cluster(
     if options.workload == LEARNED:
         learner = Learner(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved)
-    return Cluster(ordered, ranking(load_policy(policy, workload), len(nodes)))
+    name = chosen(nodes, workload) if policy == AUTO else policy
+    return Cluster(ordered, ranking(load_policy(name, workload), len(nodes)))
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:

@@ -1,26 +1,45 @@
 """A judge that knows only the pods that have come so far, as the extender does.
 
 It learns by the same rule (core/workload_estimator.py). Only that a making takes no time here, and
-that two are not held a minute apart: simulated pods come in no minutes.
+that two are not held a minute apart: simulated pods come in no minutes. For the same reason `auto`
+tries its candidates anew not every hour, but whenever twice as many pods have come.
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.workload import Arrivals, Capacities, PodClass, class_of
+from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, SAFE, run_trial
+from gpushare.core.workload import Arrivals, Capacities, PodClass, Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
-from gpushare.sim.engine import ranking
+from gpushare.sim.engine import empty, ranking
+from gpushare.sim.trace import TraceNode
 
 KNOWN, LEARNED = "known", "learned"
 """What a policy may know of the pods that come: all of the file, or those that have come."""
 
 
+_SEED = 0
+"""Of all trials: the choice is a property of the cluster, not of the run."""
+
+
+def chosen(nodes: Sequence[TraceNode], workload: Workload) -> str:
+    """Return the policy that `auto` is on these nodes, empty, where it knows the pods."""
+    return _chosen(tuple(nodes), workload)
+
+
+@lru_cache(maxsize=16)  # for the other seeds
+def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> str:
+    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, ranking)
+    return trial.winner() if trial else SAFE
+
+
 class Learner:
-    """A Judge by the policy of that name, made anew as pods come.
+    """A Scorer by the policy of that name, made anew as pods come.
 
     before: the pods that had come, oldest first, when it began.
     """
@@ -30,11 +49,13 @@ class Learner:
     ) -> None:
         self._name, self._nodes = name, nodes
         self._learned = WorkloadEstimator(Arrivals(before), Counter(capacities))
+        self._chosen, self._tried_at = "", 0
         self._ranking = self._made()
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """What placing the request on each row is worth; asked once for each pod that comes."""
         if self._learned.is_due():
+            self._choose(snapshot)
             self._ranking = self._made()
         self._learned.arrivals.observe(class_of(request))
         return self._ranking.scores(snapshot, request)
@@ -52,8 +73,17 @@ class Learner:
         """float64 (K, D): the same for each device of these rows, whether it fits or not."""
         return self._ranking.score_devices(snapshot, rows, request)
 
+    def _choose(self, snapshot: Snapshot) -> None:
+        seen = self._learned.arrivals.seen
+        if self._name != AUTO or seen < max(FEWEST_SEEN, 2 * self._tried_at):
+            return
+        self._tried_at = seen
+        trial = run_trial(snapshot, self._learned.workload(), CANDIDATES, _SEED, ranking)
+        if trial is not None:
+            self._chosen = trial.winner(self._chosen)
+
     def _made(self) -> Ranking:
         learned = self._learned
-        policy = load_policy(self._name, learned.workload())
+        policy = load_policy(self._chosen or self._name, learned.workload())
         learned.made(learned.arrivals.seen, learned.sizes)
         return ranking(policy, self._nodes)

@@ -23,7 +23,7 @@ every_policy = pytest.mark.parametrize(
 )
 few = settings(max_examples=30)
 
-BY_ROW = tuple(name for name in policy_names() if name not in {"fgd", "shadow-price"})
+BY_ROW = tuple(name for name in policy_names() if name not in {"auto", "fgd", "shadow-price"})
 """Policies that look at nothing but the row. The others weigh a unit by the largest device of the
 cluster, and shadow-price minds which nodes large pods can have.
 """

@@ -68,6 +68,23 @@ def test_on_unequal_cards_shadow_price_is_not_below_the_best_simple_policy(
     assert sum(differences) / len(some) > -1.5
 
 
+@pytest.mark.parametrize(
+    ("cluster", "best", "other"),
+    [
+        (3, "shadow-price", "device-bestfit"),
+        (5078, "device-bestfit", "shadow-price"),
+    ],
+)
+def test_auto_is_the_policy_that_allocates_most(cluster: int, best: str, other: str) -> None:
+    nodes, pods = drawn(cluster).nodes, drawn(cluster).pods
+    alloc = {
+        name: [float(str(inflation(nodes, pods, name, seed)["alloc"])) for seed in range(42, 48)]
+        for name in ("auto", best, other)
+    }
+    assert alloc["auto"] == alloc[best]
+    assert sum(alloc[best]) > sum(alloc[other]) + 6
+
+
 def _is_small(cluster: Drawn) -> bool:
     """Whether it has cards of several sizes, and so few that a run is short."""
     asked = sum(pod.devices * pod.units for pod in cluster.pods) / len(cluster.pods)

@@ -1,13 +1,19 @@
 """A simulated policy that learns knows what has come, and is made anew when the extender's is."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from gpushare.core.mutable_cluster import Placement, fits
+from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
-from gpushare.core.workload import Arrivals, class_of, next_fit
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial import Trial
+from gpushare.core.workload import Arrivals, Workload, class_of, next_fit
+from gpushare.sim import learner as sim_learner
 from gpushare.sim.engine import Cluster, request_of
 from gpushare.sim.experiments import Options, churn, inflation
 from gpushare.sim.learner import LEARNED, Learner
@@ -58,6 +64,28 @@ def test_an_experiment_says_whether_the_policy_learned() -> None:
         assert record == experiment(NODES, PODS, "shadow-price", 42, learned)
         assert record["workload"] == "learned"
         assert float(str(record["alloc"])) > 50
+
+
+def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_come(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried = []
+
+    def binpack_wins(
+        snapshot: Snapshot, workload: Workload, names: Sequence[str], *_: object
+    ) -> Trial:
+        tried.append((snapshot.names, workload.pods))
+        return Trial({name: [80.0 + (name == "binpack"), 80.0] for name in names}, {})
+
+    monkeypatch.setattr(sim_learner, "run_trial", binpack_wins)
+    learner = Learner("auto", SIZES, len(NODES))
+    assert isinstance(learner.policy, ShadowPrice)
+    cluster = Cluster(NODES, learner)
+    for request in COMING * 3:
+        cluster.place(request)
+    assert isinstance(learner.policy, Binpack)
+    assert [pods for _, pods in tried][:4] == [50, 100, 200, 450]
+    assert all(names == cluster.view.names for names, _ in tried)
 
 
 def test_chance_has_nothing_to_learn() -> None:

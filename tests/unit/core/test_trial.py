@@ -1,0 +1,126 @@
+"""A trial finds the policy that allocates most, costs no more than it may, and touches nothing."""
+
+import pickle
+
+import numpy as np
+import pytest
+
+from gpushare.core import trial
+from gpushare.core.model import NodeSpec, Reason, Request
+from gpushare.core.policy import load_policy
+from gpushare.core.trial import CANDIDATES, SAFE, Trial, run_trial
+from gpushare.core.workload import PodClass, Workload, workload_of
+from gpushare.errors import SettingsError
+from tests.unit.core.clusters import Cluster
+from tests.unit.core.clusters import node as make_node
+
+NODES = tuple(make_node(f"n-{index}", 16, 16, cpu=32000, memory=2**37) for index in range(6))
+TENS_AND_SIXES = {PodClass(1000, 10, 1, (), 2**30): 50, PodClass(1000, 6, 1, (), 2**30): 50}
+
+
+def workload(turnover: float = 0.0) -> Workload:
+    return workload_of(TENS_AND_SIXES, {16: 12}, turnover)
+
+
+@pytest.mark.parametrize("turnover", [0.0, 0.5, 1.0])
+def test_pods_that_complete_a_device_have_it_won_by_who_packs(turnover: float) -> None:
+    found = run_trial(
+        Cluster(NODES).snapshot(), workload(turnover), ("spread", "device-bestfit"), 1
+    )
+    assert found is not None
+    assert found.winner() == "device-bestfit"
+    lead, error = found.lead("device-bestfit", "spread")
+    assert lead > 2 * error > 0
+    for values in found.allocated.values():
+        assert all(0 < value <= 100 for value in values)
+    assert all(value >= 0 for values in found.refused.values() for value in values)
+
+
+def test_the_same_seed_gives_the_same_trial_and_another_one_another() -> None:
+    snapshot = Cluster(NODES).snapshot()
+    first, again, other = (
+        run_trial(snapshot, workload(0.5), CANDIDATES, seed) for seed in (1, 1, 2)
+    )
+    assert first == again != other
+
+
+def test_the_books_are_as_before() -> None:
+    snapshot = Cluster(NODES, {"n-0": (4, 0)}).snapshot()
+    before = pickle.dumps([snapshot.used, snapshot.free, snapshot.cpu_free, snapshot.kinds])
+    run_trial(snapshot, workload(0.5), CANDIDATES, 1)
+    after = [snapshot.used, snapshot.free, snapshot.cpu_free, snapshot.kinds]
+    assert pickle.dumps(after) == before
+
+
+def test_where_pods_stay_they_come_on_top_of_what_is_taken() -> None:
+    full = Cluster(NODES, {node.name: (16, 16) for node in NODES}).snapshot()
+    found = run_trial(full, workload(), CANDIDATES, 1)
+    assert found is not None
+    assert {value for values in found.allocated.values() for value in values} == {100.0}
+    assert found.winner("binpack") == "binpack"
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        (),
+        (make_node("none"),),
+        (make_node("closed", 16, closed=Reason.UNEVEN),),
+        (make_node("ill", 16, unhealthy=[0]),),
+        (make_node("small", 4),),
+    ],
+    ids=["no node", "no device", "closed", "unhealthy", "too small for any pod"],
+)
+@pytest.mark.parametrize("turnover", [0.0, 1.0])
+def test_where_nothing_can_be_allocated_there_is_no_trial(
+    nodes: tuple[NodeSpec, ...], turnover: float
+) -> None:
+    assert run_trial(Cluster(nodes).snapshot(), workload(turnover), CANDIDATES, 1) is None
+
+
+@pytest.mark.parametrize("counts", [{}, {PodClass(cpu=1000): 60}], ids=["no pods", "without GPU"])
+def test_without_pods_that_ask_for_gpu_there_is_no_trial(counts: dict[PodClass, int]) -> None:
+    assert run_trial(Cluster(NODES).snapshot(), workload_of(counts, (16,)), CANDIDATES, 1) is None
+
+
+def test_a_closed_device_has_no_room_and_a_node_of_unknown_cpu_is() -> None:
+    nodes = (make_node("half", 16, 16, unhealthy=[1]), make_node("shut", 16, closed=Reason.UNEVEN))
+    (stream, *_) = trial.streams(Cluster(nodes).snapshot(), workload(), np.random.default_rng(1))
+    assert stream.capacity == 16
+    assert run_trial(Cluster(nodes).snapshot(), workload(1.0), CANDIDATES, 1) is not None
+
+
+def test_of_a_large_cluster_a_part_is_tried_with_nodes_of_each_group() -> None:
+    nodes = [make_node(f"n-{index}", *([16] * 8), cpu=99000, memory=2**40) for index in range(600)]
+    nodes.append(make_node("large", 80, cpu=99000, memory=2**40))
+    counts = {**TENS_AND_SIXES, PodClass(1000, 80, 1): 1}
+    for turnover in (0.0, 1.0):
+        given = workload_of(counts, {16: 4800, 80: 1}, turnover)
+        drawn = list(
+            trial.streams(Cluster(tuple(nodes)).snapshot(), given, np.random.default_rng(1))
+        )
+        assert 4 <= len(drawn) <= 24
+        assert all("large" in stream.begin.names for stream in drawn)
+        pods = sum(stream.capacity for stream in drawn) / 8.8 * (1 + 4 * turnover)
+        assert pods < 1.1 * trial.MOST_PODS
+
+
+def test_a_policy_that_does_not_exist_is_told_by_its_name() -> None:
+    with pytest.raises(SettingsError, match="nosuch"):
+        run_trial(Cluster(NODES).snapshot(), workload(), ("nosuch",), 1)
+
+
+def test_the_winner_must_lead_by_more_than_its_error_to_take_over() -> None:
+    clear = Trial({"a": [50.0, 52.0, 51.0], "b": [53.0, 54.0, 54.0]}, {})
+    assert (clear.winner(), clear.winner("a"), clear.winner("b")) == ("b", "b", "b")
+    doubtful = Trial({"a": [50.0, 60.0, 40.0], "b": [53.0, 54.0, 54.0]}, {})
+    assert (doubtful.winner(), doubtful.winner("a"), doubtful.winner("b")) == ("b", "a", "b")
+    assert doubtful.winner("no candidate any more") == "b"
+    assert Trial({"a": [50.0, 50.0], "b": [50.0, 50.0]}, {}).winner() == "a"
+
+
+def test_before_any_trial_auto_judges_as_the_safe_policy() -> None:
+    snapshot, rows = Cluster(NODES, {"n-1": (6, 0)}).snapshot(), np.arange(len(NODES))
+    request = Request(10, 1, 1000, 2**30)
+    one, other = (load_policy(name, workload()) for name in ("auto", SAFE))
+    assert (one.score(snapshot, rows, request) == other.score(snapshot, rows, request)).all()
