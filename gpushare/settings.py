@@ -46,7 +46,11 @@ class Settings:
     context: str = _setting("", "context of the kubeconfig")
     scheduler_config: str = _setting("", "kube-scheduler's own configuration or Policy file")
     unit: str = _setting("GiB", "memory unit of the cluster: GiB, MiB, or a chunk such as 256MiB")
-    policy: str = _setting("shadow-price", "placement policy of pods that name none")
+    policy: str = _setting("auto", "placement policy of pods that name none")
+    candidates: str = _setting(
+        "shadow-price,device-bestfit,binpack",
+        "comma-separated policies, of which the policy auto is the one that does best in trials",
+    )
     pairing: str = _setting(
         "auto",
         "hold back equal pods until the device plug-in has served one; auto: but on nodes whose"

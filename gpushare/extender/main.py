@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.core.trial import AUTO, SAFE
 from gpushare.errors import ApiError, SettingsError
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.bind_transaction import BUDGET
@@ -41,7 +42,7 @@ from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.health import Checks, HealthServer
 from gpushare.extender.http.server import Server
 from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
-from gpushare.extender.learning.policy_builder import make_policies
+from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import Learning
 from gpushare.extender.logs.formatters import Line, configure, start_logging
 from gpushare.extender.logs.writer import LogWriter
@@ -96,7 +97,7 @@ class Extender:
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
-        self._learning = Learning(self._managed_resources, make_policies)
+        self._learning = Learning(self._managed_resources, make_policies, try_policies)
         pod_handler = PodSink(self._managed_resources, self._learning.created, self._learning.moved)
         sources = _sources(settings, self._client, self._managed_resources, followed, pod_handler)
         self._readiness = Readiness(sources, _lease_runner(settings, self._client, found.lease))
@@ -299,6 +300,11 @@ def _managed_resources(
     if not is_unit(settings.unit):
         raise SettingsError(f"unit: {settings.unit!r} is none of GiB, MiB, or a chunk as 256MiB")
     policies = _policies(settings.policy)
+    candidates = tuple(dict.fromkeys(name.strip() for name in settings.candidates.split(",")))
+    for name in candidates:
+        if name == AUTO or name not in policies:
+            there_are = ", ".join(name for name in policies if name != AUTO)
+            raise SettingsError(f"candidates: {name!r} is no policy; there are: {there_are}")
     managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
     names = [Names.for_resource(resource) for resource in managed]
     # Configurations of the original name the count of devices too: it is no memory of its own.
@@ -311,8 +317,9 @@ def _managed_resources(
             ManagedResource(
                 names=own,
                 ledger=Ledger(Pairing(settings.pairing)),
-                rankings={name: Ranking(policy) for name, policy in policies.items()},
+                rankings=_rankings(policies),
                 default_policy=settings.policy,
+                candidates=candidates,
                 unavailable_policies=frozenset(policy_names()) - policies.keys(),
                 counted_by_scheduler=own.resource not in ignored,
             )
@@ -322,6 +329,14 @@ def _managed_resources(
             frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
         ),
     )
+
+
+def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
+    """Return a ranking by each policy; `auto` is another one of them from the beginning."""
+    rankings = {name: Ranking(policy) for name, policy in policies.items()}
+    if SAFE in rankings:
+        rankings[AUTO] = rankings[SAFE]
+    return rankings
 
 
 def _policies(default: str) -> dict[str, Policy]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from gpushare.core.guarded import FallbackScorer, NoPreference
 from gpushare.core.model import Request
 from gpushare.core.ranking import Ranking, Scorer
+from gpushare.core.trial import AUTO
 from gpushare.errors import MessageError
 from gpushare.extender.logs.formatters import Line
 from gpushare.ledger import Ledger
@@ -28,9 +29,10 @@ class ManagedResource:
     policy.
 
     `rankings`: replaced one by one when policies are made anew (see policy_refresher.py); a request
-    keeps the one it has. `counted_by_scheduler`: kube-scheduler counts the resource too (no
-    ignoredByScheduler). `unavailable_policies`: names of installed policies that could not be made
-    at the start.
+    keeps the one it has. `candidates`: of these the policy `auto` is one. `tried`: by name, what
+    each of them allocated and refused in its last trial, in % of the memory there is.
+    `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
+    `unavailable_policies`: names of installed policies that could not be made at the start.
     """
 
     names: Names
@@ -39,9 +41,18 @@ class ManagedResource:
     default_policy: str
     counted_by_scheduler: bool = True
     unavailable_policies: frozenset[str] = frozenset()
+    candidates: tuple[str, ...] = ()
+    tried: dict[str, tuple[float, float]] = field(default_factory=dict)
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)
+
+    @property
+    def ranking_policy(self) -> str:
+        """The name of the policy that ranks pods which wish for none."""
+        default = self.rankings.get(self.default_policy)
+        own = (name for name, ranking in self.rankings.items() if ranking is default)
+        return next((name for name in own if name != AUTO), self.default_policy)
 
     def ranking(self, request: Request) -> Ranking:
         """Return the ranking by the policy that the pod asks for, or by the default.

@@ -106,6 +106,7 @@ class _StateCollector:
     def collect(self) -> Iterable[Metric]:
         """Yield one family after the other."""
         yield from self._counts()
+        yield from self._trials()
         build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
         build.add_metric((__version__,), 1)
         yield build
@@ -127,6 +128,28 @@ class _StateCollector:
                 if name != "nodes":
                     family.add_metric((managed.names.resource, name), count)
         return iter((pods, alarms))
+
+    def _trials(self) -> Iterator[Metric]:
+        labels = ("resource", "policy")
+        ranks = GaugeMetricFamily(
+            "gpushare_ranking_policy",
+            "1 for the policy that ranks pods which name none",
+            labels=labels,
+        )
+        text = "In the last trial of policies: % of the memory"
+        allocated = GaugeMetricFamily(
+            "gpushare_trial_allocated_percent", f"{text} that each would allocate", labels=labels
+        )
+        refused = GaugeMetricFamily(
+            "gpushare_trial_refused_percent", f"{text} that each would refuse", labels=labels
+        )
+        for managed in self._resources:
+            resource = managed.names.resource
+            ranks.add_metric((resource, managed.ranking_policy), 1)
+            for name, measured in dict(managed.tried).items():
+                allocated.add_metric((resource, name), measured[0])
+                refused.add_metric((resource, name), measured[1])
+        return iter((ranks, allocated, refused))
 
 
 def _single(name: str, text: str, value: float) -> Metric:

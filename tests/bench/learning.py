@@ -1,9 +1,9 @@
-"""What making policies anew costs the requests meanwhile, and what a new kind of request costs.
+"""What making and trying policies costs the requests meanwhile, and a new kind of request.
 
 One extender of 5,000 nodes of 8 devices, with two small pods on each, is asked by one client, one
-call at a time. It makes its policies anew for a while, then not for a while, and so on, and says
-when: the machine's own moods come over both alike. Run as
-`python -m tests.bench.learning [POLICY [SECONDS]]`, by default of shadow-price and for two minutes.
+call at a time. It makes its policies anew for a while (those of `auto` are tried, too), then not
+for a while, and so on, and says when: the machine's own moods come over all alike. Run as
+`python -m tests.bench.learning [POLICY [SECONDS]]`, by default of auto and for two minutes.
 """
 
 import argparse
@@ -33,7 +33,7 @@ _SECONDS = 120.0
 _SERVE = """
 import sys, time
 from gpushare.core.workload import Arrivals, PodClass
-from gpushare.extender.learning.policy_refresher import policy_refresher
+from gpushare.extender.learning import policy_refresher, policy_trials
 
 # A workload of some 70 classes, as the openb trace has; the weights hardly matter here.
 shares = [PodClass(4000 + 500 * (u % 7), u, 1, (), 2**34) for u in range(1, 16) for _ in range(40)]
@@ -48,13 +48,22 @@ class Restless(policy_refresher.Learning):
         super().__init__(*args)
         for course in self._courses.values():
             course.learned.arrivals = Arrivals(window)
+            course.trials._again_at = time.monotonic() + policy_trials.TRIAL_SPACING
 
     def _renew(self, course):
         begin = time.monotonic()
         super()._renew(course)
         end = course.tried = time.monotonic()
-        print(begin, end, file=told)
+        print("made", begin, end, file=told)
 
+    def _try(self, course):
+        begin = time.monotonic()
+        print("tried", begin, "inf", file=told)
+        super()._try(course)
+        end = course.tried = time.monotonic()
+        print("tried", begin, end, file=told)
+
+policy_trials.TRIAL_SPACING = 30.0
 policy_refresher._LOOK_EVERY = 0.05
 policy_refresher._Course.is_due = lambda course, now: now > course.tried + rest
 policy_refresher.Learning = Restless
@@ -137,20 +146,25 @@ def bench(policy: str, seconds: float) -> None:
         ):
             taken = ask_all(port, seconds)
             made = made_anew(health)
-        spans = [tuple(map(float, line.split())) for line in told.read_text().splitlines()]
+        lines = [line.split() for line in told.read_text().splitlines()]
+        # Of one that has not ended the end is infinite; of one that has, the last line counts.
+        ends = {(what, float(since)): float(until) for what, since, until in lines}
+        spans = [(what, since, until) for (what, since), until in ends.items()]
     samples: dict[tuple[str, str], list[float]] = {}
     for title, begin, took in taken:
         # One that goes on when the last call is over has not said so.
-        now = any(begin < until and begin + took / 1000 > since for since, until in spans)
-        if begin < spans[-1][1]:
-            when = "while policies are made" if now else "at rest"
+        now = [
+            what for what, since, until in spans if begin < until and begin + took / 1000 > since
+        ]
+        if begin < spans[-1][2]:
+            when = f"while policies are {now[0]}" if now else "at rest"
             samples.setdefault((title, when), []).append(took)
     print(f"\n{policy}, {_NODES} nodes of 8 devices; ms over HTTP, one call at a time")
     print(f"{'':48}{'n':>6}{'p50':>8}{'p99':>8}{'max':>8}")
     for (title, when), some in sorted(samples.items()):
         row = summary(some, 0, 1)
         values = "".join(f"{row[key]:8.2f}" for key in ("p50", "p99", "max"))
-        print(f"{title:24}{when:24}{len(some):6}{values}")
+        print(f"{title:22}{when:26}{len(some):6}{values}")
     print(made)
 
 
@@ -158,13 +172,13 @@ def made_anew(health: int) -> str:
     """How often policies were made, and how long the last time took."""
     with urllib.request.urlopen(f"http://127.0.0.1:{health}/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    wanted = ("gpushare_refits_total", "gpushare_refit_duration_seconds ")
+    wanted = ("gpushare_refits_total", "gpushare_refit_duration_seconds ", "gpushare_trials_total")
     return " ".join(line for line in text.splitlines() if line.startswith(wanted))
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("policy", nargs="?", default="shadow-price")
+    parser.add_argument("policy", nargs="?", default="auto")
     parser.add_argument("seconds", nargs="?", type=float, default=_SECONDS)
     given = parser.parse_args()
     bench(given.policy, given.seconds)

@@ -119,6 +119,19 @@ def test_a_default_that_cannot_be_made_ends_serve_with_2_and_one_line(
     assert told.count("\n") == 1
 
 
+@pytest.mark.parametrize("candidates", ["binpack,roulette", "auto", ""])
+def test_a_candidate_that_is_no_policy_ends_serve_with_2_and_one_line(
+    candidates: str, cluster: Cluster, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    flags = ("--kubeconfig", cluster.kubeconfig(tmp_path), "--leadership", "off")
+    assert main(["serve", *flags, "--candidates", candidates]) == 2
+    told = capfd.readouterr().err
+    wrong = candidates.rsplit(",", maxsplit=1)[-1]
+    assert told.startswith(f"gpushare serve: candidates: {wrong!r} is no policy; there are: ")
+    assert "shadow-price" in told
+    assert told.count("\n") == 1
+
+
 def made(names: tuple[str, ...], timeout: float = 120.0) -> dict[str, str]:
     """By name, why it was not made; "" where it was."""
     found = make_policies(names, WORKLOAD, timeout=timeout)

@@ -1,5 +1,8 @@
 """A running extender learns what pods come, while it answers."""
 
+import re
+
+from gpushare.core.trial import CANDIDATES
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.verbs import poll
@@ -30,6 +33,16 @@ def test_policies_are_made_anew_from_the_pods_created(
     poll(made, "policies are made anew for the pods that came", LONG)
     assert extender.figure("learned_pods_total") == 62
     assert extender.figure("refit_failures_total") == 0
+    poll(lambda: extender.figure("trials_total") == 1, "policies are tried with these pods", LONG)
+    assert extender.figure("trial_failures_total") == 0
+    told = extender.probe("/metrics").body.decode()
+    for name in CANDIDATES:
+        allocated = re.search(rf"^gpushare_trial_allocated_.*{name}.* (\S+)$", told, re.MULTILINE)
+        assert allocated is not None
+        assert 50 < float(allocated[1]) <= 100
+    ranks = re.findall(r'^gpushare_ranking_policy{policy="(\S+)",.*} 1\.0$', told, re.MULTILINE)
+    assert set(ranks) < set(CANDIDATES)
+    assert len(ranks) == 1
     assert extender.fit(asked, [node]) == [node]
     assert extender.bind(asked, node) == ""
     extender.agrees(cluster)

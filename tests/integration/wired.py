@@ -26,6 +26,7 @@ from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
 from tests.integration.verbs import Reply, Verbs, poll
+from tests.unit.extender.kit import try_here
 
 QUICK = Timing(pause=0.02, longest_pause=0.2, relist_spacing=0.05)
 _LIVE = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
@@ -46,7 +47,7 @@ class Wired(Verbs):
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
         library = ManagedResources((ManagedResource(ALIYUN, self.ledger, rankings, policy),))
         self.clock = 0.0
-        self.learning = Learning(library, _make, lambda: self.clock)
+        self.learning = Learning(library, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
         self.lag = 0.0
         self.nodes = Reflector(

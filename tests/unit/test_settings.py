@@ -74,7 +74,7 @@ def test_the_file_may_be_named_by_the_environment_and_the_flag_wins() -> None:
     environ = {"GPUSHARE_CONFIG": "named"}
     assert read_settings([], environ, read_file, "").policy == "spread"
     assert read_settings(["--config", "x"], environ, read_file, "").policy == "other"
-    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file, "").policy == "shadow-price"
+    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file, "").policy == "auto"
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
@@ -100,7 +100,8 @@ def test_help_tells_of_every_setting_and_its_default(capsys: pytest.CaptureFixtu
     with pytest.raises(SystemExit) as end:
         read("--help")
     assert end.value.code == 0
-    text = " ".join(capsys.readouterr().out.split())
+    # Help is also wrapped at hyphens.
+    text = " ".join(capsys.readouterr().out.split()).replace("- ", "-")
     for setting in fields(Settings):
         assert f"--{setting.name.replace('_', '-')}" in text
         assert setting.metadata["help"] in text

@@ -43,6 +43,7 @@ def check_extender(facts: Facts) -> Iterator[Finding]:
         return
     yield _alive(seen)
     yield _version(seen)
+    yield from _policies(seen)
     yield _calls(seen, facts)
 
 
@@ -91,6 +92,27 @@ def _version(seen: ExtenderSeen) -> Finding:
         "its metrics name no version: is it another program?",
         "give --extender the address of its --health-listen",
     )
+
+
+def _policies(seen: ExtenderSeen) -> Iterator[Finding]:
+    """Yield which policy ranks for each resource, and what the last trial of `auto` measured."""
+    for labels, _ in _family(seen, "gpushare_ranking_policy"):
+        resource = labels.get("resource", "")
+        tried = [
+            f"{each.get('policy')} {allocated:.1f}"
+            for each, allocated in _family(seen, "gpushare_trial_allocated_percent")
+            if each.get("resource") == resource
+        ]
+        last = f"; % of the memory allocated in the last trial: {', '.join(tried)}" * bool(tried)
+        yield ok("policy", f"{labels.get('policy')} ranks pods of {resource}{last}")
+
+
+def _family(seen: ExtenderSeen, family: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield the labels and the value of each sample of a family."""
+    for sample, value in seen.samples.items():
+        if sample.partition("{")[0] == family:
+            pairs = (text.partition("=") for text in _LABEL.findall(sample))
+            yield {key: quoted.strip('"')[:64] for key, _, quoted in pairs}, value
 
 
 def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:

@@ -1,6 +1,7 @@
-"""Policies made in a process of their own, so that no request waits for their arithmetic.
+"""Policies made, and tried, in a process of their own, so that no request waits for arithmetic.
 
-Knows how to start that process and what goes in and out: names and a workload, policies by name.
+Knows how to start that process and what goes in and out: names and a workload, policies by name;
+for a trial the nodes too, and what it measured.
 Policies may be code of anybody. One that raises, ends the process or never comes to an end is known
 by being the first without an answer: the others are made without it, in another process.
 
@@ -17,15 +18,19 @@ import pickle
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import BinaryIO
 
 from gpushare.core.policy import Policy, load_policy
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial import Trial, run_trial
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError
 
 TIMEOUT = 120.0
 """Seconds for one process; on a busy machine it waits for everybody else."""
+TRIAL_TIMEOUT = 600.0
+"""The same for a trial, which computes for up to half a minute."""
 _LOWLY = """
 import contextlib, os
 os.nice(10)
@@ -40,14 +45,17 @@ CPU, which this process inherits: it goes to the others if there are any and no 
 
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
+_Call = tuple[Callable[..., object], tuple[object, ...]]
+"""A function of a module, and what it is called with."""
 _Answer = tuple[str, bytes, str]
-"""Name, policy (pickled), and what is wrong with it, or ""."""
+"""Name of a call, what it returned (pickled), and what is wrong, or ""."""
 _HELLO: _Answer = ("", b"", "")
-"""The first answer: what comes after it is about policies, not about the process."""
+"""The first answer: what comes after it is about the calls, not about the process."""
+_TRIAL = "trial"
 
 
 class RefitFailed(GpuShareError):
-    """A policy, or all of them, could not be made; the text says why."""
+    """A policy, or all of them, could not be made or tried; the text says why."""
 
 
 def make_policies(
@@ -64,7 +72,8 @@ def make_policies(
     made: dict[str, Policy | RefitFailed] = {}
     left = list(names)
     while left:
-        answers, ended = _answers(left, workload, command, timeout)
+        calls = {name: (load_policy, (name, workload)) for name in left}
+        answers, ended = _answers(calls, command, timeout)
         if not answers:
             raise RefitFailed(ended)
         made |= {name: _policy(data, wrong) for name, data, wrong in answers if name in left}
@@ -74,12 +83,29 @@ def make_policies(
     return made
 
 
+def try_policies(
+    names: Sequence[str], workload: Workload, snapshot: Snapshot, seed: int
+) -> Trial | None:
+    """Return what a trial in a process measured (see core/trial.py); waits for it.
+
+    Raises RefitFailed.
+    """
+    call = (run_trial, (snapshot, workload, tuple(names), seed))
+    answers, ended = _answers({_TRIAL: call}, timeout=TRIAL_TIMEOUT)
+    for name, data, wrong in answers:
+        if name == _TRIAL and not wrong:
+            trial: Trial | None = pickle.loads(data)  # noqa: S301 -- our own child wrote it
+            return trial
+        ended = wrong or ended
+    raise RefitFailed(ended)
+
+
 def _answers(
-    names: Sequence[str], workload: Workload, command: Sequence[str], timeout: float
+    calls: Mapping[str, _Call], command: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> tuple[list[_Answer], str]:
     """(what a process answered before it ended, beginning with _HELLO; how it ended)."""
     started = command or (sys.executable, "-P", "-c", _LOWLY)
-    told = pickle.dumps((tuple(names), workload, timeout))
+    told = pickle.dumps((calls, timeout))
     try:
         with subprocess.Popen(  # noqa: S603 -- the command is our own
             started,
@@ -126,24 +152,25 @@ def _policy(data: bytes, wrong: str) -> Policy | RefitFailed:
 
 
 def main() -> None:
-    """Read (names, workload, seconds) from stdin, write an answer for each name to stdout."""
+    """Read (calls by name, seconds) from stdin, write an answer for each to stdout."""
     # Whatever a policy or a library prints must not get between the bytes of the answer.
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    names, workload, seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own parent wrote it
+    calls, seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own parent wrote it
     # Should nobody be left who would end this process, it ends by itself.
     signal.alarm(int(seconds) + 10)
     with open(answer, "wb") as out:  # noqa: PTH123 -- a descriptor has no path
         _write(out, _HELLO)
-        for name in names:
-            _write(out, _made(name, workload))
+        for name, call in calls.items():
+            _write(out, _answer(name, call))
 
 
-def _made(name: str, workload: Workload) -> _Answer:
+def _answer(name: str, call: _Call) -> _Answer:
+    function, arguments = call
     try:
-        data = pickle.dumps(load_policy(name, workload), pickle.HIGHEST_PROTOCOL)
+        data = pickle.dumps(function(*arguments), pickle.HIGHEST_PROTOCOL)
     except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
-        return name, b"", str(error)
+        return name, b"", str(error) or type(error).__name__
     return name, data, ""
 
 

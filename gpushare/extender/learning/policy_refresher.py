@@ -1,9 +1,10 @@
 """What pods come is learned from the pods created, and policies are made anew for it.
 
-Knows the books and a function that makes policies (see refit.py), which may take seconds: it runs
-in the one thread here, never for a request. A request finds the old ranking or the new one, never
-half of one. A policy that cannot be made leaves the old one where it is, and the others alone; it
-is tried again later and later, since one that never comes to an end has all of them wait.
+Knows the books and functions that make and try policies (see policy_builder.py), which take
+seconds: they run in the one thread here, never for a request. A request finds the old ranking or
+the new one, never half of one. A policy that cannot be made leaves the old one where it is, and the
+others alone; it is tried again later and later, since one that never comes to an end has all of
+them wait.
 
 Every pod created counts, GPU or not, placed or turned away. Those that ran before we began to watch
 do not, since the long-lived would count too much. For which pods policies are made, and at which of
@@ -21,8 +22,10 @@ from gpushare.core.model import Kind, Request
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Ints
+from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
+from gpushare.extender.learning.policy_trials import PolicyTrials, Try
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
@@ -64,6 +67,7 @@ class _Course:
     """
 
     books: ManagedResource
+    trials: PolicyTrials
     learned: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
     made: int = 0
@@ -86,7 +90,9 @@ class _Course:
         """The policies that are to be made now."""
         none = _Broken()
         return tuple(
-            name for name in self.books.rankings if now >= self.broken.get(name, none).again_at
+            name
+            for name in self.books.rankings
+            if name != AUTO and now >= self.broken.get(name, none).again_at
         )
 
     def made_without(self, failed: Iterable[str], now: float) -> None:
@@ -107,9 +113,16 @@ class Learning:
     """Learns for every resource of the library. `created` may be called from any thread."""
 
     def __init__(
-        self, library: ManagedResources, make: Make, clock: Callable[[], float] = time.monotonic
+        self,
+        library: ManagedResources,
+        make: Make,
+        try_policies: Try,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._courses = {books.names.resource: _Course(books) for books in library}
+        self._courses = {
+            books.names.resource: _Course(books, PolicyTrials(books, try_policies))
+            for books in library
+        }
         self._make = make
         self._clock = clock
         self._counting = threading.Lock()
@@ -139,11 +152,13 @@ class Learning:
             self._thread.join(1.0)
 
     def tick(self) -> None:
-        """Make the policies that are due; returns when they are in use."""
+        """Make and try the policies that are due; returns when they are in use."""
         for course in self._courses.values():
             course.look()
             if course.is_due(self._clock()):
                 self._renew(course)
+            if course.trials.is_due(course.learned.arrivals.seen, self._clock()):
+                self._try(course)
 
     def state(self) -> dict[str, float]:
         """Figures for metrics, over all resources; the age is that of the oldest policies."""
@@ -157,6 +172,8 @@ class Learning:
             "refit_age_seconds": max(
                 now - course.done if course.made else 0.0 for course in courses
             ),
+            "trials_total": sum(course.trials.made for course in courses),
+            "trial_failures_total": sum(course.trials.failed for course in courses),
         }
 
     def _run(self) -> None:
@@ -181,6 +198,7 @@ class Learning:
         if not fresh:
             return
         books.rankings.update(fresh)
+        course.trials.settle()
         for name in fresh:
             course.broken.pop(name, None)
         course.made_without(failed, self._clock())
@@ -191,6 +209,15 @@ class Learning:
         classes = len(workload.classes)
         line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
         log.info(Line("policies made anew", **line, s=round(course.took, 2)))
+
+    def _try(self, course: _Course) -> None:
+        books = course.books
+        with self._counting:
+            workload = course.learned.workload()
+        winner = course.trials.run(workload, self._clock())
+        if winner != books.ranking_policy:
+            self._warmed(books.rankings[winner], books.rankings[AUTO].asked, books)
+        course.trials.settle()
 
     def _fresh(
         self, course: _Course, workload: Workload

@@ -102,6 +102,7 @@ def extender(**changes: Any) -> ExtenderSeen:
     samples = {
         f'gpushare_build_info{{version="{__version__}"}}': 1.0,
         'gpushare_requests_total{outcome="fit",verb="filter"}': 7.0,
+        'gpushare_ranking_policy{policy="spread",resource="aliyun.com/gpu-mem"}': 1.0,
         'gpushare_alarms_total{kind="bound_by_another",resource="aliyun.com/gpu-mem"}': 0.0,
     }
     return replace(ExtenderSeen(200, 200, "ok\n", 0.0, samples), **changes)

@@ -231,6 +231,18 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "0.0.0-other",
         {"extender": extender(samples={'gpushare_build_info{version="0.0.0-other"}': 1.0})},
     ),
+    (
+        "policy",
+        "ok",
+        "binpack ranks pods of gpu; % of the memory allocated in the last trial: binpack 81.5",
+        samples(
+            **{
+                'gpushare_ranking_policy{policy="binpack",resource="gpu"}': 1.0,
+                'gpushare_trial_allocated_percent{policy="binpack",resource="gpu"}': 81.53,
+                'gpushare_trial_allocated_percent{policy="spread",resource="npu"}': 1.0,
+            }
+        ),
+    ),
     ("filter-calls", "fail", "1 GPU pod waiting", samples() | pods(waiting())),
     ("filter-calls", "warn", "no GPU pod", samples() | pods()),
     (
@@ -459,7 +471,7 @@ def test_a_fault_gives_its_finding(
 
 def test_every_finding_that_can_be_bad_has_been_provoked_and_says_what_to_do() -> None:
     provoked = {check for check, level, _, _ in PROVOKED if level in ("warn", "fail")}
-    always_fine = {"weight"}
+    always_fine = {"weight", "policy"}
     assert {finding.check for finding in run_checks(healthy())} <= provoked | always_fine
 
 

@@ -4,18 +4,30 @@ Everything here is the real thing; only the API server is played (see pod_store.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial import Trial, run_trial
+from gpushare.core.workload import Workload
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.objects import NODES, PODS, Node, Pod
 
 NPU = Names.for_resource("example.com/npu-mem")
+
+
+def try_here(
+    names: Sequence[str], workload: Workload, snapshot: Snapshot, seed: int
+) -> Trial | None:
+    """Try policies in this process."""
+    return run_trial(snapshot, workload, names, seed)
+
+
 RANKINGS = {name: Ranking(load_policy(name)) for name in policy_names()}
 
 

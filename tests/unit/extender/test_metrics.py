@@ -105,6 +105,20 @@ def test_pods_are_counted_by_state_and_never_named(
     assert known <= set(library.resources[0].ledger.counts())
 
 
+def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
+    metrics: Metrics, library: ManagedResources
+) -> None:
+    library.resources[0].tried.update({"binpack": (81.5, 9.0), "shadow-price": (80.0, 10.5)})
+    found = samples(metrics)
+    for resource in (GPU, NPU.resource):
+        assert of(found, "ranking_policy", resource=resource, policy="device-bestfit") == 1
+    allocated = {"resource": GPU, "policy": "binpack"}
+    assert of(found, "trial_allocated_percent", **allocated) == 81.5
+    assert of(found, "trial_refused_percent", **allocated) == 9
+    assert of(found, "trial_allocated_percent", resource=GPU, policy="shadow-price") == 80
+    assert sum(name == "gpushare_ranking_policy" for name, _ in found) == 2
+
+
 def test_free_and_stranded_memory_are_told_by_device(
     metrics: Metrics, library: ManagedResources
 ) -> None:

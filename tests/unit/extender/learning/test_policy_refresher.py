@@ -17,7 +17,7 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.kit import NPU, make_library
+from tests.unit.extender.kit import NPU, make_library, try_here
 
 SHARE = Request(4, 1, cpu=1000, memory=2**30)
 PLAIN = Request(cpu=500)
@@ -68,7 +68,7 @@ def books(library: ManagedResources) -> ManagedResource:
 
 @pytest.fixture
 def learning(library: ManagedResources, maker: Maker) -> Learning:
-    return Learning(library, maker, lambda: maker.clock)
+    return Learning(library, maker, try_here, lambda: maker.clock)
 
 
 def create(learning: Learning, books: ManagedResource, pods: int, request: Request = SHARE) -> None:
@@ -220,12 +220,14 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
         "refit_failures_total": 0.0,
         "refit_duration_seconds": 0.5,
         "refit_age_seconds": 7.0,
+        "trials_total": 0.0,
+        "trial_failures_total": 0.0,
     }
 
 
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
     library = make_library(ALIYUN, NPU)
-    learning = Learning(library, maker, lambda: maker.clock)
+    learning = Learning(library, maker, try_here, lambda: maker.clock)
     learning.tick()
     assert maker.asked == []
     create(learning, library.resources[1], 50)

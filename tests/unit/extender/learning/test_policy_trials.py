@@ -1,0 +1,216 @@
+"""The policy `auto`: when its candidates are tried, which of them ranks, and what is told of it."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from gpushare.core.model import Request
+from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, SAFE, Trial
+from gpushare.core.workload import Workload
+from gpushare.extender.learning.policy_refresher import SPACING, Learning
+from gpushare.extender.learning.policy_trials import TRIAL_SPACING
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.core.clusters import node as make_node
+
+SHARE = Request(4, 1, cpu=1000, memory=2**30)
+
+
+@dataclass
+class Referee:
+    """Lets the policy win that it is told; by how much in the two streams: `leads`."""
+
+    wins: str = "binpack"
+    leads: tuple[float, float] = (1.0, 1.1)
+    error: Exception | None = None
+    nothing: bool = False
+    pods: list[int] = field(default_factory=list)
+
+    def __call__(
+        self, names: Sequence[str], workload: Workload, snapshot: Snapshot, seed: int
+    ) -> Trial | None:
+        assert tuple(names) == CANDIDATES
+        assert snapshot.names == ("a",)
+        self.pods.append(workload.pods)
+        if self.error:
+            raise self.error
+        if self.nothing:
+            return None
+        best = [50 + lead for lead in self.leads]
+        allocated = {name: best if name == self.wins else [50.0, 50.0] for name in names}
+        return Trial(allocated, {name: [5.0, 6.0] for name in names})
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _make(names: Sequence[str], workload: Workload) -> Mapping[str, Policy]:
+    return {name: load_policy(name, workload) for name in names}
+
+
+@pytest.fixture
+def referee() -> Referee:
+    return Referee()
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def books() -> ManagedResource:
+    rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
+    made = ManagedResource(ALIYUN, Ledger(), rankings, AUTO, candidates=CANDIDATES)
+    made.ledger.node_changed(make_node("a", 16, 16))
+    return made
+
+
+@pytest.fixture
+def learning(books: ManagedResource, referee: Referee, clock: Clock) -> Learning:
+    return Learning(ManagedResources((books,)), _make, referee, clock)
+
+
+def create(learning: Learning, books: ManagedResource, pods: int) -> None:
+    for _ in range(pods):
+        learning.created(books, SHARE)
+
+
+def test_before_enough_pods_were_seen_the_safe_policy_ranks(
+    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    learning.tick()
+    create(learning, books, FEWEST_SEEN - 1)
+    clock.now += SPACING
+    learning.tick()
+    assert referee.pods == []
+    assert books.ranking_policy == SAFE
+    assert books.ranking(SHARE) is books.rankings[SAFE]
+    create(learning, books, 1)
+    learning.tick()
+    assert referee.pods == [FEWEST_SEEN]
+    assert books.ranking_policy == "binpack"
+    assert books.ranking(SHARE) is books.rankings["binpack"]
+
+
+def test_a_new_one_ranks_after_an_hour_at_the_earliest(
+    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    referee.wins = "device-bestfit"
+    create(learning, books, 500)
+    clock.now += TRIAL_SPACING - 1
+    learning.tick()
+    assert books.ranking_policy == "binpack"
+    clock.now += 1
+    learning.tick()
+    assert books.ranking_policy == "device-bestfit"
+    assert len(referee.pods) == 2
+
+
+def test_a_lead_that_may_be_chance_changes_nothing(
+    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    referee.wins, referee.leads = "device-bestfit", (-1.0, 3.0)
+    clock.now += TRIAL_SPACING
+    learning.tick()
+    assert len(referee.pods) == 2
+    assert books.ranking_policy == "binpack"
+
+
+def test_policies_made_anew_rank_under_the_winner_name_too(
+    learning: Learning, books: ManagedResource, clock: Clock
+) -> None:
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    before = books.ranking(SHARE)
+    create(learning, books, 250)
+    clock.now += SPACING
+    learning.tick()
+    assert books.ranking(SHARE) is books.rankings["binpack"] is not before
+    assert books.ranking_policy == "binpack"
+
+
+def test_the_winner_knows_the_kinds_that_were_asked_for(
+    learning: Learning, books: ManagedResource
+) -> None:
+    books.ranking(SHARE).scores(books.ledger.snapshot(), SHARE)
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    assert books.ranking_policy == "binpack"
+    assert books.ranking(SHARE).asked == (SHARE.kind,)
+
+
+def test_a_trial_that_fails_changes_nothing_and_is_told_once(
+    learning: Learning,
+    books: ManagedResource,
+    referee: Referee,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    referee.error = ZeroDivisionError("a bug of a policy")
+    create(learning, books, FEWEST_SEEN)
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            learning.tick()
+            clock.now += TRIAL_SPACING
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "could not be tried" in line
+    assert "a bug of a policy" in line
+    assert len(referee.pods) == learning.state()["trial_failures_total"] == 3
+    assert books.ranking_policy == SAFE
+    referee.error = None
+    learning.tick()
+    assert books.ranking_policy == "binpack"
+    assert learning.state()["trials_total"] == 1
+
+
+def test_where_nothing_can_be_allocated_yet_the_next_trial_is_soon(
+    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    referee.nothing = True
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    assert books.ranking_policy == SAFE
+    referee.nothing = False
+    clock.now += TRIAL_SPACING / 10
+    learning.tick()
+    assert books.ranking_policy == "binpack"
+    assert learning.state()["trials_total"] == 1
+
+
+def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
+    rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
+    books = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
+    books.ledger.node_changed(make_node("a", 16, 16))
+    learning = Learning(ManagedResources((books,)), _make, referee, clock)
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    assert referee.pods == []
+    assert books.ranking_policy == "spread"
+    assert books.ranking(Request(4, 1, policy=AUTO)) is books.rankings[SAFE]
+
+
+def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
+    learning: Learning, books: ManagedResource, caplog: pytest.LogCaptureFixture
+) -> None:
+    create(learning, books, FEWEST_SEEN)
+    with caplog.at_level(logging.INFO):
+        learning.tick()
+    line = next(text for text in caplog.messages if "tried" in text)
+    for told in ("another one ranks", "ranks=binpack", f"before={SAFE}", "binpack=51.0"):
+        assert told in line
+    assert books.tried["binpack"] == pytest.approx((51.05, 5.5))
