@@ -186,14 +186,24 @@ class ApiClient:
         return self._json("PATCH", path, body, content_type=content_type)
 
     def delete(
-        self, path: str, *, grace_seconds: int | None = None, uid: str | None = None
+        self,
+        path: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+        propagation: str = "",
     ) -> Json:
-        """The object as deleted or terminating; with `uid` only if it still is that object."""
+        """The object as deleted or terminating; with `uid` only if it still is that object.
+
+        `propagation` is the policy for what it owns.
+        """
         options: Json = {"kind": "DeleteOptions", "apiVersion": "v1"}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
         if uid is not None:
             options["preconditions"] = {"uid": uid}
+        if propagation:
+            options["propagationPolicy"] = propagation
         return self._json("DELETE", path, options)
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> "Watch":

@@ -22,6 +22,7 @@ from gpushare.errors import ApiError, GpuShareError
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient, HttpClient
+from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.placed import ScenarioError
@@ -218,6 +219,11 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)
         ends.callback(kubelet.stop)
         kubelet.start()
+        controllers = ControllerManager(
+            ApiClient(server.url, user_agent="gpushare-local-controllers")
+        )
+        ends.callback(controllers.stop)
+        controllers.start()
         document = yaml.safe_load(settings.read_text(encoding="utf-8"))
         options = options_from(decode_scheduler_config(document), seed=_SEED)
         scheduler = Scheduler(server.url, options, observer=report.on_decision)

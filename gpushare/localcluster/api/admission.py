@@ -4,7 +4,7 @@ Pure: bodies in, bodies out; knows which kinds are special, and nothing of HTTP 
 that is not named here is stored as it comes.
 """
 
-from gpushare.localcluster.api import pods
+from gpushare.localcluster.api import pods, workloads
 from gpushare.localcluster.api.objects import (
     Object,
     metadata,
@@ -47,6 +47,8 @@ def admitted(resource: Resource, body: Object, now: str) -> Object:
         return {**clean, "status": pods.new_status(clean, now)}
     if resource is NAMESPACES:
         return {**clean, "status": {"phase": "Active"}}
+    if resource.generation:
+        clean = with_metadata({**clean, "status": {}}, generation=1)
     return clean
 
 
@@ -80,7 +82,7 @@ def completed(resource: Resource, body: Object) -> Object:
         labels = metadata(body).get("labels") or {}
         named = {**labels, "kubernetes.io/metadata.name": metadata(body).get("name")}
         return with_metadata({**body, "spec": {"finalizers": ["kubernetes"]}}, labels=named)
-    return body
+    return workloads.with_defaults(resource, body) if workloads.is_workload(resource) else body
 
 
 def _priority_value(body: Object) -> int:
@@ -129,6 +131,11 @@ def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) 
         pods.check_update(old, body)
     if resource is PRIORITY_CLASSES:
         _check_class(old, body)
+    if workloads.is_workload(resource):
+        workloads.check_update(resource, old, body)
+    if resource.generation:
+        count = int(held.get("generation") or 1) + (old.get("spec") != body.get("spec"))
+        body = with_metadata(body, generation=count)
     return body
 
 

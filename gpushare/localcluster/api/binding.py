@@ -10,6 +10,7 @@ from gpushare.localcluster.api.objects import (
     Object,
     metadata,
     name_of,
+    namespace_of,
     section,
     with_fields,
     with_metadata,
@@ -38,6 +39,23 @@ def target_node(binding: Object) -> str:
     if not is_subdomain(name):
         raise StatusError(500, "", f"target.name: {name!r} is not the name of a node")
     return name
+
+
+def check(binding: Object, namespace: str, name: str) -> None:
+    """Refuse a Binding that is not for the pod in the path.
+
+    Raises:
+        StatusError: 400, or as `target_node` does.
+
+    """
+    if binding.get("kind", "Binding") != "Binding":
+        raise bad_request(f"expected a Binding, not {binding['kind']!r}")
+    if name_of(binding) != name:
+        raise bad_request(f"the Binding is for pod {name_of(binding)!r}, the path for {name!r}")
+    home = namespace_of(binding) or namespace
+    if home != namespace:
+        raise bad_request(f"the Binding is for namespace {home!r}, the path for {namespace!r}")
+    target_node(binding)
 
 
 def bound(pod: Object, binding: Object, now: str) -> Object:

@@ -5,73 +5,25 @@ Pure: an object and the time in, cells out. Texts as kubectl's users know them f
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
+from gpushare.localcluster.api.cells import (
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    number,
+    out_of,
+    pairs,
+    path,
+    since,
+    whole,
+)
 from gpushare.localcluster.api.objects import Object, elements, metadata, name_of, section
 from gpushare.localcluster.api.resources import EVENTS, NAMESPACES, NODES, PODS
+from gpushare.localcluster.api.selectors import selector_text
 
-Cell = str | int
-NONE = "<none>"
-UNKNOWN = "<unknown>"
 ROLE = "node-role.kubernetes.io/"
-RUNTIME = "containerRuntimeVersion"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column; `wide` ones appear with `-o wide` only."""
-
-    title: str
-    cell: Callable[[Object, datetime], Cell]
-    wide: bool = False
-    type: str = "string"
-    format: str = ""
-
-
-def human_duration(seconds: float) -> str:
-    """Return a length of time as kubectl prints ages: `45s`, `3m7s`, `5h2m`, `3d4h`, `400d`."""
-    if seconds < 0:
-        return "0s"
-    whole = int(seconds)
-    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
-    steps = (
-        (120, f"{whole}s"),
-        (600, _two(minutes, "m", whole % 60, "s")),
-        (3 * 3600, f"{minutes}m"),
-        (8 * 3600, _two(hours, "h", minutes % 60, "m")),
-        (48 * 3600, f"{hours}h"),
-        (8 * 86400, _two(days, "d", hours % 24, "h")),
-        (2 * 365 * 86400, f"{days}d"),
-        (8 * 365 * 86400, _two(days // 365, "y", days % 365, "d")),
-    )
-    return next((text for limit, text in steps if whole < limit), f"{days // 365}y")
-
-
-def _two(high: int, high_unit: str, low: int, low_unit: str) -> str:
-    return f"{high}{high_unit}{low}{low_unit}" if low else f"{high}{high_unit}"
-
-
-def since(moment: object, now: datetime) -> str:
-    """Return the age of a timestamp, `<unknown>` for none."""
-    try:
-        return human_duration((now - datetime.fromisoformat(str(moment))).total_seconds())
-    except (ValueError, TypeError):
-        return UNKNOWN
-
-
-def _age(body: Object, now: datetime) -> Cell:
-    return since(metadata(body).get("creationTimestamp"), now)
-
-
-def _path(*steps: str, absent: str = NONE) -> Callable[[Object, datetime], Cell]:
-    def cell(body: Object, _: datetime) -> Cell:
-        found: object = body
-        for step in steps:
-            found = found.get(step) if isinstance(found, dict) else None
-        return absent if found is None or found == "" else str(found)
-
-    return cell
 
 
 def _ready(pod: Object, _: datetime) -> Cell:
@@ -96,13 +48,9 @@ def pod_status(pod: Object) -> str:
     return "SchedulingGated" if gated else str(status.get("phase", UNKNOWN))
 
 
-def _whole(value: object) -> int:
-    return value if isinstance(value, int) else 0
-
-
 def _restarts(pod: Object, _: datetime) -> Cell:
     statuses = elements(section(pod, "status"), "containerStatuses")
-    return str(sum(_whole(item.get("restartCount")) for item in statuses))
+    return str(sum(whole(item.get("restartCount")) for item in statuses))
 
 
 def _gates(pod: Object, _: datetime) -> Cell:
@@ -158,15 +106,66 @@ def _source(event: Object, _: datetime) -> Cell:
 
 
 def _count(event: Object, _: datetime) -> Cell:
-    return _whole(section(event, "series").get("count")) or _whole(event.get("count")) or 1
+    return whole(section(event, "series").get("count")) or whole(event.get("count")) or 1
 
 
 def _entries(body: Object, _: datetime) -> Cell:
     return len(section(body, "data")) + len(section(body, "binaryData"))
 
 
+def _containers(field: str) -> Callable[[Object, datetime], Cell]:
+    def cell(body: Object, _: datetime) -> Cell:
+        spec = section(section(section(body, "spec"), "template"), "spec")
+        return ",".join(str(item.get(field)) for item in elements(spec, "containers"))
+
+    return cell
+
+
+def _selector(body: Object, _: datetime) -> Cell:
+    return selector_text(section(section(body, "spec"), "selector")) or NONE
+
+
+def _job_status(job: Object, _: datetime) -> Cell:
+    holds = {
+        item.get("type")
+        for item in elements(section(job, "status"), "conditions")
+        if item.get("status") == "True"
+    }
+    for kind in ("Complete", "Failed", "FailureTarget", "Suspended"):
+        if kind in holds:
+            return kind
+    return "Terminating" if metadata(job).get("deletionTimestamp") else "Running"
+
+
+def _completions(job: Object, _: datetime) -> Cell:
+    spec, done = section(job, "spec"), whole(section(job, "status").get("succeeded"))
+    if spec.get("completions") is not None:
+        return f"{done}/{spec['completions']}"
+    parallelism = whole(spec.get("parallelism"))
+    return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
+
+
+def _job_duration(job: Object, now: datetime) -> Cell:
+    status = section(job, "status")
+    ended = status.get("completionTime")
+    until = datetime.fromisoformat(str(ended)) if ended else now
+    return since(status["startTime"], until) if status.get("startTime") else ""
+
+
+def _controller(body: Object, _: datetime) -> Cell:
+    for item in elements(metadata(body), "ownerReferences"):
+        if item.get("controller"):
+            return f"{str(item.get('kind')).lower()}.apps/{item.get('name')}"
+    return NONE
+
+
+def _service_ports(service: Object, _: datetime) -> Cell:
+    ports = elements(section(service, "spec"), "ports")
+    return ",".join(f"{item.get('port')}/{item.get('protocol', 'TCP')}" for item in ports) or NONE
+
+
 NAME = Column("Name", lambda body, _: name_of(body), format="name")
-AGE = Column("Age", _age)
+AGE = Column("Age", lambda body, now: since(metadata(body).get("creationTimestamp"), now))
 GENERIC = (NAME, AGE)
 
 _INFO = ("status", "nodeInfo")
@@ -176,9 +175,9 @@ _POD_COLUMNS = (
     Column("Status", lambda pod, _: pod_status(pod)),
     Column("Restarts", _restarts),
     AGE,
-    Column("IP", _path("status", "podIP"), wide=True),
-    Column("Node", _path("spec", "nodeName"), wide=True),
-    Column("Nominated Node", _path("status", "nominatedNodeName"), wide=True),
+    Column("IP", path("status", "podIP"), wide=True),
+    Column("Node", path("spec", "nodeName"), wide=True),
+    Column("Nominated Node", path("status", "nominatedNodeName"), wide=True),
     Column("Readiness Gates", _gates, wide=True),
 )
 _NODE_COLUMNS = (
@@ -186,21 +185,19 @@ _NODE_COLUMNS = (
     Column("Status", _node_status),
     Column("Roles", _roles),
     AGE,
-    Column("Version", _path(*_INFO, "kubeletVersion", absent="")),
+    Column("Version", path(*_INFO, "kubeletVersion", absent="")),
     Column("Internal-IP", _address("InternalIP"), wide=True),
     Column("External-IP", _address("ExternalIP"), wide=True),
-    Column("OS-Image", _path(*_INFO, "osImage", absent=UNKNOWN), wide=True),
-    Column("Kernel-Version", _path(*_INFO, "kernelVersion", absent=UNKNOWN), wide=True),
-    Column(
-        "Container-Runtime", _path(*_INFO, "containerRuntimeVersion", absent=UNKNOWN), wide=True
-    ),
+    Column("OS-Image", path(*_INFO, "osImage", absent=UNKNOWN), wide=True),
+    Column("Kernel-Version", path(*_INFO, "kernelVersion", absent=UNKNOWN), wide=True),
+    Column("Container-Runtime", path(*_INFO, "containerRuntimeVersion", absent=UNKNOWN), wide=True),
 )
 _EVENT_COLUMNS = (
     Column("Last Seen", _last_seen),
-    Column("Type", _path("type", absent="")),
-    Column("Reason", _path("reason", absent="")),
+    Column("Type", path("type", absent="")),
+    Column("Reason", path("reason", absent="")),
     Column("Object", _involved),
-    Column("Subobject", _path("involvedObject", "fieldPath", absent=""), wide=True),
+    Column("Subobject", path("involvedObject", "fieldPath", absent=""), wide=True),
     Column("Source", _source, wide=True),
     Column("Message", lambda event, _: str(event.get("message") or "").strip()),
     Column("First Seen", _first_seen, wide=True),
@@ -208,21 +205,91 @@ _EVENT_COLUMNS = (
     Column("Name", lambda event, _: name_of(event), wide=True, format="name"),
 )
 
+_MADE_OF = (
+    Column("Containers", _containers("name"), wide=True),
+    Column("Images", _containers("image"), wide=True),
+    Column("Selector", _selector, wide=True),
+)
+
+
+def _counts(**paths: str) -> tuple[Column, ...]:
+    """Return columns of numbers, each from a field of the spec or the status."""
+    cells = {title: number(*field.split(".")) for title, field in paths.items()}
+    return tuple(
+        Column(title.replace("_", "-"), cell, type="integer") for title, cell in cells.items()
+    )
+
+
+_REPLICA_COLUMNS = (
+    NAME,
+    *_counts(Desired="spec.replicas", Current="status.replicas", Ready="status.readyReplicas"),
+    AGE,
+    *_MADE_OF,
+)
+_SET_READY = Column("Ready", out_of(("status", "readyReplicas"), ("spec", "replicas")))
+_DAEMON_COUNTS = {
+    "Desired": "status.desiredNumberScheduled",
+    "Current": "status.currentNumberScheduled",
+    "Ready": "status.numberReady",
+    "Up_to_date": "status.updatedNumberScheduled",
+    "Available": "status.numberAvailable",
+}
+
 _COLUMNS: dict[str, tuple[Column, ...]] = {
+    "controllerrevisions.apps": (
+        NAME,
+        Column("Controller", _controller),
+        *_counts(Revision="revision"),
+        AGE,
+    ),
+    "daemonsets.apps": (
+        NAME,
+        *_counts(**_DAEMON_COUNTS),
+        Column("Node Selector", pairs("spec", "template", "spec", "nodeSelector")),
+        AGE,
+        *_MADE_OF,
+    ),
+    "deployments.apps": (
+        NAME,
+        _SET_READY,
+        *_counts(Up_to_date="status.updatedReplicas", Available="status.availableReplicas"),
+        AGE,
+        *_MADE_OF,
+    ),
+    "jobs.batch": (
+        NAME,
+        Column("Status", _job_status),
+        Column("Completions", _completions),
+        Column("Duration", _job_duration),
+        AGE,
+        *_MADE_OF,
+    ),
+    "replicasets.apps": _REPLICA_COLUMNS,
+    "replicationcontrollers": _REPLICA_COLUMNS,
+    "services": (
+        NAME,
+        Column("Type", path("spec", "type", absent="ClusterIP")),
+        Column("Cluster-IP", path("spec", "clusterIP")),
+        Column("External-IP", lambda *_: NONE),
+        Column("Port(s)", _service_ports),
+        AGE,
+        Column("Selector", pairs("spec", "selector"), wide=True),
+    ),
+    "statefulsets.apps": (NAME, _SET_READY, AGE, *_MADE_OF[:2]),
     PODS.table: _POD_COLUMNS,
     NODES.table: _NODE_COLUMNS,
     EVENTS.table: _EVENT_COLUMNS,
-    NAMESPACES.table: (NAME, Column("Status", _path("status", "phase")), AGE),
+    NAMESPACES.table: (NAME, Column("Status", path("status", "phase")), AGE),
     "configmaps": (NAME, Column("Data", _entries, type="integer"), AGE),
     "leases.coordination.k8s.io": (
         NAME,
-        Column("Holder", _path("spec", "holderIdentity", absent="")),
+        Column("Holder", path("spec", "holderIdentity", absent="")),
         AGE,
     ),
     "priorityclasses.scheduling.k8s.io": (
         NAME,
-        Column("Value", _path("value", absent="0"), type="integer"),
-        Column("Global-Default", _path("globalDefault", absent="False")),
+        Column("Value", path("value", absent="0"), type="integer"),
+        Column("Global-Default", path("globalDefault", absent="False")),
         AGE,
     ),
 }

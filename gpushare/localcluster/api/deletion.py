@@ -10,9 +10,12 @@ from datetime import datetime, timedelta
 from gpushare.localcluster.api.objects import Object, metadata, name_of, section, with_metadata
 from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.api.resources import PODS, Resource
-from gpushare.localcluster.api.status import bad_request, conflict
+from gpushare.localcluster.api.status import bad_request, conflict, invalid
+from gpushare.localcluster.api.workloads import is_workload
 
 ENDED = ("Succeeded", "Failed")
+FINALIZERS = {"Background": (), "Foreground": ("foregroundDeletion",), "Orphan": ("orphan",)}
+"""What holds a workload until a controller has seen to what it owns, by propagation policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +26,7 @@ class DeleteOptions:
     uid: str | None = None
     version: str | None = None
     dry_run: bool = False
+    propagation: str = "Background"
 
 
 def decode_options(body: Object) -> DeleteOptions:
@@ -40,8 +44,14 @@ def decode_options(body: Object) -> DeleteOptions:
     wanted = body.get("preconditions") or {}
     if not isinstance(wanted, dict):
         raise bad_request("preconditions must be an object")
-    dry_run = bool(body.get("dryRun"))
-    return DeleteOptions(grace, wanted.get("uid"), wanted.get("resourceVersion"), dry_run)
+    dry_run, policy = bool(body.get("dryRun")), body.get("propagationPolicy") or "Background"
+    if body.get("orphanDependents"):
+        policy = "Orphan"
+    if policy not in FINALIZERS:
+        why = f"Unsupported value: {policy!r}: supported values: {', '.join(FINALIZERS)}"
+        raise invalid("DeleteOptions", "", "propagationPolicy", why)
+    version = wanted.get("resourceVersion")
+    return DeleteOptions(grace, wanted.get("uid"), version, dry_run, policy)
 
 
 def marked(resource: Resource, body: Object, options: DeleteOptions, now: datetime) -> Object:
@@ -54,6 +64,9 @@ def marked(resource: Resource, body: Object, options: DeleteOptions, now: dateti
     check_preconditions(resource, body, options)
     if metadata(body).get("deletionTimestamp"):
         return _shortened(body, options.grace, now)
+    if is_workload(resource) and FINALIZERS[options.propagation]:
+        held = (*(metadata(body).get("finalizers") or ()), *FINALIZERS[options.propagation])
+        body = with_metadata(body, finalizers=list(held))
     grace = grace_period(body, options.grace) if resource is PODS else 0
     return _ending(body, now + timedelta(seconds=grace), grace)
 

@@ -19,6 +19,7 @@ POD_SUBRESOURCES = {
     "eviction": ("Eviction", ("create",)),
     "log": ("Pod", ("get",)),
 }
+SCALE = {"group": "autoscaling", "version": "v1"}
 STATUS_VERBS = ("get", "patch", "update")
 
 
@@ -84,6 +85,7 @@ def resource_list(name: str, api_version: str) -> Object:
         resources.append(_resource(row))
         for called, kind, verbs in _subresources(row):
             entry = {"name": f"{row.plural}/{called}", "singularName": "", "kind": kind}
+            entry |= SCALE if kind == "Scale" else {}
             resources.append({**entry, "namespaced": row.namespaced, "verbs": list(verbs)})
     return {
         "kind": "APIResourceList",
@@ -187,6 +189,8 @@ def _subresources(row: Resource) -> list[tuple[str, str, tuple[str, ...]]]:
     found: list[tuple[str, str, tuple[str, ...]]] = []
     if row.status:
         found.append(("status", row.kind, STATUS_VERBS))
+    if row.scale:
+        found.append(("scale", "Scale", STATUS_VERBS))
     if row.root == "api/v1" and row.plural == "pods":
         found += [(name, kind, verbs) for name, (kind, verbs) in POD_SUBRESOURCES.items()]
     return found
@@ -201,7 +205,10 @@ def _discovered(row: Resource) -> Object:
     below = [
         {
             "subresource": called,
-            "responseKind": {"group": "", "version": "", "kind": kind_below},
+            "responseKind": {
+                **(SCALE if kind_below == "Scale" else {"group": "", "version": ""}),
+                "kind": kind_below,
+            },
             "verbs": list(verbs),
         }
         for called, kind_below, verbs in _subresources(row)

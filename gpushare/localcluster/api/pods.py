@@ -39,6 +39,8 @@ _SPEC_DEFAULTS: Object = {
     "schedulerName": "default-scheduler",
     "enableServiceLinks": True,
 }
+_ONLY_PODS = ("serviceAccountName", "serviceAccount", "enableServiceLinks")
+"""Defaults that a pod gets, and the template of pods does not."""
 
 
 def with_defaults(body: Object) -> Object:
@@ -61,6 +63,35 @@ def with_defaults(body: Object) -> Object:
         if field in spec:
             filled[field] = [_container(body, item) for item in elements(spec, field)]
     return {**body, "spec": filled}
+
+
+def with_template_defaults(name: str, spec: Object) -> Object:
+    """Return the spec of a pod template with its defaults: less than a pod itself gets.
+
+    Raises:
+        StatusError: 400 or 422, in the words for a pod called `name`.
+
+    """
+    spec = with_fields(spec)
+    pod: Object = {"metadata": {"name": name}, "spec": spec}
+    filled = {**section(with_defaults(pod), "spec"), "tolerations": spec.get("tolerations")}
+    for field in _ONLY_PODS:
+        if field not in spec:
+            del filled[field]
+    for field in CONTAINER_LISTS:
+        if field in spec:
+            pairs = zip(filled[field], elements(spec, field), strict=True)
+            filled[field] = [{**full, "resources": _asked(given)} for full, given in pairs]
+    if "serviceAccountName" in spec:
+        filled["serviceAccount"] = spec["serviceAccountName"]
+    return with_fields(filled)
+
+
+def _asked(container: Object) -> Object:
+    """Return the resources as a template says them; a pod of it requests what it is limited to."""
+    given = section(container, "resources")
+    lists = {field: canonical_list(given.get(field), field) for field in ("limits", "requests")}
+    return {**given, **{field: amounts for field, amounts in lists.items() if amounts}}
 
 
 def with_importance(old: Object, new: Object) -> Object:

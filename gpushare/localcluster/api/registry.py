@@ -11,7 +11,15 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from gpushare.localcluster.api import admission, binding, deletion, events, eviction, priority
+from gpushare.localcluster.api import (
+    admission,
+    binding,
+    deletion,
+    events,
+    eviction,
+    priority,
+    workloads,
+)
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import (
     Object,
@@ -24,6 +32,7 @@ from gpushare.localcluster.api.records import Record, timestamp
 from gpushare.localcluster.api.resources import (
     BUDGETS,
     EVENTS,
+    JOBS,
     NAMESPACES,
     NEW_EVENTS,
     PODS,
@@ -82,9 +91,11 @@ class Registry:
         self._check_namespace(resource, placed)
         if resource is PODS:
             placed = priority.classed(placed, self._classes())
-        new = admission.admitted(_core(resource), placed, self.now())
+        new, uid = admission.admitted(_core(resource), placed, self.now()), self.store.new_uid()
         self._check_rules(resource, new, None)
-        return self.store.create(resource.table, new, commit=not dry_run)
+        if resource is JOBS:
+            new = workloads.with_identity(new, uid)
+        return self.store.create(resource.table, new, uid=uid, commit=not dry_run)
 
     def get(self, resource: Resource, namespace: str, name: str) -> Record:
         """Return the object.
@@ -224,15 +235,7 @@ class Registry:
 
         """
         check_shape(body)
-        if body.get("kind", "Binding") != "Binding":
-            raise bad_request(f"expected a Binding, not {body['kind']!r}")
-        if name_of(body) != name:
-            raise bad_request(f"the Binding is for pod {name_of(body)!r}, the path for {name!r}")
-        if (namespace_of(body) or namespace) != namespace:
-            raise bad_request(
-                f"the Binding is for namespace {namespace_of(body)!r}, the path for {namespace!r}"
-            )
-        binding.target_node(body)
+        binding.check(body, namespace, name)
         now = self.now()
         return self.store.update(
             PODS.table,
@@ -279,11 +282,8 @@ class Registry:
         tables = {row.table for row in RESOURCES if row.namespaced}
         for table in sorted(tables):
             for record in self.store.records(table, namespace)[0]:
-                try:
+                with contextlib.suppress(StatusError):  # someone else deleted it meanwhile
                     self.store.delete(table, *record.key)
-                except StatusError as error:
-                    if error.code != 404:
-                        raise
 
 
 _STORED_AS: dict[str, Resource] = {}

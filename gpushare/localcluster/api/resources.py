@@ -1,4 +1,4 @@
-"""The table of served kinds: what a real kube-scheduler 1.22-1.37 and kubectl ask for.
+"""The table of served kinds: what kube-scheduler 1.22-1.37, kubectl and our controllers ask for.
 
 Knows names and verbs only. A kind without behaviour is one row here; an absent row would make a
 kube-scheduler wait for ever in its cache sync, since it takes 404 for "not yet".
@@ -31,6 +31,8 @@ class Resource:
     same objects. `fields` are the field selectors besides name and namespace.
     `blind_update` says that a PUT without resourceVersion is taken (not for leases: a leader that
     overwrites blindly would be two leaders), `put_creates` that a PUT makes what is not there.
+    `generation` says that `metadata.generation` counts the versions of its spec, `scale` that there
+    is a subresource `scale`, `any_name` that names are path segments, as of RBAC (`system:x`).
     """
 
     plural: str
@@ -45,6 +47,9 @@ class Resource:
     storage: str = ""
     blind_update: bool = True
     put_creates: bool = False
+    generation: bool = False
+    scale: bool = False
+    any_name: bool = False
     verbs: tuple[str, ...] = ALL_VERBS
 
     @property
@@ -138,6 +143,8 @@ def _core() -> Iterable[Resource]:
         short_names=("rc",),
         categories=("all",),
         status=True,
+        generation=True,
+        scale=True,
     )
     yield Resource("secrets", "Secret", fields=("type",))
     yield Resource("serviceaccounts", "ServiceAccount", short_names=("sa",))
@@ -151,18 +158,41 @@ def _core() -> Iterable[Resource]:
     )
 
 
-def _grouped() -> Iterable[Resource]:
-    yield Resource(
-        "replicasets", "ReplicaSet", "apps", short_names=("rs",), categories=("all",), status=True
-    )
-    yield Resource(
-        "statefulsets",
-        "StatefulSet",
-        "apps",
-        short_names=("sts",),
+def _workload(plural: str, kind: str, group: str, *short_names: str, scale: bool) -> Resource:
+    return Resource(
+        plural,
+        kind,
+        group,
+        short_names=short_names,
         categories=("all",),
         status=True,
+        generation=True,
+        scale=scale,
     )
+
+
+def _workloads() -> Iterable[Resource]:
+    yield Resource("controllerrevisions", "ControllerRevision", "apps")
+    yield _workload("daemonsets", "DaemonSet", "apps", "ds", scale=False)
+    yield _workload("deployments", "Deployment", "apps", "deploy", scale=True)
+    yield _workload("replicasets", "ReplicaSet", "apps", "rs", scale=True)
+    yield _workload("statefulsets", "StatefulSet", "apps", "sts", scale=True)
+    yield _workload("jobs", "Job", "batch", scale=False)
+
+
+def _rights() -> Iterable[Resource]:
+    group = "rbac.authorization.k8s.io"
+    for kind in ("ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"):
+        everywhere = kind.startswith("Cluster")
+        yield Resource(f"{kind.lower()}s", kind, group, namespaced=not everywhere, any_name=True)
+    group = "admissionregistration.k8s.io"
+    policy = "ValidatingAdmissionPolicy"
+    yield _cluster_wide("validatingadmissionpolicies", policy, group)
+    yield _cluster_wide("validatingadmissionpolicybindings", f"{policy}Binding", group)
+    yield Resource("networkpolicies", "NetworkPolicy", "networking.k8s.io", short_names=("netpol",))
+
+
+def _grouped() -> Iterable[Resource]:
     reviews = "authorization.k8s.io"
     yield Resource(
         "selfsubjectaccessreviews",
@@ -224,7 +254,14 @@ def _storage() -> Iterable[Resource]:
     )
 
 
-RESOURCES: tuple[Resource, ...] = (*_core(), *_grouped(), *_dynamic_resources(), *_storage())
+RESOURCES: tuple[Resource, ...] = (
+    *_core(),
+    *_workloads(),
+    *_grouped(),
+    *_rights(),
+    *_dynamic_resources(),
+    *_storage(),
+)
 """Every served resource, core first."""
 
 _BY_PATH = {(row.group, row.version, row.plural): row for row in RESOURCES}
@@ -254,6 +291,7 @@ PODS = _BY_PATH["", "v1", "pods"]
 NODES = _BY_PATH["", "v1", "nodes"]
 NAMESPACES = _BY_PATH["", "v1", "namespaces"]
 EVENTS = _BY_PATH["", "v1", "events"]
+JOBS = _BY_PATH["batch", "v1", "jobs"]
 NEW_EVENTS = _BY_PATH["events.k8s.io", "v1", "events"]
 LEASES = _BY_PATH["coordination.k8s.io", "v1", "leases"]
 BUDGETS = _BY_PATH["policy", "v1", "poddisruptionbudgets"]

@@ -6,7 +6,7 @@ ask it in the same words as a client over HTTP.
 
 from collections.abc import Callable
 
-from gpushare.localcluster.api import reading, writing
+from gpushare.localcluster.api import reading, scale, writing
 from gpushare.localcluster.api.calls import Answer, Call, Target, target_of
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry
@@ -31,6 +31,7 @@ STATUS: dict[str, Verb] = {
     "PUT": writing.replace,
     "PATCH": writing.patch,
 }
+SCALE: dict[str, Verb] = {"GET": scale.get, "PUT": scale.write, "PATCH": scale.write}
 
 
 class Rest:
@@ -68,6 +69,8 @@ class Rest:
             return ITEM
         if target.subresource == "status" and target.resource.status:
             return STATUS
+        if target.subresource == "scale" and target.resource.scale:
+            return SCALE
         if target.resource is PODS and target.subresource in self._pod_verbs:
             return self._pod_verbs[target.subresource]
         raise no_such_path()

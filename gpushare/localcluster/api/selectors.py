@@ -1,4 +1,4 @@
-"""Label and field selectors: their text to a test of an object.
+"""Label and field selectors: their text to a test of an object, and a selector object to text.
 
 Knows the grammar of `labelSelector` and `fieldSelector`. Which fields a kind supports is told by
 the resource table, since a real server refuses the others.
@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from gpushare.localcluster.api.objects import Object, metadata
+from gpushare.localcluster.api.objects import Object, elements, metadata, section
 from gpushare.localcluster.api.status import bad_request
+
+_SIGNS = {"In": "in", "NotIn": "notin"}
 
 Test: TypeAlias = Callable[[Object], bool]
 
@@ -145,3 +147,18 @@ def both(first: Test | None, second: Test | None) -> Test | None:
         return first or second
     one, other = first, second
     return lambda body: one(body) and other(body)
+
+
+def selector_text(selector: Object) -> str:
+    """Return a label selector as text, as list calls take it."""
+    expressions = elements(selector, "matchExpressions")
+    plain = not {"matchLabels", "matchExpressions"} & selector.keys()
+    labels = selector if plain else section(selector, "matchLabels")
+    terms = [f"{key}={value}" for key, value in sorted(labels.items())]
+    for item in expressions:
+        key, operator = item.get("key"), str(item.get("operator"))
+        if operator in _SIGNS:
+            terms.append(f"{key} {_SIGNS[operator]} ({','.join(item.get('values') or ())})")
+        else:
+            terms.append(f"!{key}" if operator == "DoesNotExist" else str(key))
+    return ",".join(terms)

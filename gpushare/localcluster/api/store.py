@@ -95,7 +95,7 @@ class Store:
     ) -> None:
         """Start empty at version 1, since clients take 0 for "any version"."""
         self._clock = clock
-        self._new_uid = new_uid
+        self.new_uid = new_uid
         self._history = history
         self._version = 1
         self._lock = threading.RLock()
@@ -111,8 +111,8 @@ class Store:
         with self._lock:
             return self._version
 
-    def create(self, resource: str, body: Object, *, commit: bool = True) -> Record:
-        """Return the new object with uid, creationTimestamp and resourceVersion set.
+    def create(self, resource: str, body: Object, *, uid: str = "", commit: bool = True) -> Record:
+        """Return the new object; `uid` is one that `new_uid` gave, or empty for another.
 
         Raises:
             StatusError: 409 if the name is taken.
@@ -123,7 +123,7 @@ class Store:
             key = namespace_of(body), name_of(body)
             if key in table.records:
                 raise already_exists(resource, key[1])
-            born = {"uid": self._new_uid(), "creationTimestamp": timestamp(self._clock())}
+            born = {"uid": uid or self.new_uid(), "creationTimestamp": timestamp(self._clock())}
             if not commit:
                 return Record(with_metadata(body, **born), self._version)
             return self._write(table, "ADDED", with_metadata(body, **born), None)

@@ -6,7 +6,8 @@ Pure. Knows the form of `meta.k8s.io/v1` Table; what stands in the cells is said
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from gpushare.localcluster.api.columns import Column, columns
+from gpushare.localcluster.api.cells import Column
+from gpushare.localcluster.api.columns import columns
 from gpushare.localcluster.api.objects import Object, metadata, to_json
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.resources import Resource

@@ -100,7 +100,7 @@ def check_metadata(resource: Resource, body: Object) -> None:
     if not name:
         raise wrong("name", "Required value: name or generateName is required")
     valid = is_label(name) if resource is NAMESPACES else is_subdomain(name)
-    if not valid:
+    if not (valid or (resource.any_name and _is_path_segment(name))):
         raise wrong("name", f"Invalid value: {name!r}: {SUBDOMAIN_RULE}")
     for key, value in (meta.get("labels") or {}).items():
         if not _is_label_pair(key, value):
@@ -111,6 +111,10 @@ def check_metadata(resource: Resource, body: Object) -> None:
         raise wrong("annotations", f"Invalid value: {odd[0]!r} is no qualified name")
     if sum(map(len, annotations)) + sum(map(len, annotations.values())) > ANNOTATIONS_LIMIT:
         raise wrong("annotations", f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes")
+
+
+def _is_path_segment(name: str) -> bool:
+    return name not in (".", "..") and not set(name) & set("/%")
 
 
 def _is_label_pair(key: str, value: str) -> bool:

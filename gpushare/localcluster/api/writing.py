@@ -108,6 +108,16 @@ def _check_uid(target: Target, wanted: object, held: str) -> None:
 
 def patch(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the object after a PATCH."""
+    return _revise(registry, target, call, patched_by(call))
+
+
+def patched_by(call: Call) -> Callable[[Object], Object]:
+    """Return what the patch in the body does to an object.
+
+    Raises:
+        StatusError: 400, or 415 for a kind of patch that is not known.
+
+    """
     kind = media_type(call)
     if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
         raise unsupported_media_type(call.content_type, f"{JSON_PATCH}, {MERGE}, {STRATEGIC}")
@@ -121,7 +131,20 @@ def patch(registry: Registry, target: Target, call: Call) -> Answer:
             raise bad_request("the patch leaves no object")
         return result
 
-    return _revise(registry, target, call, patched)
+    return patched
+
+
+def changed_by(call: Call) -> Callable[[Object], Object]:
+    """Return what a PUT or a PATCH makes of a view of an object, such as its scale.
+
+    Raises:
+        StatusError: as `object_of` and `patched_by` do.
+
+    """
+    if call.method == "PATCH":
+        return patched_by(call)
+    body = object_of(call)
+    return lambda _: body
 
 
 def delete(registry: Registry, target: Target, call: Call) -> Answer:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from gpushare.localcluster.api.columns import human_duration
+from gpushare.localcluster.api.cells import human_duration
 from gpushare.localcluster.api.objects import Object
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.resources import EVENTS, NODES, PODS, Resource, find
@@ -105,9 +105,9 @@ def test_events_of_both_styles_show_when_they_were_last_seen() -> None:
 
 
 def test_a_kind_without_columns_shows_name_and_age() -> None:
-    services = find("", "v1", "services")
-    assert services is not None
-    assert row(services, {}) == {"Name": "x", "Age": "3m7s"}
+    secrets = find("", "v1", "secrets")
+    assert secrets is not None
+    assert row(secrets, {}) == {"Name": "x", "Age": "3m7s"}
 
 
 def test_no_odd_object_breaks_a_table() -> None:

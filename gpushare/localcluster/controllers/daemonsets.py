@@ -1,0 +1,118 @@
+"""DaemonSets: a pod for each node that they are for.
+
+Facts: k8s.io/kubernetes pkg/controller/daemon. A second pod beside the first while one is replaced
+(maxSurge) is never made.
+"""
+
+from gpushare.localcluster.client import Json
+from gpushare.localcluster.controllers.cluster import (
+    RETRY,
+    REVISION_LABEL,
+    Cluster,
+    deleting,
+    name,
+    share,
+)
+from gpushare.localcluster.controllers.pods import active, counted, ready, revision_of
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.objects import read_node, read_pod
+from gpushare.localcluster.scheduler.plugins.node import NodeAffinity, TaintToleration
+
+_ALWAYS_TOLERATED = (
+    ("not-ready", "NoExecute"),
+    ("unreachable", "NoExecute"),
+    ("disk-pressure", "NoSchedule"),
+    ("memory-pressure", "NoSchedule"),
+    ("pid-pressure", "NoSchedule"),
+    ("unschedulable", "NoSchedule"),
+)
+
+
+def reconcile(cluster: Cluster, owner: Json) -> float | None:
+    """Give each node that a DaemonSet is for its pod; return when to look again (seconds)."""
+    update, others = cluster.revision(owner)
+    digest = update["metadata"]["labels"][REVISION_LABEL]
+    template = _template(owner["spec"]["template"])
+    wanted = {name(node) for node in cluster.items("Node") if _may_run(template, node)}
+    kept: dict[str, Json] = {}
+    surplus, busy, later = [], set(), None
+    for pod in cluster.claimed(owner, "Pod"):
+        home = _home(pod)
+        busy.add(home)
+        if active(pod) and home in wanted and home not in kept:
+            kept[home] = pod
+        elif not deleting(pod):
+            surplus.append(pod)
+            later = RETRY
+    for pod in surplus:
+        cluster.delete_pod(owner, pod)
+    for home in sorted(wanted - busy):
+        if not cluster.create_pod(owner, _on_node(template, home), labels={REVISION_LABEL: digest}):
+            later = RETRY
+    alive = list(kept.values())
+    is_ready, available, wait = counted(alive, owner)
+    updated = [pod for pod in alive if revision_of(pod) == digest]
+    _replace_outdated(
+        cluster, owner, [pod for pod in alive if pod not in updated], len(wanted) - available
+    )
+    if len(updated) == len(wanted):
+        cluster.forget_revisions(owner, others)
+    cluster.set_status(
+        owner,
+        {
+            "desiredNumberScheduled": len(wanted),
+            "currentNumberScheduled": len(alive),
+            "numberMisscheduled": len([pod for pod in surplus if active(pod)]),
+            "numberReady": is_ready,
+            "numberAvailable": available,
+            "numberUnavailable": len(wanted) - available,
+            "updatedNumberScheduled": len(updated),
+        },
+    )
+    return later or wait
+
+
+def _replace_outdated(cluster: Cluster, owner: Json, outdated: list[Json], missing: int) -> None:
+    """Delete pods of another template: those that are not ready, and as many as can be missed."""
+    strategy = owner["spec"]["updateStrategy"]
+    if strategy["type"] != "RollingUpdate":
+        return
+    nodes = missing + len(outdated)
+    spare = max(1, share(strategy["rollingUpdate"]["maxUnavailable"], nodes, up=True)) - missing
+    for pod in outdated:
+        if not ready(pod) or spare > 0:
+            cluster.delete_pod(owner, pod)
+            spare -= ready(pod)
+
+
+def _template(template: Json) -> Json:
+    """The template with the tolerations that the pods of every DaemonSet have."""
+    spec: Json = template["spec"]
+    always = [
+        {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
+        for key, effect in _ALWAYS_TOLERATED
+    ]
+    given = spec.get("tolerations") or []
+    missing = [each for each in always if each not in given]
+    return {**template, "spec": {**spec, "tolerations": [*given, *missing]}}
+
+
+def _on_node(template: Json, home: str) -> Json:
+    """The template for one node, bound to it by node affinity as the real controller does it."""
+    only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [home]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}
+    affinity = {**(template["spec"].get("affinity") or {}), "nodeAffinity": required}
+    return {**template, "spec": {**template["spec"], "affinity": affinity}}
+
+
+def _home(pod: Json) -> str:
+    """The node that a pod of a DaemonSet is for."""
+    terms = pod["spec"]["affinity"]["nodeAffinity"]
+    (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    return str(term["matchFields"][0]["values"][0])
+
+
+def _may_run(template: Json, node: Json) -> bool:
+    view = read_pod({"metadata": {"name": "", "uid": ""}, "spec": template["spec"]})
+    info = NodeInfo(read_node(node))
+    return NodeAffinity().filter(view, info).ok and TaintToleration().filter(view, info).ok

@@ -1,0 +1,268 @@
+"""Deployments: one ReplicaSet for each pod template, scaled against each other.
+
+Facts: k8s.io/kubernetes pkg/controller/deployment (rolling.go, recreate.go, progress.go, sync.go).
+"""
+
+from gpushare.localcluster.client import Json
+from gpushare.localcluster.controllers.cluster import (
+    Cluster,
+    deleting,
+    hashed,
+    name,
+    seconds_since,
+    share,
+    timestamp,
+    with_condition,
+)
+from gpushare.localcluster.controllers.pods import active, condition
+
+_HASH = "pod-template-hash"
+_REVISION = "deployment.kubernetes.io/revision"
+_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", _REVISION)
+
+
+def reconcile(cluster: Cluster, owner: Json) -> float | None:
+    """Bring a Deployment one step further; return when to look again (seconds)."""
+    sets = cluster.claimed(owner, "ReplicaSet")
+    template = _template(owner)
+    new = next((item for item in sets if _template(item) == template), None)
+    olds = [item for item in sets if item is not new]
+    if owner["spec"].get("paused"):
+        if current := new or (olds[-1] if olds else None):
+            _scale(cluster, owner, current, owner["spec"]["replicas"])
+    elif owner["spec"]["strategy"]["type"] == "Recreate" and _still_running(cluster, owner, olds):
+        for old in olds:
+            _scale(cluster, owner, old, 0)
+    else:
+        new = _newest(cluster, owner, new, olds)
+        if not _grown(cluster, owner, new, olds):
+            _shrink(cluster, owner, new, olds)
+    return _tell(cluster, owner, new, olds)
+
+
+def _template(item: Json) -> Json:
+    """The pod template without what tells the ReplicaSets of a Deployment apart."""
+    template: Json = item["spec"]["template"]
+    labels = {**(template["metadata"].get("labels") or {})}
+    labels.pop(_HASH, None)
+    return {**template, "metadata": {**template["metadata"], "labels": labels}}
+
+
+def _still_running(cluster: Cluster, owner: Json, olds: list[Json]) -> bool:
+    uids = {old["metadata"]["uid"] for old in olds}
+    pods = cluster.items("Pod", owner["metadata"]["namespace"]) if uids else []
+    return any(_replicas(old) for old in olds) or any(
+        reference["uid"] in uids and (active(pod) or deleting(pod))
+        for pod in pods
+        for reference in pod["metadata"].get("ownerReferences") or ()
+    )
+
+
+def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> Json:
+    """The ReplicaSet of the template, with the highest revision; made where there is none."""
+    revision = max([_revision(old) for old in olds], default=0) + 1
+    given = owner["metadata"].get("annotations") or {}
+    notes = {key: value for key, value in given.items() if key not in _NOT_COPIED}
+    if new is None:
+        new = _create(cluster, owner, olds, {**notes, _REVISION: str(revision)})
+    elif _revision(new) < revision:
+        new = cluster.patch(new, {"metadata": {"annotations": {**notes, _REVISION: str(revision)}}})
+    if given.get(_REVISION) != str(_revision(new)):
+        annotations = {_REVISION: str(_revision(new))}
+        cluster.patch(owner, {"metadata": {"annotations": annotations}})
+    return new
+
+
+def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) -> Json:
+    spec, template = owner["spec"], _template(owner)
+    digest = hashed(template)
+    labels = {**template["metadata"]["labels"], _HASH: digest}
+    selector = spec["selector"]
+    body = {
+        "metadata": {
+            "name": f"{name(owner)}-{digest}",
+            "labels": labels,
+            "annotations": annotations,
+        },
+        "spec": {
+            "replicas": _room(owner, 0, olds),
+            "minReadySeconds": spec.get("minReadySeconds") or 0,
+            "selector": {
+                **selector,
+                "matchLabels": {**(selector.get("matchLabels") or {}), _HASH: digest},
+            },
+            "template": {**template, "metadata": {**template["metadata"], "labels": labels}},
+        },
+    }
+    new = cluster.create("ReplicaSet", owner, body)
+    _told_scaled(cluster, owner, new, 0)
+    why = f'Created new replica set "{name(new)}"'
+    _progress(cluster, owner, "True", "NewReplicaSetCreated", why)
+    return new
+
+
+def _progress(cluster: Cluster, owner: Json, status: str, reason: str, why: str) -> None:
+    """Set the condition in the object at hand, which the next write of its status shows."""
+    held = owner.setdefault("status", {})
+    held["conditions"] = with_condition(
+        held.get("conditions") or [], "Progressing", status, reason, why
+    )
+
+
+def _room(owner: Json, now: int, olds: list[Json]) -> int:
+    """How many replicas the newest ReplicaSet may have, given those that it and the others have."""
+    wanted: int = owner["spec"]["replicas"]
+    if owner["spec"]["strategy"]["type"] == "Recreate":
+        return wanted
+    surge = share(owner["spec"]["strategy"]["rollingUpdate"]["maxSurge"], wanted, up=True)
+    total = now + sum(map(_replicas, olds))
+    return min(wanted, now + max(0, wanted + surge - total))
+
+
+def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
+    """Whether the newest ReplicaSet was scaled."""
+    now = _replicas(new)
+    wanted = min(owner["spec"]["replicas"], _room(owner, now, olds))
+    _scale(cluster, owner, new, wanted)
+    return bool(wanted != now)
+
+
+def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
+    """Scale the others down: pods that are not available first, then as many as can be missed."""
+    least = owner["spec"]["replicas"] - _max_unavailable(owner)
+    missing = _replicas(new) - _count(new, "availableReplicas")
+    most = _replicas(new) + sum(map(_replicas, olds)) - least - missing
+    if most <= 0:
+        return
+    for old in olds:
+        unhealthy = max(0, min(most, _replicas(old) - _count(old, "availableReplicas")))
+        _scale(cluster, owner, old, _replicas(old) - unhealthy)
+        most -= unhealthy
+    spare = sum(_count(item, "availableReplicas") for item in (new, *olds)) - least
+    for old in olds:
+        gone = max(0, min(_replicas(old), spare))
+        _scale(cluster, owner, old, _replicas(old) - gone)
+        spare -= gone
+
+
+def _scale(cluster: Cluster, owner: Json, item: Json, replicas: int) -> None:
+    before = _replicas(item)
+    if before != replicas:
+        cluster.patch(item, {"spec": {"replicas": replicas}})
+        item["spec"] = {**item["spec"], "replicas": replicas}
+        _told_scaled(cluster, owner, item, before)
+
+
+def _told_scaled(cluster: Cluster, owner: Json, item: Json, before: int) -> None:
+    after = _replicas(item)
+    if before != after:
+        way = "up" if after > before else "down"
+        why = f"Scaled {way} replica set {name(item)} from {before} to {after}"
+        cluster.tell(owner, "ScalingReplicaSet", why)
+
+
+def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> float | None:
+    """Write the status; return when the progress deadline is to be looked at."""
+    sets = [item for item in (new, *olds) if item]
+    wanted, before = owner["spec"]["replicas"], owner.get("status") or {}
+    counts = {
+        "replicas": sum(_count(item, "replicas") for item in sets),
+        "updatedReplicas": _count(new, "replicas"),
+        "readyReplicas": sum(_count(item, "readyReplicas") for item in sets),
+        "availableReplicas": sum(_count(item, "availableReplicas") for item in sets),
+    }
+    available = counts["availableReplicas"]
+    complete = (
+        wanted == counts["updatedReplicas"] == counts["replicas"] == available and new is not None
+    )
+    conditions = with_condition(before.get("conditions") or [], *_availability(owner, available))
+    later = None
+    if not owner["spec"].get("paused"):
+        conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
+    unavailable = max(0, sum(map(_replicas, sets)) - available)
+    counts["unavailableReplicas"] = unavailable
+    cluster.set_status(owner, {**counts, "conditions": conditions})
+    if complete:
+        _clean(cluster, owner, olds)
+    return later
+
+
+def _availability(owner: Json, available: int) -> tuple[str, str, str, str]:
+    if available >= owner["spec"]["replicas"] - _max_unavailable(owner):
+        why = "Deployment has minimum availability."
+        return "Available", "True", "MinimumReplicasAvailable", why
+    why = "Deployment does not have minimum availability."
+    return "Available", "False", "MinimumReplicasUnavailable", why
+
+
+def _progressed(
+    owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
+) -> tuple[list[Json], float | None]:
+    """The conditions with what is to be said of the progress, and when it is due."""
+    before: Json = owner.get("status") or {}
+    held = condition(owner, "Progressing")
+    is_done = held.get("reason") == "NewReplicaSetAvailable"
+    if new is None or (is_done and counts["replicas"] == counts["updatedReplicas"]):
+        return conditions, None
+    title = f'ReplicaSet "{name(new)}"'
+    if complete:
+        why = f"{title} has successfully progressed."
+        told = ("Progressing", "True", "NewReplicaSetAvailable", why)
+        return with_condition(conditions, *told), None
+    old_left = before.get("replicas", 0) - before.get("updatedReplicas", 0)
+    if counts["replicas"] - counts["updatedReplicas"] < old_left or any(
+        counts[field] > before.get(field, 0) for field in _GROWING
+    ):
+        others = [each for each in conditions if each["type"] != "Progressing"]
+        told = ("Progressing", "True", "ReplicaSetUpdated", f"{title} is progressing.")
+        (fresh,) = with_condition([], *told)
+        if held.get("status") == "True":
+            fresh["lastTransitionTime"] = held["lastTransitionTime"]
+        held = fresh
+        conditions = [*others, fresh]
+    left = owner["spec"]["progressDeadlineSeconds"] - seconds_since(
+        held.get("lastUpdateTime", timestamp())
+    )
+    if left > 0:
+        return conditions, left + 1
+    told = (
+        "Progressing",
+        "False",
+        "ProgressDeadlineExceeded",
+        f"{title} has timed out progressing.",
+    )
+    return with_condition(conditions, *told), None
+
+
+_GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
+
+
+def _clean(cluster: Cluster, owner: Json, olds: list[Json]) -> None:
+    """Delete the oldest ReplicaSets beyond the limit of the history."""
+    idle = [old for old in olds if not _replicas(old) and not _count(old, "replicas")]
+    excess = len(idle) - owner["spec"]["revisionHistoryLimit"]
+    for old in sorted(idle, key=_revision)[: max(0, excess)]:
+        cluster.delete(old)
+
+
+def _max_unavailable(owner: Json) -> int:
+    spec: Json = owner["spec"]
+    if spec["strategy"]["type"] == "Recreate" or not spec["replicas"]:
+        return 0
+    rolling, wanted = spec["strategy"]["rollingUpdate"], int(spec["replicas"])
+    limit = share(rolling["maxUnavailable"], wanted, up=False)
+    # Percentages of few replicas may both come to nothing; then one pod at a time is replaced.
+    return min(wanted, limit or int(not share(rolling["maxSurge"], wanted, up=True)))
+
+
+def _replicas(item: Json) -> int:
+    return int(item["spec"].get("replicas") or 0)
+
+
+def _count(item: Json | None, field: str) -> int:
+    return int(((item or {}).get("status") or {}).get(field) or 0)
+
+
+def _revision(item: Json) -> int:
+    text = (item["metadata"].get("annotations") or {}).get(_REVISION, "0")
+    return int(text) if text.isdecimal() else 0
