@@ -46,7 +46,7 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd 
 	fi; \
 	export PATH="$$programs:$$built:$$PATH" TEST_APISERVER=kube-apiserver; \
 	$(BIN)/python -m pytest tests/e2e tests/contract/apiserver tests/contract/scheduling \
-	  tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
+	  tests/contract/workloads tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
 	  --ignore tests/contract/apiserver/test_localcluster_only.py \
 	  -p tests.parts -p tests.e2e.versions --versions docs/versions.md -ra -o timeout=600 $(PYTEST)
 

@@ -89,6 +89,21 @@ def as_flag(value: Value) -> bool:
     return as_number(value) != 0
 
 
+def unless_zero(value: Value) -> int | None:
+    """Return a number that JSON leaves out where it is 0."""
+    return as_number(value) or None
+
+
+def unless_false(value: Value) -> bool | None:
+    """Return a bool that JSON leaves out where it is false."""
+    return as_flag(value) or None
+
+
+def as_quantity(value: Value) -> str:
+    """Return a `resource.Quantity`."""
+    return as_text(dict(_fields(as_bytes(value))).get(1, b""))
+
+
 def _moment(value: Value) -> datetime | None:
     """The moment of a Time or MicroTime; an empty one is none."""
     parts = {number: as_number(part) for number, part in _fields(as_bytes(value))}

@@ -23,8 +23,15 @@ from gpushare.localcluster.api.protobuf import (
     as_micro_time,
     as_number,
     as_time,
-    skipped,
 )
+from gpushare.localcluster.api.protobuf_parts import (
+    META,
+    REFERENCE,
+    REQUIREMENT,
+    SELECTOR,
+    STATUS,
+)
+from gpushare.localcluster.api.protobuf_workloads import WORKLOADS
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 
@@ -38,52 +45,7 @@ _UNKNOWN = Message(
         4: "contentType",
     }
 )
-_OWNER = Message(
-    {
-        1: "kind",
-        3: "name",
-        4: "uid",
-        5: "apiVersion",
-        6: Field("controller", as_flag),
-        7: Field("blockOwnerDeletion", as_flag),
-    }
-)
-_META = Field(
-    "metadata",
-    Message(
-        {
-            1: "name",
-            2: "generateName",
-            3: "namespace",
-            4: Field("selfLink", skipped),
-            5: "uid",
-            6: "resourceVersion",
-            7: Field("generation", skipped),
-            8: Field("creationTimestamp", as_time),
-            9: Field("deletionTimestamp", as_time),
-            10: Field("deletionGracePeriodSeconds", as_number),
-            11: Map("labels"),
-            12: Map("annotations"),
-            13: Many("ownerReferences", _OWNER),
-            14: Many("finalizers"),
-            17: Field("managedFields", skipped),
-        }
-    ),
-)
-_REFERENCE = Message(
-    {
-        1: "kind",
-        2: "namespace",
-        3: "name",
-        4: "uid",
-        5: "apiVersion",
-        6: "resourceVersion",
-        7: "fieldPath",
-    }
-)
-_REQUIREMENT = Message({1: "key", 2: "operator", 3: Many("values")})
-_SELECTOR = Message({1: Map("matchLabels"), 2: Many("matchExpressions", _REQUIREMENT)})
-_ATTRIBUTE_SELECTOR = Message({1: "rawSelector", 2: Many("requirements", _REQUIREMENT)})
+_ATTRIBUTE_SELECTOR = Message({1: "rawSelector", 2: Many("requirements", REQUIREMENT)})
 _DELETE_OPTIONS = Message(
     {
         1: Field("gracePeriodSeconds", as_number),
@@ -95,20 +57,20 @@ _DELETE_OPTIONS = Message(
     }
 )
 _SERIES = Message({1: Field("count", as_number), 2: Field("lastObservedTime", as_micro_time)})
-_STATUS = Field("status", skipped)
 
 _KINDS: Mapping[str, Message] = {
+    **WORKLOADS,
     "DeleteOptions": _DELETE_OPTIONS,
-    "v1 Binding": Message({1: _META, 2: Field("target", _REFERENCE)}),
+    "v1 Binding": Message({1: META, 2: Field("target", REFERENCE)}),
     "v1 ConfigMap": Message(
-        {1: _META, 2: Map("data"), 3: Map("binaryData", as_base64), 4: Field("immutable", as_flag)}
+        {1: META, 2: Map("data"), 3: Map("binaryData", as_base64), 4: Field("immutable", as_flag)}
     ),
     "v1 Namespace": Message(
-        {1: _META, 2: Field("spec", Message({1: Many("finalizers")})), 3: _STATUS}
+        {1: META, 2: Field("spec", Message({1: Many("finalizers")})), 3: STATUS}
     ),
     "v1 Secret": Message(
         {
-            1: _META,
+            1: META,
             2: Map("data", as_base64),
             3: "type",
             4: Map("stringData"),
@@ -117,15 +79,15 @@ _KINDS: Mapping[str, Message] = {
     ),
     "v1 ServiceAccount": Message(
         {
-            1: _META,
-            2: Many("secrets", _REFERENCE),
+            1: META,
+            2: Many("secrets", REFERENCE),
             3: Many("imagePullSecrets", Message({1: "name"})),
             4: Field("automountServiceAccountToken", as_flag),
         }
     ),
     "authorization.k8s.io/v1 SelfSubjectAccessReview": Message(
         {
-            1: _META,
+            1: META,
             2: Field(
                 "spec",
                 Message(
@@ -150,12 +112,12 @@ _KINDS: Mapping[str, Message] = {
                     }
                 ),
             ),
-            3: _STATUS,
+            3: STATUS,
         }
     ),
     "coordination.k8s.io/v1 Lease": Message(
         {
-            1: _META,
+            1: META,
             2: Field(
                 "spec",
                 Message(
@@ -174,15 +136,15 @@ _KINDS: Mapping[str, Message] = {
     ),
     "events.k8s.io/v1 Event": Message(
         {
-            1: _META,
+            1: META,
             2: Field("eventTime", as_micro_time),
             3: Field("series", _SERIES),
             4: "reportingController",
             5: "reportingInstance",
             6: "action",
             7: "reason",
-            8: Field("regarding", _REFERENCE),
-            9: Field("related", _REFERENCE),
+            8: Field("regarding", REFERENCE),
+            9: Field("related", REFERENCE),
             10: "note",
             11: "type",
             12: Field("deprecatedSource", Message({1: "component", 2: "host"})),
@@ -191,27 +153,27 @@ _KINDS: Mapping[str, Message] = {
             15: Field("deprecatedCount", as_number),
         }
     ),
-    "policy/v1 Eviction": Message({1: _META, 2: Field("deleteOptions", _DELETE_OPTIONS)}),
+    "policy/v1 Eviction": Message({1: META, 2: Field("deleteOptions", _DELETE_OPTIONS)}),
     "policy/v1 PodDisruptionBudget": Message(
         {
-            1: _META,
+            1: META,
             2: Field(
                 "spec",
                 Message(
                     {
                         1: Field("minAvailable", as_int_or_text),
-                        2: Field("selector", _SELECTOR),
+                        2: Field("selector", SELECTOR),
                         3: Field("maxUnavailable", as_int_or_text),
                         4: "unhealthyPodEvictionPolicy",
                     }
                 ),
             ),
-            3: _STATUS,
+            3: STATUS,
         }
     ),
     "scheduling.k8s.io/v1 PriorityClass": Message(
         {
-            1: _META,
+            1: META,
             2: Field("value", as_number),
             3: Field("globalDefault", as_flag),
             4: "description",

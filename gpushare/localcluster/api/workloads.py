@@ -141,8 +141,7 @@ def _template(resource: Resource, body: Object, spec: Object) -> Object:
         causes = (error.details or {}).get("causes") or [{"field": "spec", "message": str(error)}]
         where = f"spec.template.{causes[0]['field']}"
         raise invalid(_called(resource), name_of(body), where, causes[0]["message"]) from error
-    meta = {"creationTimestamp": None, **metadata(template)}
-    return {**template, "metadata": meta, "spec": filled}
+    return {**template, "metadata": with_fields(metadata(template)), "spec": filled}
 
 
 def _strategy(given: Object, limits: Object) -> Object:

@@ -65,8 +65,10 @@ def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -
     notes = {key: value for key, value in given.items() if key not in _NOT_COPIED}
     if new is None:
         new = _create(cluster, owner, olds, {**notes, _REVISION: str(revision)})
-    elif _revision(new) < revision:
-        new = cluster.patch(new, {"metadata": {"annotations": {**notes, _REVISION: str(revision)}}})
+    else:
+        notes[_REVISION] = str(max(revision, _revision(new)))
+        if not notes.items() <= (new["metadata"].get("annotations") or {}).items():
+            new = cluster.patch(new, {"metadata": {"annotations": notes}})
     if given.get(_REVISION) != str(_revision(new)):
         annotations = {_REVISION: str(_revision(new))}
         cluster.patch(owner, {"metadata": {"annotations": annotations}})

@@ -31,7 +31,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     left = _time_left(spec, started)
     reason, why = _failure(spec, failed, left)
     refused = False
-    conditions = status.get("conditions") or []
+    conditions = _suspended(owner, status.get("conditions") or [])
     if reason or spec["suspend"]:
         for pod in running:
             cluster.delete_pod(owner, pod)
@@ -138,6 +138,16 @@ def _start_index(cluster: Cluster, owner: Json, number: int) -> bool:
 
 def _index(pod: Json) -> int:
     return int((pod["metadata"].get("annotations") or {}).get(_INDEX, "0"))
+
+
+def _suspended(job: Json, conditions: list[Json]) -> list[Json]:
+    """The conditions with the one that says whether the job is suspended, once it was."""
+    held = condition(job, "Suspended").get("status")
+    if job["spec"]["suspend"]:
+        return with_condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended")
+    if held == "True":
+        return with_condition(conditions, "Suspended", "False", "JobResumed", "Job resumed")
+    return conditions
 
 
 def _ended(conditions: list[Json], first: str, last: str, reason: str, why: str) -> list[Json]:

@@ -1,0 +1,210 @@
+"""StatefulSets, DaemonSets and plain ReplicaSets through kubectl."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from tests.contract.apiserver.client import Api, Json
+from tests.contract.kubectl import Kubectl, Server
+from tests.contract.workloads.conftest import NODES, Pods, Running, add_node
+from tests.contract.workloads.manifests import changed, workload
+from tests.e2e.processes import until
+
+pytestmark = pytest.mark.kubectl
+
+DB = workload("StatefulSet", "db", replicas=3)
+AGENT = workload("DaemonSet", "agent")
+
+
+def events(server: Server, version: str, done: str) -> list[tuple[str, str]]:
+    """What has become of pods since a version: (ADDED or DELETED, name), until the last is done."""
+    path = f"/api/v1/namespaces/{server.namespace}/pods"
+    seen = []
+    with server.api.watch(path, resourceVersion=version, timeoutSeconds=8) as stream:
+        while (event := stream.next())["type"] + " " + event["object"]["metadata"]["name"] != done:
+            if event["type"] in ("ADDED", "DELETED"):
+                seen.append((event["type"], event["object"]["metadata"]["name"]))
+    return [*seen, (event["type"], event["object"]["metadata"]["name"])]
+
+
+def version(server: Server) -> str:
+    return server.api.get(f"/api/v1/namespaces/{server.namespace}/pods").version
+
+
+def rolled_out(kubectl: Kubectl, what: str) -> None:
+    kubectl("rollout", "status", what, "--timeout=50s")
+
+
+def test_numbered_pods_come_one_after_the_other(kubectl: Kubectl, server: Server) -> None:
+    start = version(server)
+    kubectl("apply", "-f", "-", stdin=DB)
+    rolled_out(kubectl, "sts/db")
+    said = kubectl("describe", "sts", "db")
+    assert "3 desired | 3 total" in said
+    assert kubectl("get", "sts", "--no-headers").split()[:2] == ["db", "3/3"]
+    path = f"/api/v1/namespaces/{server.namespace}/pods"
+    ready: list[str] = []
+    with server.api.watch(path, resourceVersion=start, timeoutSeconds=8) as stream:
+        while len(ready) < 3:
+            event = stream.next()
+            name = event["object"]["metadata"]["name"]
+            if event["type"] == "ADDED":
+                assert ready == [f"db-{number}" for number in range(int(name[-1]))]
+            conditions = event["object"]["status"].get("conditions") or ()
+            if (
+                name not in ready
+                and {"Ready": "True"}.items()
+                <= {item["type"]: item["status"] for item in conditions}.items()
+            ):
+                ready.append(name)
+    pod = server.api.get(f"{path}/db-1").body
+    assert pod["spec"]["hostname"] == "db-1"
+    assert pod["metadata"]["labels"]["apps.kubernetes.io/pod-index"] == "1"
+
+
+def test_numbered_pods_go_from_the_highest(kubectl: Kubectl, server: Server, pods: Pods) -> None:
+    kubectl("apply", "-f", "-", stdin=DB)
+    rolled_out(kubectl, "sts/db")
+    start = version(server)
+    kubectl("scale", "sts/db", "--replicas=1")
+    assert events(server, start, "DELETED db-1") == [("DELETED", "db-2"), ("DELETED", "db-1")]
+    assert pods.names() == ["db-0"]
+
+
+def test_numbered_pods_are_replaced_from_the_highest_and_back(
+    kubectl: Kubectl, server: Server, pods: Pods
+) -> None:
+    kubectl("apply", "-f", "-", stdin=DB)
+    rolled_out(kubectl, "sts/db")
+    start = version(server)
+    kubectl("set", "image", "sts/db", "main=app:2")
+    order = [(kind, f"db-{number}") for number in (2, 1, 0) for kind in ("DELETED", "ADDED")]
+    assert events(server, start, "ADDED db-0") == order
+    rolled_out(kubectl, "sts/db")
+    assert pods.images() == ["app:2"] * 3
+    history = kubectl("rollout", "history", "sts/db").splitlines()
+    assert [line.split()[0] for line in history if line[:1].isdigit()] == ["1", "2"]
+    kubectl("rollout", "undo", "sts/db")
+    until(lambda: pods.images() == ["app:1"] * 3, lambda: str(pods.images()))
+    rolled_out(kubectl, "sts/db")
+    kubectl("rollout", "restart", "sts/db")
+    rolled_out(kubectl, "sts/db")
+
+
+def test_a_partition_holds_the_lower_numbers_back(kubectl: Kubectl, pods: Pods) -> None:
+    strategy = {"type": "RollingUpdate", "rollingUpdate": {"partition": 2}}
+    kubectl(
+        "apply", "-f", "-", stdin=workload("StatefulSet", "db", replicas=3, updateStrategy=strategy)
+    )
+    rolled_out(kubectl, "sts/db")
+    kubectl("set", "image", "sts/db", "main=app:2")
+    until(lambda: pods.images() == ["app:1", "app:1", "app:2"], lambda: str(pods.images()))
+    kubectl("delete", "pod", "db-0")
+    pods.become(lambda found: len(found) == 3, "it is made again")
+    assert pods.images() == ["app:1", "app:1", "app:2"]
+
+
+def test_parallel_pods_do_not_wait_for_each_other(kubectl: Kubectl, pods: Pods) -> None:
+    manifest = workload("StatefulSet", "db", replicas=3, podManagementPolicy="Parallel")
+    limits = {"limits": {"aliyun.com/gpu-mem": "64"}}
+    container = {"name": "main", "image": "app:1", "resources": limits}
+    change: Json = {"spec": {"template": {"spec": {"containers": [container]}}}}
+    kubectl("apply", "-f", "-", stdin=changed(manifest, change))
+    pods.become(lambda found: len(found) == 3, "there are three that find no room")
+
+
+def test_a_replaced_number_keeps_its_name(kubectl: Kubectl, server: Server) -> None:
+    kubectl("apply", "-f", "-", stdin=DB)
+    rolled_out(kubectl, "sts/db")
+    uid = server.pod("db-1")["uid"]
+    kubectl("delete", "pod", "db-1")
+    path = f"/api/v1/namespaces/{server.namespace}/pods/db-1"
+
+    def is_another() -> bool:
+        found = server.api.get(path)
+        return found.status == 200 and found.meta["uid"] != uid
+
+    until(is_another, "there is another")
+
+
+@pytest.fixture
+def third(running: Running) -> Iterator[str]:
+    """A node that comes and goes with the test."""
+    name = "node-3"
+    yield name
+    running.api.delete(f"/api/v1/nodes/{name}")
+
+
+def homes(pods: Pods) -> list[str]:
+    return sorted(str(item["spec"].get("nodeName")) for item in pods.all())
+
+
+def test_each_node_has_its_pod(kubectl: Kubectl, running: Running, pods: Pods, third: str) -> None:
+    kubectl("apply", "-f", "-", stdin=AGENT)
+    rolled_out(kubectl, "ds/agent")
+    assert homes(pods) == list(NODES)
+    header, row = kubectl("get", "ds").splitlines()
+    assert header.split()[:6] == ["NAME", "DESIRED", "CURRENT", "READY", "UP-TO-DATE", "AVAILABLE"]
+    assert row.split()[:6] == ["agent", "2", "2", "2", "2", "2"]
+    add_node(running.api, third)
+    until(lambda: homes(pods) == [*NODES, third], lambda: str(homes(pods)))
+
+
+def test_a_node_that_is_not_for_it_has_none(
+    kubectl: Kubectl, running: Running, pods: Pods, third: str
+) -> None:
+    taint = {"key": "gpu", "value": "x", "effect": "NoSchedule"}
+    add_node(running.api, third, taints=[taint])
+    kubectl("apply", "-f", "-", stdin=AGENT)
+    rolled_out(kubectl, "ds/agent")
+    assert homes(pods) == list(NODES)
+    kubectl("taint", "node", third, "gpu-")
+    until(lambda: homes(pods) == [*NODES, third], lambda: str(homes(pods)))
+    selector = {"spec": {"template": {"spec": {"nodeSelector": {"kubernetes.io/hostname": third}}}}}
+    kubectl("patch", "ds", "agent", "-p", json.dumps(selector))
+    until(lambda: homes(pods) == [third], lambda: str(homes(pods)))
+
+
+def test_a_pod_of_each_node_is_replaced_in_turn(kubectl: Kubectl, pods: Pods) -> None:
+    kubectl("apply", "-f", "-", stdin=AGENT)
+    rolled_out(kubectl, "ds/agent")
+    kubectl("set", "image", "ds/agent", "main=app:2")
+    rolled_out(kubectl, "ds/agent")
+    assert pods.images() == ["app:2"] * 2
+    kubectl("rollout", "undo", "ds/agent")
+    until(lambda: pods.images() == ["app:1"] * 2, lambda: str(pods.images()))
+    kubectl("delete", "ds", "agent")
+    pods.gone()
+
+
+def test_a_replica_set_of_its_own_has_its_pods(kubectl: Kubectl, pods: Pods) -> None:
+    kubectl("apply", "-f", "-", stdin=workload("ReplicaSet", "bare", replicas=2))
+    pods.become(lambda found: len(found) == 2, "there are two")
+    kubectl("scale", "rs/bare", "--replicas=3")
+    pods.become(lambda found: len(found) == 3, "there are three")
+    kubectl("delete", "rs", "bare")
+    pods.gone()
+
+
+def test_what_a_pod_template_may_not_say_is_told_by_an_event(
+    kubectl: Kubectl, server: Server
+) -> None:
+    """A priority class that there is not is seen only when a pod is made."""
+    change: Json = {"spec": {"template": {"spec": {"priorityClassName": "nowhere"}}}}
+    manifest = changed(workload("ReplicaSet", "bare", replicas=1), change)
+    kubectl("apply", "-f", "-", stdin=manifest)
+    path = f"/apis/apps/v1/namespaces/{server.namespace}/replicasets/bare"
+
+    def conditions(api: Api) -> list[Json]:
+        found: list[Json] = api.get(path).body["status"].get("conditions") or []
+        return found
+
+    until(lambda: bool(conditions(server.api)), "it says so")
+    (told,) = conditions(server.api)
+    assert (told["type"], told["status"], told["reason"]) == (
+        "ReplicaFailure",
+        "True",
+        "FailedCreate",
+    )
+    assert "no PriorityClass with name nowhere was found" in kubectl("describe", "rs", "bare")
