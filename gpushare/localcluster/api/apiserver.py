@@ -119,7 +119,11 @@ def _call() -> Call:
 
 
 def _response(answer: Answer) -> Response:
-    return Response(answer.body, answer.status, content_type=answer.content_type)
+    response = Response(answer.body, answer.status, content_type=answer.content_type)
+    for text in answer.warnings:
+        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+        response.headers.add("Warning", f'299 - "{quoted}"')
+    return response
 
 
 def _refusal(error: StatusError) -> Response:

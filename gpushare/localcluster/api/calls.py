@@ -63,11 +63,12 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What goes back: a whole body, or an iterator of pieces for a stream."""
+    """What goes back: a whole body, or an iterator of pieces for a stream; and what to warn of."""
 
     status: int
     body: bytes | Iterator[bytes]
     content_type: str = JSON
+    warnings: tuple[str, ...] = ()
 
 
 def json_answer(body: Object, status: int = 200) -> Answer:

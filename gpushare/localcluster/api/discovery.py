@@ -4,6 +4,7 @@ Pure, made from the resource table: the plain lists, the aggregated document of 
 `/version`, and the OpenAPI stubs without which `kubectl create` and `apply` refuse to work.
 """
 
+from gpushare.localcluster.api import schemas
 from gpushare.localcluster.api.objects import Object
 from gpushare.localcluster.api.resources import RESOURCES, Resource, in_version, versions
 from gpushare.localcluster.api.status import no_such_path
@@ -123,10 +124,10 @@ def openapi_index() -> Object:
 
 
 def openapi_document(root: str) -> Object:
-    """Return the OpenAPI v3 document of one API version.
+    """Return the OpenAPI v3 document of one API version: what kubectl reads of it.
 
     It has one PATCH operation a kind, with the parameter `fieldValidation`: that makes kubectl
-    leave the validation to the server.
+    leave the validation to the server. The schemas are for `kubectl explain`.
 
     Raises:
         StatusError: 404 for a version that is not served.
@@ -139,7 +140,7 @@ def openapi_document(root: str) -> Object:
         "openapi": "3.0.0",
         "info": {"title": "Kubernetes", "version": version()["gitVersion"]},
         "paths": {_item_path(row): {"patch": _patch_operation(row)} for row in served},
-        "components": {"schemas": {}},
+        "components": {"schemas": schemas.openapi(root)},
     }
 
 

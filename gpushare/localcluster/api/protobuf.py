@@ -164,6 +164,16 @@ class Many(Field):
 
 
 @dataclass(frozen=True, slots=True)
+class Inline(Field):
+    """A message whose fields JSON has beside those around it."""
+
+    def put(self, value: Value, into: Object) -> None:
+        """Add the fields of the message."""
+        found = self.read(value)
+        into.update(found if isinstance(found, dict) else {})
+
+
+@dataclass(frozen=True, slots=True)
 class Map(Field):
     """A field of a map from text, which comes once for each entry."""
 

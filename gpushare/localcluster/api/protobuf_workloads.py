@@ -1,13 +1,14 @@
-"""Protobuf messages of workloads and of rights: what kubectl's generators set of them.
+"""Protobuf messages of pods, workloads and rights: what kubectl sends of them so.
 
-`kubectl create deployment`, `job`, `service`, `role` and the like; a pod template with more than
-these can say is refused, as is every message with fields that are not read here.
+`kubectl create deployment`, `job`, `service`, `role` and the like do, and `kubectl debug`. What has
+more fields than are read here is refused.
 """
 
 from collections.abc import Mapping
 
 from gpushare.localcluster.api.protobuf import (
     Field,
+    Inline,
     Many,
     Map,
     Message,
@@ -30,6 +31,26 @@ _PORT = Message(
         5: "hostIP",
     }
 )
+_MOUNT = Message(
+    {
+        1: "name",
+        2: Field("readOnly", unless_false),
+        3: "mountPath",
+        4: "subPath",
+        5: "mountPropagation",
+        6: "subPathExpr",
+    }
+)
+_SOURCES = Message(
+    {
+        1: Field("hostPath", Message({1: "path", 2: "type"})),
+        2: Field("emptyDir", Message({1: "medium", 2: Field("sizeLimit", as_quantity)})),
+    }
+)
+_VOLUME = Message({1: "name", 2: Inline("", _SOURCES)})
+_TOLERATION = Message(
+    {1: "key", 2: "operator", 3: "value", 4: "effect", 5: Field("tolerationSeconds", as_number)}
+)
 _CONTAINER = Message(
     {
         1: "name",
@@ -40,6 +61,7 @@ _CONTAINER = Message(
         6: Many("ports", _PORT),
         7: Many("env", Message({1: "name", 2: "value"})),
         8: Field("resources", Message(_AMOUNTS)),
+        9: Many("volumeMounts", _MOUNT),
         13: "terminationMessagePath",
         14: "imagePullPolicy",
         16: Field("stdin", unless_false),
@@ -50,6 +72,7 @@ _CONTAINER = Message(
 )
 _POD = Message(
     {
+        1: Many("volumes", _VOLUME),
         2: Many("containers", _CONTAINER),
         3: "restartPolicy",
         4: Field("terminationGracePeriodSeconds", as_number),
@@ -66,7 +89,12 @@ _POD = Message(
         17: "subdomain",
         19: "schedulerName",
         20: Many("initContainers", _CONTAINER),
+        22: Many("tolerations", _TOLERATION),
         24: "priorityClassName",
+        25: Field("priority", as_number),
+        27: Field("shareProcessNamespace", as_flag),
+        30: Field("enableServiceLinks", as_flag),
+        31: "preemptionPolicy",
     }
 )
 _TEMPLATE = Field("template", Message({1: META, 2: Field("spec", _POD)}))
@@ -147,6 +175,7 @@ WORKLOADS: Mapping[str, Message] = {
     "rbac.authorization.k8s.io/v1 ClusterRoleBinding": _BINDING,
     "rbac.authorization.k8s.io/v1 Role": _ROLE,
     "rbac.authorization.k8s.io/v1 RoleBinding": _BINDING,
+    "v1 Pod": Message({1: META, 2: Field("spec", _POD), 3: STATUS}),
     "v1 Service": Message({1: META, 2: Field("spec", _SERVICE), 3: STATUS}),
 }
 """By API version and kind, as the envelope of a body names them."""

@@ -11,7 +11,7 @@ from gpushare.localcluster.api.calls import Answer, Call, Target, target_of
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.resources import PODS
-from gpushare.localcluster.api.status import method_not_allowed, no_such_path
+from gpushare.localcluster.api.status import bad_request, method_not_allowed, no_such_path
 
 Verb = Callable[[Registry, Target, Call], Answer]
 
@@ -42,6 +42,8 @@ class Rest:
         self._registry = registry
         self._bookmark_every = bookmark_every
         self._pod_verbs: dict[str, dict[str, Verb]] = {
+            **{name: {"GET": _no, "POST": _no} for name in ("attach", "exec", "portforward")},
+            "ephemeralcontainers": {"GET": reading.get, "PATCH": _no},
             "binding": {"POST": writing.bind},
             "eviction": {"POST": writing.evict},
             "log": {"GET": logs.answer},
@@ -74,6 +76,13 @@ class Rest:
         if target.resource is PODS and target.subresource in self._pod_verbs:
             return self._pod_verbs[target.subresource]
         raise no_such_path()
+
+
+def _no(registry: Registry, target: Target, call: Call) -> Answer:
+    """Refuse what a container would have to be a process for."""
+    registry.get(target.resource, target.home, target.name)
+    why = f"pod {target.name} has no process for `{target.subresource}`, nor has any other pod here"
+    raise bad_request(f"{why}: in the local cluster, containers only say that they run")
 
 
 def _listed(target: Target, call: Call) -> bool:

@@ -41,10 +41,10 @@ class StatusError(GpuShareError):
             "reason": self.reason,
             "code": self.code,
         }
-        details = dict(self.details or {})
+        details = self.details
         if self.retry_after is not None:
-            details["retryAfterSeconds"] = self.retry_after
-        return {**status, "details": details} if details else status
+            details = {**(details or {}), "retryAfterSeconds": self.retry_after}
+        return status if details is None else {**status, "details": details}
 
 
 def success(code: int = 200, details: Object | None = None) -> Object:
@@ -67,7 +67,9 @@ def not_found(resource: str, name: str) -> StatusError:
 
 def no_such_path() -> StatusError:
     """Return 404 for a path that names nothing we serve."""
-    return StatusError(404, "NotFound", "the server could not find the requested resource")
+    text = "the server could not find the requested resource"
+    # kubectl debug looks into the details without asking whether there are any.
+    return StatusError(404, "NotFound", text, details={})
 
 
 def already_exists(resource: str, name: str) -> StatusError:

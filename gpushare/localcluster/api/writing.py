@@ -17,6 +17,7 @@ from gpushare.localcluster.api.calls import (
     json_answer,
 )
 from gpushare.localcluster.api.deletion import DeleteOptions
+from gpushare.localcluster.api.fieldvalidation import FieldValidation
 from gpushare.localcluster.api.objects import Object, metadata, to_json, with_metadata
 from gpushare.localcluster.api.patch import json_patch, merge_patch
 from gpushare.localcluster.api.protobuf import UnknownKindError
@@ -74,13 +75,16 @@ def create(registry: Registry, target: Target, call: Call) -> Answer:
         return json_answer(success(201), 201)
     if target.resource.namespaced and target.namespace is None:
         raise method_not_allowed(call.method)
+    validation = FieldValidation(target.resource, call)
+    body = validation(body)
     record = registry.create(target.resource, target.home, body, dry_run=call.dry_run)
-    return _answer(target, record, 201)
+    return _answer(target, record, 201, validation)
 
 
 def replace(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the object after a PUT, which makes some kinds of objects that are not there (201)."""
-    body = object_of(call)
+    validation = FieldValidation(target.resource, call)
+    body = validation(object_of(call))
     uid = metadata(body).get("uid")
     if metadata(body).get("name") != target.name:
         raise bad_request("the name of the object does not match the name on the URL")
@@ -90,14 +94,14 @@ def replace(registry: Registry, target: Target, call: Call) -> Answer:
         return body
 
     try:
-        return _revise(registry, target, call, replaced)
+        return _revise(registry, target, call, replaced, validation)
     except StatusError as error:
         if error.code != 404 or not target.resource.put_creates or target.subresource:
             raise
     _check_uid(target, uid, "")
     fresh = with_metadata(body, resourceVersion=None)
     record = registry.create(target.resource, target.home, fresh, dry_run=call.dry_run)
-    return _answer(target, record, 201)
+    return _answer(target, record, 201, validation)
 
 
 def _check_uid(target: Target, wanted: object, held: str) -> None:
@@ -108,7 +112,8 @@ def _check_uid(target: Target, wanted: object, held: str) -> None:
 
 def patch(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the object after a PATCH."""
-    return _revise(registry, target, call, patched_by(call))
+    patched, validation = patched_by(call), FieldValidation(target.resource, call)
+    return _revise(registry, target, call, lambda current: validation(patched(current)), validation)
 
 
 def patched_by(call: Call) -> Callable[[Object], Object]:
@@ -195,12 +200,19 @@ def evict(registry: Registry, target: Target, call: Call) -> Answer:
     return json_answer(success(201), 201)
 
 
-def _answer(target: Target, record: Record, status: int) -> Answer:
-    return Answer(status, encoder(target.resource)(record))
+def _answer(
+    target: Target, record: Record, status: int, validation: FieldValidation | None = None
+) -> Answer:
+    warnings = validation.warnings if validation else ()
+    return Answer(status, encoder(target.resource)(record), warnings=tuple(warnings))
 
 
 def _revise(
-    registry: Registry, target: Target, call: Call, change: Callable[[Object], Object]
+    registry: Registry,
+    target: Target,
+    call: Call,
+    change: Callable[[Object], Object],
+    validation: FieldValidation,
 ) -> Answer:
     record = registry.revise(
         target.resource,
@@ -210,7 +222,7 @@ def _revise(
         status_only=target.subresource == "status",
         dry_run=call.dry_run,
     )
-    return _answer(target, record, 200)
+    return _answer(target, record, 200, validation)
 
 
 def _options(call: Call) -> DeleteOptions:
