@@ -30,6 +30,7 @@ from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import Program, load_program, load_scenario
+from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler
@@ -219,11 +220,10 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)
         ends.callback(kubelet.stop)
         kubelet.start()
-        controllers = ControllerManager(
-            ApiClient(server.url, user_agent="gpushare-local-controllers")
-        )
-        ends.callback(controllers.stop)
-        controllers.start()
+        for part, name in ((Heartbeat, "heartbeat"), (ControllerManager, "controllers")):
+            running = part(ApiClient(server.url, user_agent=f"gpushare-local-{name}"))
+            ends.callback(running.stop)
+            running.start()
         document = yaml.safe_load(settings.read_text(encoding="utf-8"))
         options = options_from(decode_scheduler_config(document), seed=_SEED)
         scheduler = Scheduler(server.url, options, observer=report.on_decision)

@@ -79,10 +79,11 @@ class Rest:
 
 
 def _no(registry: Registry, target: Target, call: Call) -> Answer:
-    """Refuse what a container would have to be a process for."""
+    """Refuse what needs the processes of a container."""
+    del call
     registry.get(target.resource, target.home, target.name)
-    why = f"pod {target.name} has no process for `{target.subresource}`, nor has any other pod here"
-    raise bad_request(f"{why}: in the local cluster, containers only say that they run")
+    why = f"there is no {target.subresource} for pod {target.name}: containers of the local cluster"
+    raise bad_request(f"{why} are not processes, they only report that they run")
 
 
 def _listed(target: Target, call: Call) -> bool:

@@ -158,18 +158,12 @@ def _reached(models: Iterator[str]) -> list[str]:
 
 def _written(known: Schema) -> Object:
     properties = {
-        name: {**_type(field.type), "description": field.description or _told(field.type)}
+        name: {**_type(field.type), "description": field.description}
         for name, field in known.properties.items()
     }
     required = [name for name, field in known.properties.items() if field.required]
     told = {"type": "object", "description": known.description, "properties": properties}
     return {**told, "required": required} if required else told
-
-
-def _told(kind: str) -> str:
-    """What the type itself says, for a field that says nothing."""
-    known = schema(inner_type(kind)[1])
-    return known.description if known else ""
 
 
 def _type(kind: str) -> Object:
