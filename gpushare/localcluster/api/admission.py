@@ -119,6 +119,7 @@ def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) 
         return _with_status_of(resource, old, new)
     held = metadata(old)
     kept = {field: held.get(field) for field in FIXED}
+    kept["managedFields"] = metadata(new).get("managedFields") or held.get("managedFields")
     body = with_metadata(
         _typed(resource, new), **kept, name=held.get("name"), namespace=held.get("namespace")
     )

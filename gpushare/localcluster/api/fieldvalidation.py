@@ -20,7 +20,7 @@ class FieldValidation:
         """Read the query. Raises StatusError 422 for a mode that there is not."""
         self.warnings: list[str] = []
         self._resource = resource
-        self._is_patch = call.method == "PATCH"
+        self._is_patch = call.method == "PATCH" and "apply" not in call.content_type
         self._mode = call.query.get("fieldValidation", "")
         if self._mode not in _MODES:
             told = ", ".join(f'"{mode}"' for mode in _MODES)

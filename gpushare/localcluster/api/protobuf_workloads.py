@@ -170,6 +170,7 @@ _BINDING = Message({1: META, 2: Many("subjects", _SUBJECT), 3: _GIVEN_ROLE})
 
 WORKLOADS: Mapping[str, Message] = {
     "apps/v1 Deployment": Message({1: META, 2: Field("spec", _DEPLOYMENT), 3: STATUS}),
+    "authentication.k8s.io/v1 SelfSubjectReview": Message({1: META, 2: STATUS}),
     "batch/v1 Job": Message({1: META, 2: Field("spec", _JOB), 3: STATUS}),
     "rbac.authorization.k8s.io/v1 ClusterRole": _ROLE,
     "rbac.authorization.k8s.io/v1 ClusterRoleBinding": _BINDING,

@@ -5,7 +5,7 @@ kube-scheduler wait for ever in its cache sync, since it takes 404 for "not yet"
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 READ = ("get", "list", "watch")
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
@@ -193,14 +193,10 @@ def _rights() -> Iterable[Resource]:
 
 
 def _grouped() -> Iterable[Resource]:
-    reviews = "authorization.k8s.io"
-    yield Resource(
-        "selfsubjectaccessreviews",
-        "SelfSubjectAccessReview",
-        reviews,
-        namespaced=False,
-        verbs=("create",),
-    )
+    for group, review in (("authentication", "Review"), ("authorization", "AccessReview")):
+        kind = f"SelfSubject{review}"
+        row = Resource(f"{kind.lower()}s", kind, f"{group}.k8s.io", namespaced=False)
+        yield replace(row, verbs=("create",))
     yield Resource("leases", "Lease", "coordination.k8s.io", blind_update=False, put_creates=True)
     yield Resource(
         "events",
@@ -296,4 +292,10 @@ NEW_EVENTS = _BY_PATH["events.k8s.io", "v1", "events"]
 LEASES = _BY_PATH["coordination.k8s.io", "v1", "leases"]
 BUDGETS = _BY_PATH["policy", "v1", "poddisruptionbudgets"]
 PRIORITY_CLASSES = _BY_PATH["scheduling.k8s.io", "v1", "priorityclasses"]
-ACCESS_REVIEWS = _BY_PATH["authorization.k8s.io", "v1", "selfsubjectaccessreviews"]
+REVIEWS = {
+    _BY_PATH["authentication.k8s.io", "v1", "selfsubjectreviews"]: {
+        "userInfo": {"username": "system:anonymous", "groups": ["system:unauthenticated"]}
+    },
+    _BY_PATH["authorization.k8s.io", "v1", "selfsubjectaccessreviews"]: {"allowed": True},
+}
+"""What is asked about the caller, and the answer: there are no users, so all may do everything."""

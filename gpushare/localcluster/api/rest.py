@@ -82,8 +82,8 @@ def _no(registry: Registry, target: Target, call: Call) -> Answer:
     """Refuse what needs the processes of a container."""
     del call
     registry.get(target.resource, target.home, target.name)
-    why = f"there is no {target.subresource} for pod {target.name}: containers of the local cluster"
-    raise bad_request(f"{why} are not processes, they only report that they run")
+    why = "its containers are not processes, they only report that they run"
+    raise bad_request(f"the local cluster has no {target.subresource}: {why}")
 
 
 def _listed(target: Target, call: Call) -> bool:

@@ -24,11 +24,13 @@ from gpushare.localcluster.api.protobuf import UnknownKindError
 from gpushare.localcluster.api.reading import encoder, selection
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry
-from gpushare.localcluster.api.resources import ACCESS_REVIEWS, PODS
+from gpushare.localcluster.api.resources import PODS, REVIEWS
+from gpushare.localcluster.api.serverside import applied
 from gpushare.localcluster.api.status import (
     StatusError,
     bad_request,
     conflict,
+    invalid,
     method_not_allowed,
     success,
     unsupported_media_type,
@@ -38,6 +40,7 @@ from gpushare.localcluster.api.strategic import strategic_merge
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 
 def media_type(call: Call) -> str:
@@ -67,9 +70,8 @@ def object_of(call: Call) -> Object:
 def create(registry: Registry, target: Target, call: Call) -> Answer:
     """Return the new object (201)."""
     body = object_of(call)
-    if target.resource is ACCESS_REVIEWS:
-        # Nobody is anybody here: there are no users, so everything is allowed.
-        return json_answer({**body, "status": {"allowed": True}}, 201)
+    if target.resource in REVIEWS:
+        return json_answer({**body, "status": REVIEWS[target.resource]}, 201)
     if target.resource.kind == "Binding":
         registry.bind(target.home, str(metadata(body).get("name") or ""), body)
         return json_answer(success(201), 201)
@@ -111,9 +113,35 @@ def _check_uid(target: Target, wanted: object, held: str) -> None:
 
 
 def patch(registry: Registry, target: Target, call: Call) -> Answer:
-    """Return the object after a PATCH."""
+    """Return the object after a PATCH; an apply makes one that is not there (201)."""
+    if media_type(call) == APPLY:
+        return _apply(registry, target, call)
     patched, validation = patched_by(call), FieldValidation(target.resource, call)
     return _revise(registry, target, call, lambda current: validation(patched(current)), validation)
+
+
+def _apply(registry: Registry, target: Target, call: Call) -> Answer:
+    manager = call.query.get("fieldManager", "")
+    if not manager:
+        why = "Required value: is required for apply patch"
+        raise invalid("PatchOptions.meta.k8s.io", "", "fieldManager", why)
+    validation = FieldValidation(target.resource, call)
+    config = validation(decode_object(call.body))
+    if metadata(config).get("name", target.name) != target.name:
+        raise bad_request("the name of the object does not match the name on the URL")
+
+    def change(live: Object) -> Object:
+        now, force = registry.now(), call.flag("force")
+        return applied(target.resource, live, config, manager, now, force=force)
+
+    try:
+        return _revise(registry, target, call, change, validation)
+    except StatusError as error:
+        if error.code != 404 or target.subresource:
+            raise
+    fresh = with_metadata(change({}), name=target.name)
+    record = registry.create(target.resource, target.home, fresh, dry_run=call.dry_run)
+    return _answer(target, record, 201, validation)
 
 
 def patched_by(call: Call) -> Callable[[Object], Object]:
@@ -125,7 +153,8 @@ def patched_by(call: Call) -> Callable[[Object], Object]:
     """
     kind = media_type(call)
     if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
-        raise unsupported_media_type(call.content_type, f"{JSON_PATCH}, {MERGE}, {STRATEGIC}")
+        known = f"{JSON_PATCH}, {MERGE}, {STRATEGIC}, {APPLY}"
+        raise unsupported_media_type(call.content_type, known)
     change = decode(call.body)
 
     def patched(current: Object) -> Object:

@@ -7,7 +7,8 @@ import pytest
 
 from tests.contract.apiserver.client import Api, Json
 from tests.contract.kubectl import Kubectl, Server
-from tests.contract.workloads.conftest import NODES, Pods, Running, add_node
+from tests.contract.workloads.clusters import NODES, Running, add_node
+from tests.contract.workloads.conftest import Pods
 from tests.contract.workloads.manifests import changed, workload
 from tests.e2e.processes import until
 

@@ -19,7 +19,10 @@ from gpushare.localcluster.api.resources import (
     PODS,
     PRIORITY_CLASSES,
     Resource,
+    find,
 )
+from gpushare.localcluster.api.scale import scale_of
+from gpushare.localcluster.api.serverside import applied
 from gpushare.localcluster.api.status import StatusError
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.api.strategic import strategic_merge
@@ -68,9 +71,70 @@ EVENT: Object = {
 }
 LEASE: Object = {"metadata": {"name": "x"}, "spec": {"holderIdentity": "h"}}
 CLASS: Object = {"metadata": {"name": "x"}, "value": 1, "globalDefault": True}
-KINDS = st.sampled_from(
-    [(PODS, POD), (NODES, NODE), (EVENTS, EVENT), (LEASES, LEASE), (PRIORITY_CLASSES, CLASS)]
-)
+TEMPLATE: Object = {
+    "metadata": {"labels": {"a": "b"}, "annotations": {"c": "d"}},
+    "spec": {"containers": [{"name": "c", "image": "x", "resources": {"limits": {"x/y": 1}}}]},
+}
+SELECTOR: Object = {
+    "matchLabels": {"a": "b"},
+    "matchExpressions": [{"key": "a", "operator": "In", "values": ["b"]}],
+}
+DEPLOYMENT: Object = {
+    "metadata": {"name": "x"},
+    "spec": {
+        "replicas": 1,
+        "selector": SELECTOR,
+        "template": TEMPLATE,
+        "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxSurge": 1}},
+    },
+}
+NUMBERED: Object = {
+    "metadata": {"name": "x"},
+    "spec": {
+        "serviceName": "s",
+        "selector": SELECTOR,
+        "template": TEMPLATE,
+        "ordinals": {"start": 1},
+        "updateStrategy": {"type": "RollingUpdate", "rollingUpdate": {"partition": 1}},
+    },
+}
+JOB: Object = {
+    "metadata": {"name": "x"},
+    "spec": {
+        "completions": 1,
+        "template": {**TEMPLATE, "spec": {**TEMPLATE["spec"], "restartPolicy": "Never"}},
+    },
+}
+SERVICE: Object = {
+    "metadata": {"name": "x"},
+    "spec": {
+        "type": "ClusterIP",
+        "selector": {"a": "b"},
+        "ports": [{"port": 1, "protocol": "TCP"}],
+    },
+}
+
+
+def row(group: str, plural: str) -> Resource:
+    found = find(group, "v1", plural)
+    assert found is not None
+    return found
+
+
+SAMPLES = [
+    (PODS, POD),
+    (NODES, NODE),
+    (EVENTS, EVENT),
+    (LEASES, LEASE),
+    (PRIORITY_CLASSES, CLASS),
+    (row("apps", "deployments"), DEPLOYMENT),
+    (row("apps", "statefulsets"), NUMBERED),
+    (row("apps", "daemonsets"), {**NUMBERED, "status": {"numberReady": 1}}),
+    (row("apps", "replicasets"), DEPLOYMENT),
+    (row("batch", "jobs"), JOB),
+    (row("", "services"), SERVICE),
+]
+KINDS = st.sampled_from(SAMPLES)
 ODD = st.recursive(
     st.none()
     | st.booleans()
@@ -117,6 +181,8 @@ def use(registry: Registry, resource: Resource, body: Object) -> None:
         )
     records, version = registry.records(resource, None)
     json.dumps(table(resource, records, version, NOW))
+    if resource.scale:
+        json.dumps(scale_of(records[0].body))
     if resource is PODS:
         with suppress(StatusError):
             registry.bind(namespace, "x", {"target": {"name": "n"}})
@@ -166,6 +232,23 @@ def test_an_odd_patch_is_applied_or_refused(
                 registry.revise(resource, namespace, "x", change, status_only=status_only)
     records, version = registry.records(resource, None)
     json.dumps(table(resource, records, version, NOW))
+
+
+@settings(max_examples=300)
+@given(st.data(), KINDS, ODD)
+def test_an_odd_configuration_is_applied_or_refused(
+    data: st.DataObject, kind: tuple[Resource, Object], odd: object
+) -> None:
+    resource, body = kind
+    live: Object = {}
+    for manager, change in (("a", True), ("a", False), ("b", True)):
+        path = data.draw(st.sampled_from(places(body)))
+        config = with_odd(body, path, odd) if change else body
+        with suppress(StatusError):
+            live = applied(resource, live, config, manager, "t", force=True)
+            json.dumps(live)
+            again = applied(resource, live, config, manager, "later", force=False)
+            assert again["metadata"] == live["metadata"]
 
 
 def test_a_shorter_grace_counts_from_the_first_delete_and_is_never_over_before_it_is_named() -> (

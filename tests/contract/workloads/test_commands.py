@@ -1,0 +1,17 @@
+"""The table of kubectl commands in docs/local-cluster.md says what happens."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.contract.apiserver.conftest import SERVER
+from tests.contract.workloads.clusters import Running, shared
+from tests.contract.workloads.commands import NAMESPACE, outcomes, told
+
+pytestmark = pytest.mark.kubectl
+
+
+@pytest.mark.timeout(600)
+def test_what_comes_of_each_command_is_as_the_table_says(running: Running, tmp_path: Path) -> None:
+    found = outcomes(shared(running, NAMESPACE), tmp_path)
+    assert {f"kubectl {each.command}": each.told for each in found} == told(SERVER)
