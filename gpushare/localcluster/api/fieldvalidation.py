@@ -27,8 +27,10 @@ class FieldValidation:
             why = f'Unsupported value: "{self._mode}": supported values: {told}'
             raise invalid("Options.meta.k8s.io", "", "fieldValidation", why)
 
-    def __call__(self, body: Object) -> Object:
+    def __call__(self, body: Object, before: Object | None = None) -> Object:
         """Return the object without fields that its kind does not have.
+
+        Those that it had `before` are dropped without a word: a client that did not ask made them.
 
         Raises:
             StatusError: 400 for a value of the wrong type; for an unknown field, where they are
@@ -37,14 +39,15 @@ class FieldValidation:
         """
         if not self._mode:
             return body
-        walk = Walk()
+        walk, known = Walk(), Walk()
         kept = walk.known(body, model_of(self._resource))
+        known.known(before, model_of(self._resource))
         kind = f'{self._resource.kind} in version "{self._resource.version}"'
         if walk.wrong:
             raise bad_request(
                 f"{kind} cannot be handled as a {self._resource.kind}: {'; '.join(walk.wrong)}"
             )
-        told = [f'unknown field "{path}"' for path in walk.unknown]
+        told = [f'unknown field "{path}"' for path in walk.unknown if path not in known.unknown]
         if told and self._mode == "Strict":
             raise self._refusal(body, f"strict decoding error: {', '.join(told)}", kind)
         if self._mode == "Warn":

@@ -117,7 +117,9 @@ def patch(registry: Registry, target: Target, call: Call) -> Answer:
     if media_type(call) == APPLY:
         return _apply(registry, target, call)
     patched, validation = patched_by(call), FieldValidation(target.resource, call)
-    return _revise(registry, target, call, lambda current: validation(patched(current)), validation)
+    return _revise(
+        registry, target, call, lambda current: validation(patched(current), current), validation
+    )
 
 
 def _apply(registry: Registry, target: Target, call: Call) -> Answer:

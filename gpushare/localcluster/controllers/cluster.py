@@ -7,7 +7,6 @@ Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_man
 import hashlib
 import json
 import math
-import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -71,7 +70,7 @@ class Cluster:
                 if chosen:
                     found.append(item)
                 else:
-                    self.patch(item, {"metadata": {"ownerReferences": None}})
+                    self.disown(item, meta["uid"])
             elif chosen and not controller and not (deleting(item) or deleting(owner)):
                 references = [*(item["metadata"].get("ownerReferences") or ()), reference(owner)]
                 found.append(self.patch(item, {"metadata": {"ownerReferences": references}}))
@@ -115,27 +114,36 @@ class Cluster:
         self.tell(owner, "SuccessfulDelete", f"Deleted pod: {name(pod)}")
 
     def patch(self, item: Json, change: Json, below: str = "") -> Json:
-        """Return the object after a merge patch."""
+        """Return the object after a merge patch; one that has come under its name is left alone."""
         meta = item["metadata"]
+        change = {**change, "metadata": {**change.get("metadata", {}), "uid": meta["uid"]}}
         where = path(item["kind"], meta.get("namespace", ""), meta["name"]) + below
         return {**self._api.patch(where, change, MERGE_PATCH), "kind": item["kind"]}
+
+    def disown(self, item: Json, uid: str) -> None:
+        """Remove the references to one owner."""
+        references = item["metadata"].get("ownerReferences") or ()
+        kept = [each for each in references if each["uid"] != uid]
+        self.patch(item, {"metadata": {"ownerReferences": kept or None}})
 
     def set_status(self, item: Json, status: Json) -> None:
         """Write the status where it differs; None removes a field."""
         before = item.get("status") or {}
-        status = {**status, "observedGeneration": item["metadata"].get("generation", 1)}
+        if item["kind"] != "Job":
+            status = {**status, "observedGeneration": item["metadata"]["generation"]}
         if any(before.get(field) != value for field, value in status.items()):
             self.patch(item, {"status": status}, "/status")
 
     def tell(self, about: Json, reason: str, message: str, *, kind: str = "Normal") -> None:
-        """Write an event about an object, as kubectl describe shows it."""
+        """Write an event about an object, or count it once more."""
         meta, now = about["metadata"], timestamp()
-        where = meta.get("namespace") or "default"
+        where = path("Event", meta.get("namespace") or "default")
         fields = ("name", "namespace", "uid", "resourceVersion")
         involved = {field: meta[field] for field in fields if field in meta}
-        typed = {"kind": about["kind"], "apiVersion": ROOTS[about["kind"]].split("/", 2)[2]}
+        typed = {"kind": about["kind"], "apiVersion": _api_version(about["kind"])}
+        title = f"{meta['name']}.{hashed([meta['uid'], reason, message])}"
         event = {
-            "metadata": {"name": f"{meta['name']}.{uuid.uuid4().hex[:16]}", "namespace": where},
+            "metadata": {"name": title},
             "involvedObject": {**typed, **involved},
             "reason": reason,
             "message": message,
@@ -145,7 +153,12 @@ class Cluster:
             "lastTimestamp": now,
             "source": {"component": f"{about['kind'].lower()}-controller"},
         }
-        self._api.create(path("Event", where), event)
+        try:
+            self._api.create(where, event)
+        except ApiConflict:
+            seen = self._api.get(f"{where}/{title}")
+            again = {"count": seen["count"] + 1, "lastTimestamp": now}
+            self._api.patch(f"{where}/{title}", again, MERGE_PATCH)
 
     def revision(self, owner: Json) -> tuple[Json, list[Json]]:
         """Return the ControllerRevision of the owner's template, the newest, and the others."""
@@ -177,6 +190,10 @@ def path(kind: str, namespace: str = "", name: str = "") -> str:
     return f"{ROOTS.get(kind, '/api/v1')}{home}/{kind.lower()}s/{name}".rstrip("/")
 
 
+def _api_version(kind: str) -> str:
+    return ROOTS[kind].split("/", 2)[2]
+
+
 def name(item: Json) -> str:
     """Return the name of an object."""
     return str(item["metadata"]["name"])
@@ -191,7 +208,7 @@ def reference(owner: Json) -> Json:
     """Return the owner reference of a controller."""
     meta = owner["metadata"]
     return {
-        "apiVersion": ROOTS[owner["kind"]].split("/", 2)[2],
+        "apiVersion": _api_version(owner["kind"]),
         "kind": owner["kind"],
         "name": meta["name"],
         "uid": meta["uid"],
@@ -206,9 +223,9 @@ def controller_of(item: Json) -> Json | None:
     return next((each for each in references if each.get("controller")), None)
 
 
-def hashed(template: Json) -> str:
-    """Return a short text that stands for a pod template, fit for names."""
-    digest = hashlib.sha256(json.dumps(template, sort_keys=True).encode()).hexdigest()
+def hashed(value: object) -> str:
+    """Return a short text that stands for a pod template or the like, fit for names."""
+    digest = hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
     return digest[:10].translate(_SAFE)
 
 

@@ -35,8 +35,7 @@ def collect(cluster: Cluster) -> None:
         own = [item for item in owned if uid in _owner_uids(item)]
         if ORPHAN in held and deleting(owner):
             for item in own:
-                kept = [each for each in _references(item) if each["uid"] != uid]
-                cluster.patch(item, {"metadata": {"ownerReferences": kept or None}})
+                cluster.disown(item, uid)
             _let_go(cluster, owner, ORPHAN)
         elif FOREGROUND in held and deleting(owner):
             _delete_first(cluster, owner, own)
