@@ -7,6 +7,7 @@ Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_man
 import hashlib
 import json
 import math
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -52,11 +53,13 @@ class Cluster:
             return {**self._api.get(path(kind, namespace, name)), "kind": kind}
         return None
 
-    def claimed(self, owner: Json, kind: str) -> list[Json]:
+    def claimed(
+        self, owner: Json, kind: str, fits: Callable[[Json], bool] = lambda _: True
+    ) -> list[Json]:
         """Return the owner's objects of a kind, oldest first.
 
-        One that its selector chooses and that has no controller becomes its own; one that the
-        selector does not choose any more is let go.
+        One that fits, that its selector chooses and that has no controller becomes its own; one
+        that the selector does not choose any more is let go.
         """
         meta = owner["metadata"]
         selector = owner["spec"].get("selector") or {}
@@ -71,7 +74,7 @@ class Cluster:
                     found.append(item)
                 else:
                     self.disown(item, meta["uid"])
-            elif chosen and not controller and not (deleting(item) or deleting(owner)):
+            elif chosen and not controller and not deleting(item) and fits(item):
                 references = [*(item["metadata"].get("ownerReferences") or ()), reference(owner)]
                 found.append(self.patch(item, {"metadata": {"ownerReferences": references}}))
         return sorted(found, key=lambda item: (item["metadata"]["creationTimestamp"], name(item)))

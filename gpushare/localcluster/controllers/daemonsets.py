@@ -4,6 +4,8 @@ Facts: k8s.io/kubernetes pkg/controller/daemon. A second pod beside the first wh
 (maxSurge) is never made.
 """
 
+from contextlib import suppress
+
 from gpushare.localcluster.client import Json
 from gpushare.localcluster.controllers.cluster import (
     RETRY,
@@ -106,10 +108,14 @@ def _on_node(template: Json, home: str) -> Json:
 
 
 def _home(pod: Json) -> str:
-    """The node that a pod of a DaemonSet is for."""
-    terms = pod["spec"]["affinity"]["nodeAffinity"]
-    (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    return str(term["matchFields"][0]["values"][0])
+    """The node that a pod is on, or for; empty for one that another has made for no node."""
+    if pod["spec"].get("nodeName"):
+        return str(pod["spec"]["nodeName"])
+    with suppress(KeyError, ValueError):
+        terms = pod["spec"]["affinity"]["nodeAffinity"]
+        (term,) = terms["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        return str(term["matchFields"][0]["values"][0])
+    return ""
 
 
 def _may_run(template: Json, node: Json) -> bool:

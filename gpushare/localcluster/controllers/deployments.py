@@ -18,6 +18,11 @@ from gpushare.localcluster.controllers.pods import active, condition
 
 _HASH = "pod-template-hash"
 _REVISION = "deployment.kubernetes.io/revision"
+_PROGRESSING = "Progressing"
+_AVAILABLE = "NewReplicaSetAvailable"
+_PAUSED = ("DeploymentPaused", "Deployment is paused")
+_RESUMED = ("DeploymentResumed", "Deployment is resumed")
+_GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", _REVISION)
 
 
@@ -99,16 +104,12 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
     new = cluster.create("ReplicaSet", owner, body)
     _told_scaled(cluster, owner, new, 0)
     why = f'Created new replica set "{name(new)}"'
-    _progress(cluster, owner, "True", "NewReplicaSetCreated", why)
-    return new
-
-
-def _progress(cluster: Cluster, owner: Json, status: str, reason: str, why: str) -> None:
-    """Set the condition in the object at hand, which the next write of its status shows."""
+    # In the object at hand, which the next write of its status shows.
     held = owner.setdefault("status", {})
     held["conditions"] = with_condition(
-        held.get("conditions") or [], "Progressing", status, reason, why
+        held.get("conditions") or [], _PROGRESSING, "True", "NewReplicaSetCreated", why
     )
+    return new
 
 
 def _room(owner: Json, now: int, olds: list[Json]) -> int:
@@ -140,7 +141,9 @@ def _shrink(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> None:
         unhealthy = max(0, min(most, _replicas(old) - _count(old, "availableReplicas")))
         _scale(cluster, owner, old, _replicas(old) - unhealthy)
         most -= unhealthy
-    spare = sum(_count(item, "availableReplicas") for item in (new, *olds)) - least
+    # What a ReplicaSet has been told to delete may still be counted as available.
+    available = (min(_replicas(each), _count(each, "availableReplicas")) for each in (new, *olds))
+    spare = min(most, sum(available) - least)
     for old in olds:
         gone = max(0, min(_replicas(old), spare))
         _scale(cluster, owner, old, _replicas(old) - gone)
@@ -178,9 +181,7 @@ def _tell(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> 
         wanted == counts["updatedReplicas"] == counts["replicas"] == available and new is not None
     )
     conditions = with_condition(before.get("conditions") or [], *_availability(owner, available))
-    later = None
-    if not owner["spec"].get("paused"):
-        conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
+    conditions, later = _progressed(owner, new, counts, conditions, complete=complete)
     unavailable = max(0, sum(map(_replicas, sets)) - available)
     counts["unavailableReplicas"] = unavailable
     cluster.set_status(owner, {**counts, "conditions": conditions})
@@ -201,42 +202,41 @@ def _progressed(
     owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
 ) -> tuple[list[Json], float | None]:
     """The conditions with what is to be said of the progress, and when it is due."""
-    before: Json = owner.get("status") or {}
-    held = condition(owner, "Progressing")
-    is_done = held.get("reason") == "NewReplicaSetAvailable"
-    if new is None or (is_done and counts["replicas"] == counts["updatedReplicas"]):
+    held = condition(owner, _PROGRESSING)
+    reason = held.get("reason")
+    if owner["spec"].get("paused"):
+        return with_condition(conditions, _PROGRESSING, "Unknown", *_PAUSED), None
+    if reason == _PAUSED[0]:
+        # The deadline counts from now.
+        conditions = with_condition(conditions, _PROGRESSING, "Unknown", *_RESUMED)
+        held = condition({"status": {"conditions": conditions}}, _PROGRESSING)
+    if new is None or (reason == _AVAILABLE and counts["replicas"] == counts["updatedReplicas"]):
         return conditions, None
     title = f'ReplicaSet "{name(new)}"'
     if complete:
         why = f"{title} has successfully progressed."
-        told = ("Progressing", "True", "NewReplicaSetAvailable", why)
-        return with_condition(conditions, *told), None
-    old_left = before.get("replicas", 0) - before.get("updatedReplicas", 0)
-    if counts["replicas"] - counts["updatedReplicas"] < old_left or any(
-        counts[field] > before.get(field, 0) for field in _GROWING
-    ):
-        others = [each for each in conditions if each["type"] != "Progressing"]
-        told = ("Progressing", "True", "ReplicaSetUpdated", f"{title} is progressing.")
-        (fresh,) = with_condition([], *told)
+        return with_condition(conditions, _PROGRESSING, "True", _AVAILABLE, why), None
+    if _has_progressed(owner.get("status") or {}, counts):
+        why = f"{title} is progressing."
+        (fresh,) = with_condition([], _PROGRESSING, "True", "ReplicaSetUpdated", why)
         if held.get("status") == "True":
             fresh["lastTransitionTime"] = held["lastTransitionTime"]
+        conditions = [*(each for each in conditions if each["type"] != _PROGRESSING), fresh]
         held = fresh
-        conditions = [*others, fresh]
-    left = owner["spec"]["progressDeadlineSeconds"] - seconds_since(
-        held.get("lastUpdateTime", timestamp())
-    )
+    since = seconds_since(held.get("lastUpdateTime", timestamp()))
+    left = owner["spec"]["progressDeadlineSeconds"] - since
     if left > 0:
         return conditions, left + 1
-    told = (
-        "Progressing",
-        "False",
-        "ProgressDeadlineExceeded",
-        f"{title} has timed out progressing.",
+    why = f"{title} has timed out progressing."
+    return with_condition(conditions, _PROGRESSING, "False", "ProgressDeadlineExceeded", why), None
+
+
+def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
+    """Whether more new pods are there, or fewer old ones."""
+    left = before.get("replicas", 0) - before.get("updatedReplicas", 0)
+    return counts["replicas"] - counts["updatedReplicas"] < left or any(
+        counts[field] > before.get(field, 0) for field in _GROWING
     )
-    return with_condition(conditions, *told), None
-
-
-_GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
 
 
 def _clean(cluster: Cluster, owner: Json, olds: list[Json]) -> None:

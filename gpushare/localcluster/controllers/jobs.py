@@ -8,7 +8,6 @@ from gpushare.localcluster.client import Json
 from gpushare.localcluster.controllers.cluster import (
     RETRY,
     Cluster,
-    deleting,
     seconds_since,
     timestamp,
     with_condition,
@@ -38,7 +37,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     elif _complete(spec, done, running):
         conditions = _ended(conditions, "SuccessCriteriaMet", "Complete", "CompletionsReached", "")
         cluster.tell(owner, "Completed", "Job completed")
-    elif not deleting(owner):
+    else:
         refused = not _start(cluster, owner, done, running)
     if reason:
         conditions = _ended(conditions, "FailureTarget", "Failed", reason, why)

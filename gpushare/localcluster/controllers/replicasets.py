@@ -4,7 +4,7 @@ Facts: k8s.io/kubernetes pkg/controller/replicaset.
 """
 
 from gpushare.localcluster.client import Json
-from gpushare.localcluster.controllers.cluster import RETRY, Cluster, deleting, with_condition
+from gpushare.localcluster.controllers.cluster import RETRY, Cluster, with_condition
 from gpushare.localcluster.controllers.pods import active, counted, first_to_go
 
 
@@ -13,9 +13,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     pods = [pod for pod in cluster.claimed(owner, "Pod") if active(pod)]
     excess = len(pods) - int(owner["spec"]["replicas"])
     template: Json = owner["spec"]["template"]
-    refused = not deleting(owner) and any(
-        not cluster.create_pod(owner, template) for _ in range(-excess)
-    )
+    refused = any(not cluster.create_pod(owner, template) for _ in range(-excess))
     for pod in sorted(pods, key=first_to_go)[: max(0, excess)]:
         cluster.delete_pod(owner, pod)
     is_ready, available, later = counted(pods, owner)
@@ -27,7 +25,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
         conditions = [each for each in conditions if each["type"] != "ReplicaFailure"]
     counts = {"replicas": len(pods), "readyReplicas": is_ready, "availableReplicas": available}
     labels = template["metadata"].get("labels") or {}
-    alike = [pod for pod in pods if labels.items() <= pod["metadata"]["labels"].items()]
+    alike = [p for p in pods if labels.items() <= (p["metadata"].get("labels") or {}).items()]
     counts["fullyLabeledReplicas"] = len(alike)
     cluster.set_status(owner, {**counts, "conditions": conditions or None})
     return RETRY if refused else later

@@ -25,10 +25,11 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     update, others = cluster.revision(owner)
     held = (owner.get("status") or {}).get("currentRevision")
     current = next((item for item in others if name(item) == held), update)
-    pods = {_number(pod): pod for pod in cluster.claimed(owner, "Pod")}
+    own = cluster.claimed(owner, "Pod", lambda pod: _number(owner, pod) >= 0)
+    pods = {_number(owner, pod): pod for pod in own}
     rolling = spec["updateStrategy"].get("rollingUpdate") or {}
     numbers = _Numbers(cluster, owner, pods, update, current, rolling.get("partition") or 0)
-    later = None if deleting(owner) else numbers.step()
+    later = numbers.step()
     alive = [pod for number, pod in pods.items() if number in numbers.wanted and active(pod)]
     is_ready, available, wait = counted(alive, owner)
     updated = [pod for pod in alive if revision_of(pod) == name(update)]
@@ -125,5 +126,7 @@ class _Numbers:
                 return
 
 
-def _number(pod: Json) -> int:
-    return int(name(pod).rpartition("-")[2])
+def _number(owner: Json, pod: Json) -> int:
+    """The number in the pod's name, -1 where it is not called as one of the owner's."""
+    head, _, end = name(pod).rpartition("-")
+    return int(end) if head == name(owner) and end.isdecimal() else -1

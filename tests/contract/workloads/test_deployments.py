@@ -186,6 +186,7 @@ def test_a_paused_roll_out_waits(kubectl: Kubectl, pods: Pods) -> None:
     kubectl("scale", "deploy/web", "--replicas=4")
     pods.become(lambda found: len(found) == 4, "it is scaled all the same")
     assert pods.images() == ["app:1"] * 4
+    assert "DeploymentPaused" in kubectl("describe", "deploy", "web")
     kubectl("rollout", "resume", "deploy/web")
     rolled_out(kubectl)
     assert pods.images() == ["app:2"] * 4
@@ -209,6 +210,11 @@ def test_a_roll_out_that_finds_no_room_is_told_as_failed(kubectl: Kubectl, pods:
     assert kubectl("get", "deploy", "web", "--no-headers").split()[1:4] == ["3/3", "1", "3"]
     kubectl("rollout", "undo", "deploy/web")
     rolled_out(kubectl)
+
+
+def test_pods_count_as_available_after_a_time(kubectl: Kubectl) -> None:
+    applied(kubectl, workload("Deployment", replicas=2, minReadySeconds=1))
+    assert kubectl("get", "deploy", "web", "--no-headers").split()[1:4] == ["2/2", "2", "2"]
 
 
 def test_old_replica_sets_beyond_the_limit_go(kubectl: Kubectl) -> None:

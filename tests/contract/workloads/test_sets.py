@@ -129,6 +129,16 @@ def test_a_replaced_number_keeps_its_name(kubectl: Kubectl, server: Server) -> N
     until(is_another, "there is another")
 
 
+def test_a_pod_without_a_number_is_not_taken_for_one(
+    kubectl: Kubectl, server: Server, pods: Pods
+) -> None:
+    kubectl("run", "stray", "--image=app:1", "--labels=app=db")
+    kubectl("apply", "-f", "-", stdin=DB)
+    rolled_out(kubectl, "sts/db")
+    assert pods.names() == ["db-0", "db-1", "db-2", "stray"]
+    assert "ownerReferences" not in server.pod("stray")
+
+
 @pytest.fixture
 def third(running: Running) -> Iterator[str]:
     """A node that comes and goes with the test."""
@@ -185,6 +195,19 @@ def test_a_replica_set_of_its_own_has_its_pods(kubectl: Kubectl, pods: Pods) -> 
     kubectl("scale", "rs/bare", "--replicas=3")
     pods.become(lambda found: len(found) == 3, "there are three")
     kubectl("delete", "rs", "bare")
+    pods.gone()
+
+
+def test_a_replication_controller_has_its_pods(kubectl: Kubectl, pods: Pods) -> None:
+    manifest = json.loads(workload("ReplicaSet", "old", replicas=2))
+    manifest |= {"apiVersion": "v1", "kind": "ReplicationController"}
+    del manifest["spec"]["selector"]
+    kubectl("apply", "-f", "-", stdin=json.dumps(manifest))
+    pods.become(lambda found: len(found) == 2, "there are two")
+    assert kubectl("get", "rc", "-o", "wide", "--no-headers").split()[-1] == "app=old"
+    kubectl("scale", "rc/old", "--replicas=1")
+    pods.become(lambda found: len(found) == 1, "there is one")
+    kubectl("delete", "rc", "old")
     pods.gone()
 
 
