@@ -18,7 +18,7 @@ from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.scheduler_config import decode_scheduler_config
+from gpushare.wire.scheduler.config import decode_scheduler_config
 from tests.contract.apiserver.client import Api
 from tests.contract.kubectl import Server
 from tests.e2e.binaries import needed
