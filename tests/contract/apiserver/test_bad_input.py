@@ -186,6 +186,14 @@ def test_a_path_to_nothing_is_not_found(api: Api, path: str) -> None:
     assert api.get(path).status in {200, 403, 404} if path == "/" else 404
 
 
+def test_a_subresource_that_there_is_not_is_told_with_details(api: Api, namespace: str) -> None:
+    """Some of kubectl's commands end with a panic where a 404 has none."""
+    api.create(f"{namespace}/pods", pod())
+    reply = api.get(f"{namespace}/pods/p/nothing")
+    assert is_refusal(reply, 404)
+    assert reply.body["details"] == {}
+
+
 @newest
 @pytest.mark.parametrize(
     "body",
