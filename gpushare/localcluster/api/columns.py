@@ -126,11 +126,8 @@ def _selector(body: Object, _: datetime) -> Cell:
 
 
 def _job_status(job: Object, _: datetime) -> Cell:
-    holds = {
-        item.get("type")
-        for item in elements(section(job, "status"), "conditions")
-        if item.get("status") == "True"
-    }
+    conditions = elements(section(job, "status"), "conditions")
+    holds = {item.get("type") for item in conditions if item.get("status") == "True"}
     for kind in ("Complete", "Failed", "FailureTarget", "Suspended"):
         if kind in holds:
             return kind
@@ -141,8 +138,8 @@ def _completions(job: Object, _: datetime) -> Cell:
     spec, done = section(job, "spec"), whole(section(job, "status").get("succeeded"))
     if spec.get("completions") is not None:
         return f"{done}/{spec['completions']}"
-    parallelism = whole(spec.get("parallelism"))
-    return f"{done}/1 of {parallelism}" if parallelism > 1 else f"{done}/1"
+    most = whole(spec.get("parallelism"))
+    return f"{done}/1 of {most}" if most > 1 else f"{done}/1"
 
 
 def _job_duration(job: Object, now: datetime) -> Cell:

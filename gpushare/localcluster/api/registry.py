@@ -175,9 +175,9 @@ class Registry:
 
         commit = not options.dry_run
         record = self.store.update(resource.table, namespace, name, step, commit=commit)
-        if resource is PODS and gone and commit:
+        if gone and commit and resource is PODS:
             self._remove_marked(namespace, name)
-        if resource is NAMESPACES and gone and commit:
+        if gone and commit and resource is NAMESPACES:
             self._empty(name)
         return record, gone
 
@@ -236,14 +236,8 @@ class Registry:
         """
         check_shape(body)
         binding.check(body, namespace, name)
-        now = self.now()
-        return self.store.update(
-            PODS.table,
-            namespace,
-            name,
-            lambda pod: binding.bound(pod, body, now),
-            commit=not dry_run,
-        )
+        bound = partial(binding.bound, binding=body, now=self.now())
+        return self.store.update(PODS.table, namespace, name, bound, commit=not dry_run)
 
     def _incoming(self, resource: Resource, body: Object) -> Object:
         """Return a client's body in stored form."""
@@ -279,8 +273,7 @@ class Registry:
 
     def _empty(self, namespace: str) -> None:
         """Remove what a namespace held; a real cluster has a controller for it."""
-        tables = {row.table for row in RESOURCES if row.namespaced}
-        for table in sorted(tables):
+        for table in sorted({row.table for row in RESOURCES if row.namespaced}):
             for record in self.store.records(table, namespace)[0]:
                 with contextlib.suppress(StatusError):  # someone else deleted it meanwhile
                     self.store.delete(table, *record.key)

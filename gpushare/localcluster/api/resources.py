@@ -115,12 +115,10 @@ def _core() -> Iterable[Resource]:
         status=True,
         fields=("spec.unschedulable",),
     )
-    yield Resource(
-        "persistentvolumeclaims", "PersistentVolumeClaim", short_names=("pvc",), status=True
-    )
-    yield Resource(
-        "persistentvolumes", "PersistentVolume", namespaced=False, short_names=("pv",), status=True
-    )
+    kind = "PersistentVolumeClaim"
+    yield Resource("persistentvolumeclaims", kind, short_names=("pvc",), status=True)
+    kind = "PersistentVolume"
+    yield Resource("persistentvolumes", kind, namespaced=False, short_names=("pv",), status=True)
     yield Resource(
         "pods",
         "Pod",

@@ -53,7 +53,7 @@ def test_what_is_no_message_is_named(body: bytes, words: str) -> None:
     ("body", "words"),
     [
         (b"k8s\x00", "no kind"),
-        (b"k8s\x00\n\x09\n\x02v1\x12\x03Pod", "v1 Pod"),
+        (b"k8s\x00\n\x0a\n\x02v1\x12\x04Node", "v1 Node"),
         (HEAD + b"\x02\x50\x01", "field 10"),
     ],
 )
