@@ -1,4 +1,4 @@
-"""What `fieldValidation` asks for: fields that a kind does not have are refused, told, or dropped.
+"""The parameter `fieldValidation`: unknown fields are refused, warned of, or dropped.
 
 kubectl asks for Strict. A client that asks for nothing has its body stored as it came, where a real
 server drops unknown fields and warns.
@@ -30,7 +30,7 @@ class FieldValidation:
     def __call__(self, body: Object, before: Object | None = None) -> Object:
         """Return the object without fields that its kind does not have.
 
-        Those that it had `before` are dropped without a word: a client that did not ask made them.
+        Those that it had `before` are dropped without a warning.
 
         Raises:
             StatusError: 400 for a value of the wrong type; for an unknown field, where they are

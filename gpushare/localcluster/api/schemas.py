@@ -1,4 +1,4 @@
-"""Which fields the kinds have, from the models of the official client: for checks and for explain.
+"""The fields of all kinds, from the models of the official client, for checks and `explain`.
 
 Knows the shape of those models; their classes are loaded when a client first asks for a check or a
 schema, since that takes a second.

@@ -1,6 +1,7 @@
-"""Server-side apply: who says a field owns it, and takes it along when he says it no more.
+"""Server-side apply: merging a configuration by the owners of fields.
 
-Pure. Only those who apply own fields here; what other writes set belongs to nobody. The form of
+Pure. A field manager owns the fields of its last configuration; a field that it leaves out next
+time is removed, unless another manager owns it too. Other writes own nothing here. The form of
 `managedFields` is FieldsV1: `f:NAME` a field, `k:{...}` an item of a list by its merge key, `v:...`
 one of a set, `.` the item itself. Facts: sigs.k8s.io/structured-merge-diff.
 """
@@ -68,7 +69,7 @@ def _is_of(entry: Object, manager: str) -> bool:
 
 
 def _owned(config: Object) -> Object:
-    """The fields that a configuration says."""
+    """The fields that a configuration contains."""
     said = {field: value for field, value in config.items() if field not in _UNOWNED}
     meta = {f: value for f, value in metadata(config).items() if f not in _UNOWNED_METADATA}
     owned = _fields({**said, "metadata": meta}, "", "")
@@ -108,7 +109,7 @@ def _less(fields: Object, others: Object) -> Object:
 
 
 def _common(left: Object, right: Object) -> Iterator[Path]:
-    """The paths of what both own."""
+    """The paths of the fields in both."""
     for name in left.keys() & right.keys() - {_SELF}:
         if left[name] and right[name]:
             yield from ((name, *path) for path in _common(left[name], right[name]))
@@ -117,7 +118,7 @@ def _common(left: Object, right: Object) -> Iterator[Path]:
 
 
 def _contested(owned: Object, other: Object, live: Object, config: Object) -> list[Path]:
-    """The paths of what another owns too, and that is to become something else."""
+    """The paths of fields that another manager owns, and that would change."""
     paths = sorted(_common(owned, other))
     # 2 and "2" are one quantity.
     return [path for path in paths if str(_at(live, path)) != str(_at(config, path))]
@@ -149,7 +150,7 @@ def _disowned(fields: Object, path: Path) -> Object:
 
 
 def _without(value: object, gone: Object, parent: str, field: str) -> object:
-    """The value without the fields that nobody says any more."""
+    """The value without the fields that have lost their last owner."""
     if isinstance(value, dict):
         kept = dict(value)
         for step, below in gone.items():

@@ -1,6 +1,7 @@
-"""What the controllers read and write through the API server, and what they share.
+"""The API server for the controllers: lists, claims, writes, events.
 
-Every reconcile lists what it needs anew, so nobody has to expect objects that a cache lacks yet.
+Every reconcile lists anew what it needs, so that no controller creates an object twice because a
+cache does not show it yet.
 Facts: k8s.io/kubernetes pkg/controller (controller_utils.go, controller_ref_manager.go).
 """
 
@@ -37,7 +38,7 @@ _SAFE = str.maketrans("0123456789abcdef", "456789bcdfghjklm")
 
 
 class Cluster:
-    """The API server in the hands of the controllers."""
+    """Reads and writes of the controllers through the API server."""
 
     def __init__(self, api: ApiClient) -> None:
         self._api = api

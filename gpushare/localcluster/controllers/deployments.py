@@ -1,4 +1,4 @@
-"""Deployments: one ReplicaSet for each pod template, scaled against each other.
+"""Deployments: one ReplicaSet for each pod template; roll-outs scale them up and down.
 
 Facts: k8s.io/kubernetes pkg/controller/deployment (rolling.go, recreate.go, progress.go, sync.go).
 """
@@ -46,7 +46,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
 
 
 def _template(item: Json) -> Json:
-    """The pod template without what tells the ReplicaSets of a Deployment apart."""
+    """The pod template without the label `pod-template-hash`."""
     template: Json = item["spec"]["template"]
     labels = {**(template["metadata"].get("labels") or {})}
     labels.pop(_HASH, None)

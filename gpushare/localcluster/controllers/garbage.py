@@ -1,4 +1,4 @@
-"""What owns objects takes them with it, at once, first them, or not at all.
+"""Garbage collection: what becomes of owned objects when their owner is deleted.
 
 Facts: k8s.io/kubernetes pkg/controller/garbagecollector; the finalizers are set by the API server.
 """

@@ -1,4 +1,4 @@
-"""Jobs: pods that end, until enough of them have ended well.
+"""Jobs: pods that run to completion.
 
 Facts: k8s.io/kubernetes pkg/controller/job. What has ended is counted by the pods that are there:
 the real controller keeps count of pods that were deleted meanwhile, too.

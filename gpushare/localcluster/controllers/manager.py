@@ -1,4 +1,4 @@
-"""The controllers of the local cluster, in one thread: what has changed is looked at again.
+"""The controllers of the local cluster: a queue of changed objects, and one thread.
 
 Informers say which objects to look at; what is done follows from fresh lists (`cluster.py`).
 """

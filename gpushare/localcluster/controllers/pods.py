@@ -1,4 +1,4 @@
-"""What controllers ask of pods: whether they count, are ready, available, and who goes first."""
+"""Conditions of pods for the controllers: active, ready, available; the order of deletion."""
 
 import math
 from contextlib import suppress
