@@ -94,6 +94,7 @@ lock: ## pin the newest versions that setup.cfg allows, with their hashes
 	@tools=$$(mktemp -d) && trap 'rm -rf "$$tools"' EXIT \
 	  && $(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet uv==$(UV) \
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile setup.cfg --quiet \
+	    --extra device-plugin \
 	    --upgrade --universal --python-version 3.11 --generate-hashes -o requirements.lock \
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile requirements-build.in \
 	    --quiet --upgrade --universal --python-version 3.11 --generate-hashes --allow-unsafe \

@@ -13,6 +13,8 @@ _USAGE = """\
 usage: gpushare VERB [OPTIONS]
 
   demo     try it: an API server, a scheduler, kubelets and the extender on this machine
+  device-plugin
+           serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
   serve    run the scheduler extender
@@ -28,6 +30,18 @@ def _demo(argv: Sequence[str]) -> int:
     from gpushare.localcluster.main import main as demo
 
     return demo(argv)
+
+
+def _device_plugin(argv: Sequence[str]) -> int:
+    try:
+        from gpushare.device_plugin.main import main as device_plugin
+    except ModuleNotFoundError as error:
+        if error.name not in ("grpc", "google", "google.protobuf", "pynvml"):
+            raise
+        print(f"gpushare device-plugin: {error}; install gpushare[device-plugin]", file=sys.stderr)
+        return 2
+
+    return device_plugin(argv)
 
 
 def _doctor(argv: Sequence[str]) -> int:
@@ -69,6 +83,7 @@ def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mappi
 
 _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
+    "device-plugin": _device_plugin,
     "doctor": _doctor,
     "inspect": _inspect,
     "scheduler-config": _scheduler_config,

@@ -137,7 +137,7 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
     if not request.total:
         return None
     listed = frozenset(_read_idx(annotations.get(names.idx, "")))
-    granted = _read_map(annotations.get(names.allocation, ""), request)
+    granted = _by_device(container_shares(annotations, request, names))
     if not granted:
         return _evenly(listed, request.total)
     by_map: Shares | None = tuple(sorted(granted.items()))
@@ -148,6 +148,25 @@ def placement(annotations: Mapping[str, str], request: Request, names: Names) ->
         if not granted.keys() <= listed:
             by_map = _evenly(granted, request.total)
     return by_map if agree else _merge_placements(_evenly(listed, request.total), by_map)
+
+
+def container_shares(
+    annotations: Mapping[str, str], request: Request, names: Names
+) -> dict[int, dict[int, int]]:
+    """Return what the per-container map says, container -> device -> units, without zeros.
+
+    {} where there is none that agrees with the request.
+    """
+    text = annotations.get(names.allocation, "")
+    if not text or len(text) > _MAX_MAP_LENGTH:
+        return {}
+    try:
+        document = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
+        grants = {container: _grant(grant) for container, grant in _object(document).items()}
+    except (ValueError, RecursionError):
+        return {}
+    sums = {container: sum(grant.values()) for container, grant in grants.items() if grant}
+    return grants if sums == dict(request.containers) else {}
 
 
 def device_uuids(
@@ -238,30 +257,21 @@ def _read_idx(text: str) -> tuple[int, ...]:
     return devices if len(set(devices)) == len(numbers) else ()
 
 
-def _read_map(text: str, request: Request) -> dict[int, int] | None:
-    """Return the units by device of a container map that agrees with the request, or None."""
-    if not text or len(text) > _MAX_MAP_LENGTH:
-        return None
-    try:
-        document = json.loads(text, object_pairs_hook=_distinct, parse_constant=_refuse_constant)
-        granted, sums = _sum_up(document)
-    except (ValueError, RecursionError):
-        return None
-    return granted if sums == dict(request.containers) else None
-
-
-def _sum_up(document: object) -> tuple[dict[int, int], dict[int, int]]:
-    """Return (units by device, units by container), zeros left out. Raises ValueError."""
+def _by_device(grants: Mapping[int, Mapping[int, int]]) -> dict[int, int]:
+    """Return the units by device, of all containers together."""
     granted: dict[int, int] = {}
-    sums: dict[int, int] = {}
-    for container, grant in _object(document).items():
-        for device, units in _object(grant).items():
-            if type(units) is not int or not 0 <= units <= MAX_UNITS:
-                raise ValueError("units")
-            if units:
-                granted[device] = granted.get(device, 0) + units
-                sums[container] = sums.get(container, 0) + units
-    return granted, sums
+    for grant in grants.values():
+        for device, units in grant.items():
+            granted[device] = granted.get(device, 0) + units
+    return granted
+
+
+def _grant(value: object) -> dict[int, int]:
+    """Return the units by device of one container, zeros left out. Raises ValueError."""
+    grant = _object(value)
+    if any(type(units) is not int or not 0 <= units <= MAX_UNITS for units in grant.values()):
+        raise ValueError("units")
+    return {device: units for device, units in grant.items() if units}
 
 
 def _object(value: object) -> dict[int, Any]:

@@ -67,10 +67,11 @@ def encode_event(
     warning: bool,
     stamp: int,
     instance: str,
+    controller: str = CONTROLLER,
 ) -> bytes:
     """Return the body that creates an event.
 
-    `stamp`: ns since the epoch. `instance`: the reporting process.
+    `stamp`: ns since the epoch. `instance`: the reporting process of the `controller`.
     """
     return json.dumps(
         {
@@ -78,8 +79,8 @@ def encode_event(
             "kind": "Event",
             "metadata": {"name": name, "namespace": regarding.event_namespace},
             "eventTime": _micro_time(stamp),
-            "reportingController": CONTROLLER,
-            "reportingInstance": _cut(instance, _SHORT_LIMIT) or CONTROLLER,
+            "reportingController": controller,
+            "reportingInstance": _cut(instance, _SHORT_LIMIT) or controller,
             "action": action,
             "reason": reason,
             "regarding": {

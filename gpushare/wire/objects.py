@@ -50,6 +50,7 @@ class Resources(Struct, gc=False):
 class Container(Struct, gc=False, rename="camel"):
     """Container; restart_policy "Always" makes an init container a sidecar."""
 
+    name: str | None = None
     resources: Resources | None = None
     restart_policy: str | None = None
 

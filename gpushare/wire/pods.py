@@ -143,8 +143,8 @@ def units_of(pod: Pod, resource: str) -> int:
     """
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
-    units = [_gpu_units(container, resource) for container in regular]
-    total = _peak(units, inits, lambda container: _gpu_units(container, resource))
+    units = [gpu_units(container, resource) for container in regular]
+    total = _peak(units, inits, lambda container: gpu_units(container, resource))
     if total > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
     return total
@@ -198,13 +198,13 @@ def _device_sums(pod: Pod, names: Names) -> tuple[int, Shares, tuple[int, ...]]:
         return 0, (), ()
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
-    units = (_gpu_units(container, names.resource) for container in regular)
+    units = (gpu_units(container, names.resource) for container in regular)
     containers = tuple((index, count) for index, count in enumerate(units) if count)
-    before = (_gpu_units(container, names.resource) for container in inits)
+    before = (gpu_units(container, names.resource) for container in inits)
     return total, containers, tuple(count for count in before if count)
 
 
-def _gpu_units(container: Container, resource: str) -> int:
+def gpu_units(container: Container, resource: str) -> int:
     """Return the units a container is limited to.
 
     Kubernetes wants limit and request equal; limits lead.

@@ -13,7 +13,7 @@ import pytest
 from gpushare import __version__
 from gpushare.cli.main import main
 
-VERBS = ("demo", "doctor", "inspect", "scheduler-config", "serve", "simulate")
+VERBS = ("demo", "device-plugin", "doctor", "inspect", "scheduler-config", "serve", "simulate")
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
 
 
@@ -166,3 +166,15 @@ def test_serve_shows_no_traceback(tmp_path: Path) -> None:
     assert (ran.returncode, ran.stdout) == (2, "")
     assert ran.stderr.startswith("gpushare serve: ")
     assert ran.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("guest", ["grpc", "google.protobuf", "pynvml"])
+def test_without_its_extra_the_device_plugin_says_what_to_install(
+    guest: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in list(sys.modules):
+        if name.startswith("gpushare.device_plugin"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, guest, None)
+    assert main(["device-plugin", "--help"]) == 2
+    assert "install gpushare[device-plugin]" in capsys.readouterr().err

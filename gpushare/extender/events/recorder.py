@@ -16,6 +16,7 @@ from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, 
 from gpushare.extender.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.kube.api import Api
 from gpushare.wire.events import (
+    CONTROLLER,
     MERGE_PATCH,
     NOTE_LIMIT,
     ObjectReference,
@@ -79,12 +80,14 @@ class Recorder:
         api: Api,
         instance: str,
         *,
+        controller: str = CONTROLLER,
         clock: Callable[[], float] = time.monotonic,
         wall_ns: Callable[[], int] = time.time_ns,
         queued: int = QUEUED,
     ) -> None:
         self._api = api
         self._instance = instance
+        self._controller = controller
         self._clock = clock
         self._wall_ns = wall_ns
         self._queue: queue.Queue[PendingEvent | None] = queue.Queue(queued)
@@ -201,6 +204,7 @@ class Recorder:
             warning=event.warning,
             stamp=event.stamp,
             instance=self._instance,
+            controller=self._controller,
         )
         try:
             _check(self._api.request("POST", events_path(regarding), body=body, timeout=_TIMEOUT))

@@ -1,0 +1,285 @@
+"""The answers to the kubelet: which ids to prefer, what a container gets, whether it may start.
+
+Knows the rules of identity.py, and what has been answered so far. The lock is held for arithmetic
+alone; the kubelet is asked what it shows only while it asks for preferred ids: its List may forget
+ids that it is just giving out (UpdateAllocatedDevices of its device manager).
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
+from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.identity import (
+    Candidate,
+    Decided,
+    Grant,
+    Listed,
+    PodKey,
+    Undecided,
+    candidates,
+    choose_ids,
+    decide,
+    may_be_another,
+    next_part,
+    unlisted,
+)
+from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import GpuShareError, RequestRefused
+
+log = logging.getLogger("gpushare.allocate")
+
+PATIENCE = 1.0
+"""Seconds to wait for news of the pods before a question that cannot be decided is refused."""
+
+_AGAIN = 0.1
+_UNKNOWN_FOR = 10.0
+_MOST_PENDING = 64
+
+Container = tuple[str, str]
+"""A pod's uid and a container's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """An answer of Allocate: what was given, for which ids."""
+
+    grant: Grant
+    ids: frozenset[str]
+    owners: tuple[Candidate, ...]
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What has been answered. pending: preferred ids that the kubelet has not come back with."""
+
+    pending: dict[frozenset[str], Decided] = field(default_factory=dict)
+    served: dict[Container, frozenset[str]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+
+
+class Allocator:
+    """Decides; may be called by several threads.
+
+    listed: what the kubelet shows now; raises GpuShareError. cards: the cards as they are now.
+    drifted: told of a container whose ids are of other cards than its own.
+    """
+
+    def __init__(
+        self,
+        pods: Pods,
+        listed: Callable[[], Listed],
+        cards: Callable[[], Cards],
+        *,
+        drifted: Callable[[Served], None] = lambda served: None,
+        clock: Callable[[], float] = time.monotonic,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._pods = pods
+        self._listed = listed
+        self._cards = cards
+        self._drifted = drifted
+        self._clock = clock
+        self._patience = patience
+        self._lock = threading.Lock()
+        self._memory = _Memory()
+        self._unknown: dict[PodKey, float] = {}
+
+    def reset(self, entries: Iterable[Entry]) -> None:
+        """Forget all answers but those that the kubelet has on record: it has been restarted."""
+        served = {(entry.uid, entry.container): entry.ids for entry in entries}
+        with self._lock:
+            self._memory = _Memory(served=served)
+
+    def prefer(
+        self, available: Collection[str], must_include: Collection[str], units: int
+    ) -> tuple[str, ...]:
+        """Return the ids to take for so many units. Raises RequestRefused."""
+        decided = self._decide(units)
+        with self._lock:
+            in_use = self._in_use(decided.owners)
+            ids, _ = choose_ids(decided.grant, available, must_include, in_use)
+            pending = self._memory.pending
+            pending.pop(frozenset(ids), None)
+            pending[frozenset(ids)] = decided
+            while len(pending) > _MOST_PENDING:
+                del pending[next(iter(pending))]
+        return ids
+
+    def allocate(self, ids: Collection[str]) -> Served:
+        """Return what the container that the kubelet takes these ids for gets.
+
+        Raises RequestRefused. Asks nobody, unless the kubelet has not asked for preferred ids.
+        """
+        known = self._cards()
+        strange = [device for device in ids if known.by_uuid(uuid_of(device)) is None]
+        if strange or not ids:
+            raise RequestRefused(f"{', '.join(sorted(strange)[:4]) or 'no id'}: no id of this node")
+        asked = frozenset(ids)
+        decided = (
+            self._preferred(asked)
+            or self._reused(asked)
+            or self._last_preferred(len(asked))
+            or self._decide_unasked(asked)
+        )
+        served = Served(decided.grant, asked, decided.owners)
+        with self._lock:
+            for owner in decided.owners if len(decided.owners) == 1 else ():
+                self._memory.served[owner.pod.ref.uid, owner.part.name] = asked
+        if not uuids_of(asked) <= decided.grant.uuids:
+            self._drifted(served)
+        return served
+
+    def complete(self, pod: NodePod) -> bool:
+        """Return whether each container of the pod has had its answer."""
+        with self._lock:
+            return next_part(pod, {}, self._memory.served.keys(), shown=False) is None
+
+    def learn(self, entries: Iterable[Entry]) -> None:
+        """Add what the kubelet has on record: whose some answers were was not certain."""
+        with self._lock:
+            for entry in entries:
+                self._memory.served.setdefault((entry.uid, entry.container), entry.ids)
+
+    def forget(self, alive: Collection[str]) -> None:
+        """Drop what is known of pods that are not among these uids."""
+        with self._lock:
+            memory = self._memory
+            memory.served = {key: ids for key, ids in memory.served.items() if key[0] in alive}
+            memory.refused &= set(alive)
+
+    # -- which container --------------------------------------------------------------------------
+
+    def _decide(self, units: int) -> Decided:
+        """Return what to give; waits for news where that may help. Raises RequestRefused."""
+        deadline = self._clock() + self._patience
+        while True:
+            found, shown, changes = self._find(units)
+            decision = decide(found, units, self._cards())
+            left = deadline - self._clock()
+            if isinstance(decision, Decided):
+                # By the watch alone: a pod that it has yet to show may be meant.
+                if shown or left <= 0:
+                    return decision
+            elif left <= 0 or not decision.more_may_help:
+                raise self._refuse(decision, found)
+            self._pods.wait(changes, min(left, _AGAIN))
+
+    def _find(self, units: int) -> tuple[Sequence[Candidate], bool, int]:
+        """Return (the candidates, whether the kubelet shows them, how many changes there were)."""
+        try:
+            listed: Listed | None = self._listed()
+        except GpuShareError as error:
+            log.warning("pod-resources does not answer error=%s", error)
+            listed = None
+        with self._lock:
+            answered, refused = set(self._memory.served), set(self._memory.refused)
+        if listed is None:
+            pods, changes = self._pods.now()
+            return unlisted(pods.values(), answered, refused, units), False, changes
+        pods, changes = self._known(listed)
+        found = candidates(listed, pods, answered, refused, units)
+        doubtful = [
+            pod.key
+            for pod in (
+                [each.pod for each in found] or [pods[key] for key in listed if key in pods]
+            )
+            if may_be_another(pod, listed[pod.key], answered)
+        ]
+        if doubtful:
+            self._pods.look_up(doubtful)
+            pods, changes = self._pods.now()
+            found = candidates(listed, pods, answered, refused, units)
+        if found or any(key not in pods for key in listed):
+            return found, True, changes
+        # A kubelet that does not show the pod it is admitting.
+        rest = [pod for key, pod in pods.items() if key not in listed]
+        return unlisted(rest, answered, refused, units), False, changes
+
+    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int]:
+        """Return the pods; those that the kubelet shows and the watch does not are read first."""
+        pods, changes = self._pods.now()
+        now = self._clock()
+        late = [key for key in listed if key not in pods and now > self._unknown.get(key, -1.0)]
+        if late:
+            self._pods.look_up(late)
+            pods, changes = self._pods.now()
+            self._note_unknown(late, pods)
+        return pods, changes
+
+    def _note_unknown(self, late: Iterable[PodKey], pods: Mapping[PodKey, NodePod]) -> None:
+        """Do not look up again at once what nobody knows, such as a static pod without a mirror."""
+        now = self._clock()
+        kept = {key: until for key, until in self._unknown.items() if until > now}
+        self._unknown = kept | {key: now + _UNKNOWN_FOR for key in late if key not in pods}
+
+    def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
+        with self._lock:
+            if len(found) == 1:
+                self._memory.refused.add(found[0].pod.ref.uid)
+        return RequestRefused(decision.why)
+
+    # -- which container, by its ids --------------------------------------------------------------
+
+    def _preferred(self, asked: frozenset[str]) -> Decided | None:
+        """Return what was decided when these ids were preferred."""
+        with self._lock:
+            return self._memory.pending.pop(asked, None)
+
+    def _last_preferred(self, units: int) -> Decided | None:
+        """Return what was decided for so many units, where the kubelet took other ids.
+
+        It asks for preferred ids and allocates at once, so there is one such decision.
+        """
+        with self._lock:
+            pending = self._memory.pending
+            (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
+            if others or len(ids) != units:
+                return None
+            pending.clear()
+            return decided
+
+    def _reused(self, asked: frozenset[str]) -> Decided | None:
+        """Return what the container gets that takes over ids of an init container of its pod.
+
+        The kubelet then asks for no preferred ids.
+        """
+        pods, _ = self._pods.now()
+        with self._lock:
+            served = dict(self._memory.served)
+        found = []
+        for pod in pods.values():
+            if pod.ended:
+                continue
+            inits = [served.get((pod.ref.uid, part.name)) for part in pod.parts if part.init]
+            part = next_part(pod, {}, served.keys(), shown=False)
+            ids = frozenset().union(*(each for each in inits if each))
+            if part is not None and part.units == len(asked) and asked <= ids:
+                found.append(Candidate(pod, part))
+        decision = decide(found, len(asked), self._cards()) if found else None
+        if isinstance(decision, Undecided):
+            raise RequestRefused(decision.why)
+        return decision
+
+    def _decide_unasked(self, asked: frozenset[str]) -> Decided:
+        """Return what the container gets where the kubelet took ids without asking."""
+        pods, _ = self._pods.now()
+        with self._lock:
+            answered, refused = set(self._memory.served), set(self._memory.refused)
+        found = unlisted(pods.values(), answered, refused, len(asked))
+        decision = decide(found, len(asked), self._cards())
+        if isinstance(decision, Undecided):
+            raise RequestRefused(
+                f"the kubelet took {len(asked)} units without asking which: {decision.why}"
+            )
+        return decision
+
+    def _in_use(self, owners: Sequence[Candidate]) -> set[str]:
+        """Return the ids that other pods have."""
+        own = {owner.pod.ref.uid for owner in owners}
+        served = self._memory.served
+        return {device for (uid, _), ids in served.items() if uid not in own for device in ids}

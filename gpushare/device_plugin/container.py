@@ -1,0 +1,179 @@
+"""What a container is told: environment variables, mounts, CDI devices.
+
+Pure. The first group is the original's, to the letter (gpushare-device-plugin, allocate.go), which
+Alibaba Cloud's cGPU reads as well. What limits memory is each maker's own contract: see the
+function of each kind.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.device_plugin.identity import Grant
+from gpushare.wire.annotations import Names
+
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
+LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
+ID_STRATEGIES = ("uuid", "index")
+
+_CDI_ANNOTATION = "cdi.k8s.io/gpushare_devices"
+_NO_DEVICES = "void"
+"""Which the NVIDIA runtime takes for: leave this container alone; the devices come by CDI."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A folder or file of the node in the container."""
+
+    container_path: str
+    host_path: str
+    read_only: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What goes to the kubelet for one container."""
+
+    envs: Mapping[str, str]
+    mounts: Sequence[Mount] = ()
+    cdi_devices: Sequence[str] = ()
+    annotations: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """How containers are told, as the settings say.
+
+    isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
+    the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
+    cgpu_disabled: the label of the node says so.
+    """
+
+    names: Names
+    unit_mib: int
+    isolation: str = "none"
+    id_strategy: str = "uuid"
+    list_strategy: str = "envvar"
+    cdi_kind: str = "k8s.device-plugin.nvidia.com/gpu"
+    hami_core: str = "/usr/local/vgpu"
+    mps_pipe: str = ""
+    mps_shm: str = "/dev/shm"  # noqa: S108 -- a path on the node that the daemon shares
+    cgpu_disabled: bool = False
+
+
+def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Answer:
+    """Return what the container is told. uid: of its pod, where that is known for certain."""
+    envs = _original(grant, contract)
+    mounts: tuple[Mount, ...] = ()
+    match contract.isolation:
+        case "driver":
+            envs |= _driver(grant, contract)
+        case "hami-core":
+            more, mounts = _hami_core(grant, contract, uid, container)
+            envs |= more
+        case "mps":
+            more, mounts = _mps(grant, contract)
+            envs |= more
+    names = [
+        f"{contract.cdi_kind}={_name(card.uuid, card.index, contract)}" for card, _ in grant.shares
+    ]
+    match contract.list_strategy:
+        case "cdi-cri":
+            return Answer(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
+        case "cdi-annotations":
+            more = {_CDI_ANNOTATION: ",".join(names)}
+            return Answer(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
+    return Answer(envs, mounts)
+
+
+def devices_told(told: Answer) -> frozenset[str]:
+    """Return the uuids, or the indices, of the devices that a container was told of."""
+    by_annotation = told.annotations.get(_CDI_ANNOTATION, "").split(",")
+    names = [*told.cdi_devices, *by_annotation]
+    by_cdi = {name.rpartition("=")[2] for name in names if name}
+    visible = told.envs.get(VISIBLE, "")
+    if by_cdi or visible == _NO_DEVICES:
+        return frozenset(by_cdi)
+    return frozenset(visible.split(",")) if visible else frozenset()
+
+
+def _name(uuid: str, index: int, contract: Contract) -> str:
+    return uuid if contract.id_strategy == "uuid" else str(index)
+
+
+def _original(grant: Grant, contract: Contract) -> dict[str, str]:
+    names = contract.names
+    first, _ = grant.shares[0]
+    envs = {
+        VISIBLE: ",".join(_name(card.uuid, card.index, contract) for card, _ in grant.shares),
+        names.idx: ",".join(str(card.index) for card, _ in grant.shares),
+        names.pod: str(grant.total),
+        f"{names.pod.removesuffix('POD')}CONTAINER": str(grant.units),
+        names.dev: str(first.unit_count),
+    }
+    return envs | ({"CGPU_DISABLE": "true"} if contract.cgpu_disabled else {})
+
+
+def _mib(units: int, contract: Contract) -> int:
+    return units * contract.unit_mib
+
+
+def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
+    """For NVIDIA's driver from R615 on, applied by its container toolkit from 1.20.1 on.
+
+    Whole MiB, one number for all cards of the container: so the least that it has on one of them. A
+    soft limit would stay on the parent cgroups when the container has ended, so there is none.
+    """
+    least = min(units for _, units in grant.shares)
+    return {
+        "NVIDIA_GPU_MEMORY_LIMIT": str(_mib(least, contract)),
+        "NVIDIA_GPU_MEMORY_REQUEST": "0",
+    }
+
+
+def _hami_core(
+    grant: Grant, contract: Contract, uid: str, container: str
+) -> tuple[dict[str, str], tuple[Mount, ...]]:
+    """For libvgpu.so of HAMi-core, which the user has put on the node.
+
+    The file that the processes of a container share keeps the limits of who makes it, so each
+    container has a folder of its own.
+    """
+    folder = "/usr/local/vgpu"
+    envs = {
+        f"CUDA_DEVICE_MEMORY_LIMIT_{number}": f"{_mib(units, contract)}m"
+        for number, (_, units) in enumerate(grant.shares)
+    }
+    first, _ = grant.shares[0]
+    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{folder}/{first.uuid}.cache"
+    own = hami_core_folder(contract, uid, container)
+    return envs, (
+        Mount(folder, own, read_only=False),
+        Mount(f"{folder}/libvgpu.so", f"{contract.hami_core}/libvgpu.so"),
+        Mount("/tmp/vgpulock", "/tmp/vgpulock", read_only=False),  # noqa: S108 -- HAMi-core's own
+        Mount("/etc/ld.so.preload", f"{contract.hami_core}/ld.so.preload"),
+    )
+
+
+def hami_core_folder(contract: Contract, uid: str, container: str) -> str:
+    """Return the folder on the node that is the container's own."""
+    return f"{contract.hami_core}/containers/{uid}_{container}"
+
+
+def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount, ...]]:
+    """For clients of an MPS daemon that the user runs; the limit is of each process.
+
+    A card is named by its number within the container: an entry for one that a process cannot see
+    drops all limits.
+    """
+    limits = [
+        f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.shares)
+    ]
+    envs = {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(limits),
+        "CUDA_MPS_PIPE_DIRECTORY": contract.mps_pipe,
+    }
+    return envs, (
+        Mount(contract.mps_pipe, contract.mps_pipe, read_only=False),
+        Mount("/dev/shm", contract.mps_shm, read_only=False),  # noqa: S108 -- MPS' own
+    )

@@ -1,0 +1,168 @@
+"""Where the GPUs of the node are read from: NVML, or a file on nodes without a GPU of NVIDIA's.
+
+Knows NVML (a library of the driver, which may be absent, or hang) and the file's format. A source
+says what it finds each time it is asked; what that means for pods is decided elsewhere.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import pynvml  # type: ignore[import-untyped]  # it has no annotations
+
+from gpushare.device_plugin.cards import Found
+from gpushare.errors import SettingsError
+from gpushare.wire.inventory import MAX_DEVICES
+
+FILE_FORMAT = (
+    '{"devices": [{"uuid": "GPU-...", "index": 0, "memoryMiB": 16384, "model": "...",'
+    ' "healthy": true}]}'
+)
+"""What a devices file holds; `model` and `healthy` may be left out."""
+
+APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
+"""Xid errors that a program causes and that leave the card well, by NVIDIA's list of them."""
+
+_MOST_MIB = 2**31 - 1
+_KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
+
+
+class Source(Protocol):
+    """Where GPUs are read from; asked by one thread, but for `xids`, which has its own."""
+
+    def read(self) -> Sequence[Found]:
+        """Return all GPUs, those with a problem too. Raises SettingsError."""
+        ...
+
+    def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
+        """Return (uuid, number) of errors that the driver reports, for at most so long."""
+        ...
+
+
+class FileSource:
+    """GPUs by a file, which is read anew each time."""
+
+    def __init__(self, path: str) -> None:
+        self._path = Path(path)
+
+    def read(self) -> Sequence[Found]:
+        """Return what the file says. Raises SettingsError."""
+        try:
+            document: Any = json.loads(self._path.read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError) as error:
+            raise SettingsError(f"devices-file: {self._path} cannot be read: {error}") from error
+        if not isinstance(document, dict) or not isinstance(document.get("devices"), list):
+            raise SettingsError(f"devices-file: {self._path} is not of the form {FILE_FORMAT}")
+        return [
+            self._device(item, f"devices-file: {self._path}: devices[{number}]")
+            for number, item in enumerate(document["devices"])
+        ]
+
+    def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
+        """Return none."""
+        del seconds
+        return iter(())
+
+    def _device(self, item: Any, where: str) -> Found:  # noqa: ANN401 -- parsed JSON
+        if not isinstance(item, dict) or not item.keys() <= _KEYS:
+            raise SettingsError(f"{where} must be an object with {', '.join(sorted(_KEYS))}")
+        uuid, model = item.get("uuid"), item.get("model", "")
+        index, memory = item.get("index"), item.get("memoryMiB")
+        healthy = item.get("healthy", True)
+        if not isinstance(uuid, str) or not isinstance(model, str):
+            raise SettingsError(f"{where}: uuid and model must be text")
+        if type(index) is not int or not 0 <= index < MAX_DEVICES:
+            raise SettingsError(f"{where}.index must be a whole number from 0 to {MAX_DEVICES - 1}")
+        if type(memory) is not int or not 0 < memory <= _MOST_MIB:
+            raise SettingsError(f"{where}.memoryMiB must be a whole number from 1 to {_MOST_MIB}")
+        if type(healthy) is not bool:
+            raise SettingsError(f"{where}.healthy must be true or false")
+        problem = "" if healthy else "the devices file says that it is not healthy"
+        return Found(uuid, index, memory, model, problem=problem)
+
+
+class NvmlSource:
+    """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet."""
+
+    def __init__(self, *, topology: bool = False) -> None:
+        """Load the library. Raises SettingsError where there is none, or no driver."""
+        self._topology = topology
+        self._events: Any = None
+        try:
+            pynvml.nvmlInit()
+        except pynvml.NVMLError as error:
+            raise SettingsError(
+                f"NVML cannot be used: {error}; is NVIDIA's driver on this node, and is the"
+                " container started with the nvidia runtime? On a node without a GPU give"
+                " --devices-file"
+            ) from error
+
+    def read(self) -> Sequence[Found]:
+        """Return all GPUs. Raises SettingsError where NVML does not tell how many there are."""
+        try:
+            count = pynvml.nvmlDeviceGetCount()
+        except pynvml.NVMLError as error:
+            raise SettingsError(f"NVML does not tell how many GPUs there are: {error}") from error
+        return [self._card(index) for index in range(count)]
+
+    def driver_major(self) -> int:
+        """Return the first number of the driver's version, 0 where it cannot be told."""
+        try:
+            return int(str(pynvml.nvmlSystemGetDriverVersion()).partition(".")[0])
+        except (pynvml.NVMLError, ValueError):
+            return 0
+
+    def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
+        """Return the critical errors that come within so many seconds; none where NVML has none."""
+        try:
+            if self._events is None:
+                self._events = self._subscribed()
+            data = pynvml.nvmlEventSetWait_v2(self._events, int(seconds * 1000))
+            yield str(pynvml.nvmlDeviceGetUUID(data.device)), int(data.eventData)
+        except pynvml.NVMLError_Timeout:
+            return
+        except pynvml.NVMLError as error:
+            raise SettingsError(f"NVML reports no errors of GPUs: {error}") from error
+
+    def _subscribed(self) -> Any:  # noqa: ANN401 -- a handle of the library
+        events = pynvml.nvmlEventSetCreate()
+        for index in range(pynvml.nvmlDeviceGetCount()):
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            kinds = pynvml.nvmlDeviceGetSupportedEventTypes(handle)
+            wanted = pynvml.nvmlEventTypeXidCriticalError & kinds
+            if wanted:
+                pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
+        return events
+
+    def _card(self, index: int) -> Found:
+        """Return a GPU; one that does not even tell its uuid has its index all the same."""
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(index)
+            uuid = str(pynvml.nvmlDeviceGetUUID(handle))
+        except pynvml.NVMLError as error:
+            return Found(f"lost-{index}", index, 0, problem=f"NVML does not tell its uuid: {error}")
+        try:
+            model = str(pynvml.nvmlDeviceGetName(handle))
+            memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
+            problem = "is in MIG mode, which is not shared by memory" if _mig(handle) else ""
+            return Found(uuid, index, memory, model, self._numa(handle), problem)
+        except pynvml.NVMLError as error:
+            return Found(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
+
+    def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
+        if not self._topology:
+            return None
+        try:
+            node = int(pynvml.nvmlDeviceGetNumaNodeId(handle))
+        except pynvml.NVMLError:
+            return None
+        return node if node >= 0 else None
+
+
+def _mig(handle: Any) -> bool:  # noqa: ANN401 -- a handle of the library
+    try:
+        current, _ = pynvml.nvmlDeviceGetMigMode(handle)
+    except pynvml.NVMLError:  # a card that has no such mode
+        return False
+    return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)

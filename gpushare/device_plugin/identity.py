@@ -1,0 +1,234 @@
+"""Which container the kubelet asks for, and which units of which card it gets.
+
+Pure. The kubelet's question names a number of units and no pod. But it adds one pod after the other
+to what it manages, and admits each before it adds the next (k8s.io/kubernetes
+pkg/kubelet/allocation): so while it asks, its pod-resources API shows one pod alone that has a
+container without its units, and that is the one. Where there are several, after a restart or by a
+kubelet that works otherwise, they count as one if all would get the same; else nothing is decided.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass
+
+from gpushare.device_plugin.cards import Card, Cards, device_id, number_of, uuid_of, uuids_of
+from gpushare.device_plugin.node_pod import NodePod, Part
+
+PodKey = tuple[str, str]
+"""Namespace and name."""
+
+Listed = Mapping[PodKey, Mapping[str, frozenset[str]]]
+"""What the kubelet shows: by pod, by container that is no plain init container, its ids."""
+
+_NAMED = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A container that the kubelet may be asking for."""
+
+    pod: NodePod
+    part: Part
+
+    def __str__(self) -> str:
+        return f"{self.pod.ref} container {self.part.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a container gets: units of each card, of a pod that asks for `total` in all."""
+
+    shares: tuple[tuple[Card, int], ...]
+    total: int
+
+    @property
+    def uuids(self) -> frozenset[str]:
+        """The uuids of its cards."""
+        return frozenset(card.uuid for card, _ in self.shares)
+
+    @property
+    def units(self) -> int:
+        """Units on all its cards."""
+        return sum(units for _, units in self.shares)
+
+    def __str__(self) -> str:
+        return ", ".join(f"{units} units of {card.uuid}" for card, units in self.shares)
+
+
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """What to give, and to whom: one, or several of which each would get the same."""
+
+    grant: Grant
+    owners: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """Why nothing is decided. more_may_help: news of the pods may change that."""
+
+    why: str
+    more_may_help: bool = True
+
+
+def candidates(
+    listed: Listed,
+    pods: Mapping[PodKey, NodePod],
+    answered: Set[tuple[str, str]],
+    refused: Collection[str],
+    units: int,
+) -> tuple[Candidate, ...]:
+    """Return the containers that a question for so many units may be about.
+
+    answered: (uid, container) of those that have had an answer. refused: uids of pods that had an
+    error, with which a kubelet fails them; like those that have run before, or are being deleted,
+    they count where there is no other.
+    """
+    found = []
+    for key, containers in listed.items():
+        pod = pods.get(key)
+        if pod is None or pod.ended:
+            continue
+        part = next_part(pod, containers, answered)
+        if part is not None and part.units == units:
+            found.append(Candidate(pod, part))
+    return _likely(found, refused)
+
+
+def unlisted(
+    pods: Iterable[NodePod],
+    answered: Set[tuple[str, str]],
+    refused: Collection[str],
+    units: int,
+) -> tuple[Candidate, ...]:
+    """Return the candidates where the kubelet shows nothing: any container without an answer."""
+    found = [
+        Candidate(pod, part)
+        for pod in pods
+        if not pod.ended
+        for part in (next_part(pod, {}, answered, shown=False),)
+        if part is not None and part.units == units
+    ]
+    return _likely(found, refused)
+
+
+def next_part(
+    pod: NodePod,
+    containers: Mapping[str, frozenset[str]],
+    answered: Set[tuple[str, str]],
+    *,
+    shown: bool = True,
+) -> Part | None:
+    """Return the container that the kubelet has served next, or None where all have been.
+
+    shown: whether `containers` is what the kubelet shows; it never shows plain init containers.
+    """
+    following = None
+    for part in reversed(pod.parts):
+        if part.init or not shown:
+            served = (pod.ref.uid, part.name) in answered
+        else:
+            served = bool(containers.get(part.name))
+        if served:
+            # Those before it have been served, too: the kubelet goes by their order.
+            return following
+        following = part
+    return following
+
+
+def may_be_another(
+    pod: NodePod, containers: Mapping[str, frozenset[str]], answered: Set[tuple[str, str]]
+) -> bool:
+    """Return whether the kubelet may mean a newer pod of that name.
+
+    One has a container without ids, and the pod that is known was served, has run, or is to go.
+    """
+    if next_part(pod, containers, answered) is None:
+        return False
+    lost = any(
+        (pod.ref.uid, part.name) in answered and not containers.get(part.name)
+        for part in pod.parts
+        if not part.init
+    )
+    return lost or pod.ended or pod.terminating or pod.assigned or pod.started
+
+
+def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Undecided:
+    """Return what to give to the one that is asked for; `found`: the candidates."""
+    if not found:
+        return Undecided(
+            f"no pod of this node is known that waits for {units} units; was it bound past the"
+            " gpushare extender, or does the device plug-in not hear from the API server?"
+        )
+    grants = []
+    for candidate in found:
+        if candidate.pod.problem:
+            why = f"pod {candidate.pod.ref}: {candidate.pod.problem}"
+            return Undecided(why, more_may_help=len(found) > 1)
+        grant = granted(candidate, cards)
+        if isinstance(grant, str):
+            return Undecided(f"pod {candidate.pod.ref}: {grant}", more_may_help=len(found) > 1)
+        grants.append(grant)
+    if any(grant != grants[0] for grant in grants):
+        each = [f"{one} ({grant})" for one, grant in zip(found, grants, strict=True)]
+        more = f" and {len(each) - _NAMED} more" if len(each) > _NAMED else ""
+        return Undecided(
+            f"the kubelet asks for {units} units, and {len(found)} containers wait for as many that"
+            f" are to have different devices: {'; '.join(each[:_NAMED])}{more}"
+        )
+    return Decided(grants[0], tuple(found))
+
+
+def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Grant | str:
+    """Return what the Binding gave to the container, by the cards as they are; or why not.
+
+    healthy: whether only healthy cards will do.
+    """
+    pod = candidate.pod
+    shares = []
+    for index, units in candidate.part.shares:
+        uuid = (pod.uuids or {}).get(index, "")
+        card = cards.by_uuid(uuid) if uuid else cards.by_index(index)
+        if card is None:
+            return f"its device {uuid or index} is not on this node"
+        if healthy and not card.healthy:
+            return f"its device {card.uuid} (index {card.index}) is unhealthy"
+        shares.append((card, units))
+    return Grant(tuple(shares), pod.total)
+
+
+def choose_ids(
+    grant: Grant,
+    available: Collection[str],
+    must_include: Collection[str],
+    in_use: Collection[str],
+) -> tuple[tuple[str, ...], bool]:
+    """Return (ids of as many units as the grant has, whether all are of its cards).
+
+    available: what the kubelet may take, must_include: what it takes in any case. in_use: ids that
+    another container still has by what this plug-in knows; they are taken last.
+    """
+    chosen = list(dict.fromkeys(must_include))[: grant.units]
+
+    def take(uuids: Collection[str], wanted: int) -> None:
+        """Add ids of these cards."""
+        taken, begins = set(chosen), tuple(device_id(uuid, "") for uuid in uuids)
+        free = [each for each in available if each.startswith(begins) and each not in taken]
+        free.sort(key=lambda device: (device in in_use, number_of(device)))
+        chosen.extend(free[: max(0, min(wanted, grant.units - len(chosen)))])
+
+    for card, units in grant.shares:
+        take((card.uuid,), units - sum(uuid_of(device) == card.uuid for device in chosen))
+    if len(chosen) < grant.units:
+        # The kubelet's ids of its card are in other hands: a plug-in that did not care gave them.
+        take(uuids_of(available) - {""}, grant.units)
+    return tuple(chosen), {uuid_of(device) for device in chosen} <= grant.uuids
+
+
+def _likely(found: Sequence[Candidate], refused: Collection[str]) -> tuple[Candidate, ...]:
+    """Those whose pods are new, if there are any; else all."""
+    new = [
+        each
+        for each in found
+        if not (each.pod.started or each.pod.terminating or each.pod.ref.uid in refused)
+    ]
+    return tuple(new or found)

@@ -1,0 +1,238 @@
+"""The kubelet's sockets: registration, what it shows of pods and their devices, its checkpoint.
+
+Knows gRPC as a client. Every failure is a KubeletError that names the socket.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from google.protobuf.message import DecodeError, Message
+
+from gpushare.device_plugin import kubelet_pb2 as pb
+from gpushare.device_plugin.checkpoint import FILE, Entry, entries
+from gpushare.device_plugin.container import Answer, Mount
+from gpushare.device_plugin.identity import Listed
+from gpushare.errors import GpuShareError, MessageError
+from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
+
+log = logging.getLogger("gpushare.kubelet")
+
+SOCKET = "kubelet.sock"
+"""The kubelet's own socket in the folder of device plug-ins."""
+
+_LARGEST = 16 * 1024 * 1024
+_REGISTER_SECONDS = 10.0
+_LIST_SECONDS = 0.8
+
+_MessageT = TypeVar("_MessageT", bound=Message)
+
+
+class KubeletError(GpuShareError):
+    """A socket of the kubelet does not answer, or not as its API says."""
+
+
+class Channel:
+    """Calls on one unix socket; connected when it is first used."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._channel: grpc.Channel | None = None
+
+    def call(
+        self, method: str, request: Message, answer: type[_MessageT], seconds: float
+    ) -> _MessageT:
+        """Return the answer to a call. Raises KubeletError."""
+        call: Callable[..., _MessageT] = self._open().unary_unary(
+            method, type(request).SerializeToString, answer.FromString
+        )
+        try:
+            return call(request, timeout=seconds)
+        except grpc.RpcError as error:
+            self.close()
+            raise KubeletError(f"{self.path}: {method}: {_said(error)}") from error
+
+    def close(self) -> None:
+        """Close the connection; the next call opens another."""
+        with self._lock:
+            channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+    def _open(self) -> grpc.Channel:
+        with self._lock:
+            if self._channel is None:
+                options = [("grpc.max_receive_message_length", _LARGEST), *NO_PROXY]
+                self._channel = grpc.insecure_channel(f"unix:{self.path}", options)
+            return self._channel
+
+
+NO_PROXY = [("grpc.enable_http_proxy", 0)]
+"""Options by which gRPC does not look for a proxy, which no unix socket has."""
+
+
+def register(folder: Path, endpoint: str, resource: str) -> None:
+    """Tell the kubelet that the resource is served on the socket `endpoint` of the folder.
+
+    It connects at once. Raises KubeletError.
+    """
+    channel = Channel(folder / SOCKET)
+    request = pb.RegisterRequest(
+        version="v1beta1", endpoint=endpoint, resource_name=resource, options=plugin_options()
+    )
+    try:
+        channel.call("/v1beta1.Registration/Register", request, pb.Empty, _REGISTER_SECONDS)
+    finally:
+        channel.close()
+
+
+def plugin_options() -> pb.DevicePluginOptions:
+    """Return what the kubelet shall call beside Allocate."""
+    return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
+
+
+class PodResources:
+    """What the kubelet shows of the ids that containers have (podresources/v1)."""
+
+    def __init__(self, socket: Path, resource: str) -> None:
+        self._channel = Channel(socket)
+        self._resource = resource
+
+    def listed(self) -> Listed:
+        """Return all pods. Raises KubeletError."""
+        answer = self._channel.call(
+            "/v1.PodResourcesLister/List", pb.Empty(), pb.ListPodResourcesResponse, _LIST_SECONDS
+        )
+        return {
+            (pod.namespace, pod.name): {
+                container.name: frozenset(
+                    device
+                    for devices in container.devices
+                    if devices.resource_name == self._resource
+                    for device in devices.device_ids
+                )
+                for container in pod.containers
+            }
+            for pod in answer.pod_resources
+        }
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+class PodsApi:
+    """The pods that the kubelet manages (pods/v1alpha1, on by default from 1.37 on)."""
+
+    def __init__(self, socket: Path) -> None:
+        self._channel = Channel(socket)
+
+    def pods(self) -> Iterable[Pod]:
+        """Return all pods; none where there is no such socket. Raises KubeletError."""
+        if not self._channel.path.exists():
+            return ()
+        answer = self._channel.call(
+            "/v1alpha1.Pods/ListPods", pb.Empty(), pb.ListPodsResponse, _LIST_SECONDS
+        )
+        try:
+            return [_pod(pb.Pod.FromString(each)) for each in answer.pods]
+        except DecodeError as error:
+            raise KubeletError(f"{self._channel.path}: a pod cannot be read: {error}") from error
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+
+def read_checkpoint(folder: Path, resource: str) -> tuple[Entry, ...]:
+    """Return what the kubelet has on record. Raises KubeletError, MessageError.
+
+    A kubelet that has given out nothing yet has no record.
+    """
+    try:
+        text = (folder / FILE).read_bytes()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        raise KubeletError(f"{folder / FILE} cannot be read: {error}") from error
+    return entries(text, resource)
+
+
+def answer_message(answer: Answer) -> pb.ContainerAllocateResponse:
+    """Return the message that says what a container is told."""
+    return pb.ContainerAllocateResponse(
+        envs=answer.envs,
+        mounts=[
+            pb.Mount(
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.read_only,
+            )
+            for mount in answer.mounts
+        ],
+        annotations=answer.annotations,
+        cdi_devices=[pb.CDIDevice(name=name) for name in answer.cdi_devices],
+    )
+
+
+def parse_answer(data: bytes) -> Answer:
+    """Return what a container was told, from the kubelet's record. Raises MessageError."""
+    try:
+        message = pb.ContainerAllocateResponse.FromString(data)
+    except DecodeError as error:
+        raise MessageError(f"{FILE}: AllocResp cannot be read: {error}") from error
+    return Answer(
+        dict(message.envs),
+        [Mount(each.container_path, each.host_path, each.read_only) for each in message.mounts],
+        [device.name for device in message.cdi_devices],
+        dict(message.annotations),
+    )
+
+
+def _said(error: Any) -> str:  # noqa: ANN401 -- an RpcError is a Call as well
+    with contextlib.suppress(AttributeError):
+        return f"{error.code().name}: {error.details()}"
+    return str(error)
+
+
+def _pod(message: pb.Pod) -> Pod:
+    """Return the pod as the API server's JSON would be decoded."""
+    meta, status = message.metadata, message.status
+    return Pod(
+        Metadata(
+            name=meta.name,
+            namespace=meta.namespace,
+            uid=meta.uid,
+            deletion_timestamp=_time(meta, "deletion_timestamp"),
+            labels=dict(meta.labels),
+            annotations=dict(meta.annotations),
+        ),
+        PodSpec(
+            node_name=message.spec.node_name,
+            containers=[_container(each) for each in message.spec.containers],
+            init_containers=[_container(each) for each in message.spec.init_containers],
+        ),
+        PodStatus(phase=status.phase, start_time=_time(status, "start_time")),
+    )
+
+
+def _time(message: pb.ObjectMeta | pb.PodStatus, name: str) -> str | None:
+    """Return a text where there is such a time, else None; which time it is, is not needed."""
+    return name if message.HasField(name) else None
+
+
+def _container(message: pb.Container) -> Container:
+    asked = message.resources
+    return Container(
+        name=message.name,
+        resources=Resources(
+            limits={name: quantity.string for name, quantity in asked.limits.items()},
+            requests={name: quantity.string for name, quantity in asked.requests.items()},
+        ),
+        restart_policy=message.restart_policy or None,
+    )

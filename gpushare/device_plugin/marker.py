@@ -1,0 +1,145 @@
+"""What is told of pods after they were served: the mark ASSIGNED, and every 30 s what is wrong.
+
+Knows the API server's calls. The mark is the one annotation that is written; the assume time, which
+the original writes anew, is left as the Binding has it: it tells one Binding from another.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+
+from gpushare.device_plugin.allocator import Allocator
+from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.start_check import StartCheck, Wrong
+from gpushare.errors import ApiError, GpuShareError
+from gpushare.kube.api import Api
+
+log = logging.getLogger("gpushare.pods")
+
+_MERGE_PATCH = "application/merge-patch+json"
+_TIMEOUT = 5.0
+_RETRY = 2.0
+_LONGEST_RETRY = 60.0
+_ANOTHER = frozenset({404, 409, 422})
+"""Statuses that mean that the pod is gone: a uid that is not the object's is 422, or 409."""
+
+
+class Marker:
+    """The thread. tell: told once of each container that has wrong devices. clear: given all pods,
+    each time that is looked for.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        pods: Pods,
+        allocator: Allocator,
+        check: StartCheck,
+        *,
+        tell: Callable[[Wrong], None],
+        clear: Callable[[Iterable[NodePod]], None] = lambda pods: None,
+        every: float = 30.0,
+    ) -> None:
+        self._api = api
+        self._pods = pods
+        self._allocator = allocator
+        self._check = check
+        self._tell = tell
+        self._clear = clear
+        self._every = every
+        self._told: set[tuple[str, str]] = set()
+        self._marked: set[str] = set()
+        self._wake = threading.Event()
+        self._stopping = False
+        self.wrong_containers = 0
+        """Containers on record that have other devices than their pods were bound to."""
+
+    def start(self) -> None:
+        """Mark, and look, in a thread."""
+        threading.Thread(target=self._run, name="marks", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        self._wake.set()
+
+    def served(self) -> None:
+        """Have the pods marked of which each container has had its answer."""
+        self._wake.set()
+
+    def _run(self) -> None:
+        failures, looked = 0, time.monotonic()
+        while not self._stopping:
+            self._wake.wait(self._every)
+            self._wake.clear()
+            try:
+                left = self.mark_all()
+                if time.monotonic() >= looked + self._every:
+                    looked = time.monotonic()
+                    self.look()
+            except Exception:  # the thread must go on
+                log.exception("pods not looked at")
+                left = True
+            failures = failures + 1 if left else 0
+            if left:
+                self._wake.wait(min(_LONGEST_RETRY, _RETRY * 2 ** min(failures - 1, 8)))
+                self._wake.set()
+
+    def look(self) -> None:
+        """Compare what containers were told with what their pods were bound to."""
+        pods = self._pods.now()[0].values()
+        self._clear(pods)
+        alive = {pod.ref.uid for pod in pods}
+        self._allocator.forget(alive)
+        self._marked &= alive
+        try:
+            record = self._check.record()
+            wrongs = [wrong for entry in record if (wrong := self._check.wrong(entry))]
+        except GpuShareError as error:
+            log.warning("not compared what containers have: %s", error)
+            return
+        self._allocator.learn(entry for entry in record if entry.uid in alive)
+        self.wrong_containers = len(wrongs)
+        seen = {(wrong.pod.ref.uid, wrong.container) for wrong in wrongs}
+        for wrong in wrongs:
+            if (wrong.pod.ref.uid, wrong.container) not in self._told:
+                log.error("wrong device: %s", wrong)
+                self._tell(wrong)
+        self._told = seen
+
+    def mark_all(self) -> bool:
+        """Return whether a pod is left that could not be marked now."""
+        left = False
+        for pod in self._unmarked():
+            try:
+                self._mark(pod)
+                self._marked.add(pod.ref.uid)
+            except ApiError as error:
+                if error.status in _ANOTHER:
+                    self._marked.add(pod.ref.uid)
+                    continue
+                left = True
+                log.warning("pod not marked pod=%s error=%s", pod.ref, error)
+        return left
+
+    def _unmarked(self) -> Iterator[NodePod]:
+        for pod in self._pods.now()[0].values():
+            done = pod.ended or pod.assigned or pod.ref.uid in self._marked
+            if pod.parts and not done and self._allocator.complete(pod):
+                yield pod
+
+    def _mark(self, pod: NodePod) -> None:
+        """Write the mark. Raises ApiError."""
+        change = {
+            "metadata": {"uid": pod.ref.uid, "annotations": {self._pods.names.assigned: "true"}}
+        }
+        self._api.request(
+            "PATCH",
+            f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}",
+            body=json.dumps(change).encode(),
+            content_type=_MERGE_PATCH,
+            timeout=_TIMEOUT,
+        )

@@ -1,0 +1,88 @@
+"""What the device plug-in counts, in Prometheus' text format."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from gpushare import __version__
+from gpushare.device_plugin.cards import Cards
+
+_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
+
+
+class Metrics:
+    """The registry of one process.
+
+    wrong: containers that have other devices than their pods. pods: that ask, and are known.
+    """
+
+    def __init__(
+        self, cards: Callable[[], Cards], wrong: Callable[[], int], pods: Callable[[], int]
+    ) -> None:
+        self._cards = cards
+        self._wrong = wrong
+        self._pods = pods
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+        self._calls = Counter(
+            "gpushare_device_plugin_calls_total",
+            "Calls of the kubelet, by method and outcome",
+            ("method", "outcome"),
+            registry=self._registry,
+        )
+        self._seconds = Histogram(
+            "gpushare_device_plugin_call_duration_seconds",
+            "Time to answer the kubelet, by method",
+            ("method",),
+            buckets=_BUCKETS,
+            registry=self._registry,
+        )
+        self._drifted = Counter(
+            "gpushare_device_plugin_other_ids_total",
+            "Containers whose ids are of other cards than their own",
+            registry=self._registry,
+        )
+
+    def observe(self, method: str, outcome: str, seconds: float) -> None:
+        """Count a call."""
+        self._calls.labels(method, outcome).inc()
+        self._seconds.labels(method).observe(seconds)
+
+    def drifted(self) -> None:
+        """Count a container whose ids are of other cards."""
+        self._drifted.inc()
+
+    def text(self) -> bytes:
+        """Return all of it."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterable[Metric]:
+        """Return what is a state."""
+        cards = self._cards()
+        labels = ("device", "uuid")
+        healthy = GaugeMetricFamily(
+            "gpushare_device_plugin_device_healthy", "1 where the card is well", labels=labels
+        )
+        memory = GaugeMetricFamily(
+            "gpushare_device_plugin_device_memory_bytes", "Memory given out in units", labels=labels
+        )
+        for card in cards.all:
+            healthy.add_metric((str(card.index), card.uuid), float(card.healthy))
+            memory.add_metric(
+                (str(card.index), card.uuid), card.unit_count * cards.unit_mib * 2.0**20
+            )
+        build = GaugeMetricFamily("gpushare_build_info", "Version", labels=("version",))
+        build.add_metric((__version__,), 1)
+        wrong = GaugeMetricFamily(
+            "gpushare_device_plugin_wrong_containers",
+            "Containers that were told of other devices than their pods were bound to",
+            value=self._wrong(),
+        )
+        pods = GaugeMetricFamily(
+            "gpushare_device_plugin_pods",
+            "Pods of this node that ask for device memory, as far as they are known",
+            value=self._pods(),
+        )
+        return (healthy, memory, wrong, pods, build)

@@ -1,0 +1,123 @@
+"""What the device plug-in writes on its Node: inventory, label, number of GPUs.
+
+Knows the API server's calls. Written when the cards change, and again when somebody has changed it:
+a kubelet that registers its node anew drops the number of GPUs.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from gpushare.device_plugin.cards import Cards
+from gpushare.errors import ApiError, WireError
+from gpushare.kube.api import Api
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import encode_inventory
+from gpushare.wire.objects import NODES, Metadata, Node
+
+log = logging.getLogger("gpushare.node")
+
+LABEL = "gpushare"
+CGPU_LABEL = "cgpu.disable.isolation"
+
+_MERGE_PATCH = "application/merge-patch+json"
+_TIMEOUT = 5.0
+
+
+class NodeWriter:
+    """The thread. cards: as they are now. every: seconds until the Node is looked at again."""
+
+    def __init__(
+        self, api: Api, node: str, names: Names, cards: Callable[[], Cards], every: float = 30.0
+    ) -> None:
+        self._api = api
+        self._node = node
+        self._path = f"/api/v1/nodes/{node}"
+        self._names = names
+        self._cards = cards
+        self._every = every
+        self._wake = threading.Event()
+        self._written = threading.Event()
+        self._stopping = False
+        self._uid = ""
+        self.cgpu_disabled = False
+        """Whether the label of the node says so; read with the Node."""
+
+    @property
+    def uid(self) -> str:
+        """The uid of the Node; "" before it has been read."""
+        return self._uid
+
+    def start(self) -> None:
+        """Write in a thread."""
+        threading.Thread(target=self._run, name="node", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread; what is written stays."""
+        self._stopping = True
+        self._wake.set()
+
+    def tell(self) -> None:
+        """Have the cards written soon."""
+        self._wake.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Return whether the Node says what there is, after waiting so long for it at most."""
+        return self._written.wait(seconds)
+
+    def wrong(self) -> str:
+        """Return why the extender does not know the cards, or ""."""
+        return "" if self._written.is_set() else f"node {self._node} has not been written yet"
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping:
+            self._wake.clear()
+            try:
+                self._write(self._cards())
+                self._written.set()
+                failures = 0
+            except (ApiError, WireError) as error:
+                failures += 1
+                log.warning("node not written node=%s error=%s", self._node, error)
+            self._wake.wait(
+                min(self._every, 0.5 * 2 ** min(failures, 6)) if failures else self._every
+            )
+
+    def _write(self, cards: Cards) -> None:
+        """Write what the Node does not say yet. Raises ApiError, WireError."""
+        body = self._api.request("GET", self._path, timeout=_TIMEOUT)
+        node = NODES.decode_answer(body, "", self._node)
+        metadata = node.metadata or Metadata()
+        self._uid = metadata.uid or ""
+        labels = metadata.labels or {}
+        self.cgpu_disabled = labels.get(CGPU_LABEL) == "true"
+        text = encode_inventory(cards.inventory())
+        annotated = (metadata.annotations or {}).get(self._names.inventory) == text
+        if not annotated or labels.get(LABEL) != "true":
+            change = {"annotations": {self._names.inventory: text}, "labels": {LABEL: "true"}}
+            self._patch(self._path, {"metadata": change})
+            log.info("inventory written node=%s devices=%d", self._node, len(cards.all))
+        if not _counts(node, self._names.count, len(cards.all)):
+            count = {self._names.count: str(len(cards.all))}
+            self._patch(
+                f"{self._path}/status", {"status": {"capacity": count, "allocatable": count}}
+            )
+
+    def _patch(self, path: str, change: dict[str, Any]) -> None:
+        self._api.request(
+            "PATCH",
+            path,
+            body=json.dumps(change).encode(),
+            content_type=_MERGE_PATCH,
+            timeout=_TIMEOUT,
+        )
+
+
+def _counts(node: Node, resource: str, count: int) -> bool:
+    """Whether capacity and allocatable say so many."""
+    status = node.status
+    both = (status.capacity, status.allocatable) if status else (None, None)
+    return all(str((each or {}).get(resource, "")) == str(count) for each in both)

@@ -1,0 +1,171 @@
+"""A pod of this node as the device plug-in needs it: which containers ask, and what each was given.
+
+Pure. The spec says how much, the annotations of the Binding say where.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from gpushare.core.model import PodRef, Shares
+from gpushare.errors import WireError
+from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
+from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus
+from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A container that asks for device memory.
+
+    shares: (device index, units) that it was given. init: a plain init container, which ends before
+    the next one is started.
+    """
+
+    name: str
+    units: int
+    init: bool = False
+    shares: Shares = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodePod:
+    """A pod.
+
+    parts: its containers that ask, in the order in which the kubelet has them served. uuids: by
+    device index, as the Binding names them ("" for a device without one). problem: why its devices
+    cannot be told, or "". started: the kubelet has admitted it before.
+    """
+
+    ref: PodRef
+    parts: tuple[Part, ...] = ()
+    total: int = 0
+    uuids: Mapping[int, str] | None = None
+    problem: str = ""
+    ended: bool = False
+    terminating: bool = False
+    started: bool = False
+    assigned: bool = False
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Namespace and name."""
+        return self.ref.namespace, self.ref.name
+
+    def part(self, name: str) -> Part | None:
+        """Return the container of that name, or None."""
+        return next((part for part in self.parts if part.name == name), None)
+
+    def with_placement_of(self, first: "NodePod") -> "NodePod":
+        """Return this pod with the devices that were first seen of it.
+
+        Annotations can be edited later, by whoever may patch pods.
+        """
+        if first.problem or not first.parts:
+            return self
+        return replace(self, parts=first.parts, total=first.total, uuids=first.uuids, problem="")
+
+
+def node_pod(pod: Pod, names: Names) -> NodePod:
+    """Return the pod. Raises MessageError where it cannot be told which pod it is."""
+    ref = pod_ref(pod)
+    status = pod.status or PodStatus()
+    metadata = pod.metadata
+    annotations = (metadata and metadata.annotations) or {}
+    parts, total, uuids, problem = _given(pod, annotations, names)
+    return NodePod(
+        ref,
+        parts,
+        total,
+        uuids,
+        problem,
+        ended=has_ended(pod),
+        terminating=bool(metadata and metadata.deletion_timestamp),
+        started=status.start_time is not None,
+        assigned=annotations.get(names.assigned) == "true",
+    )
+
+
+def _given(
+    pod: Pod, annotations: Mapping[str, str], names: Names
+) -> tuple[tuple[Part, ...], int, dict[int, str], str]:
+    """(parts, total, uuids, problem)."""
+    try:
+        request = request_of(pod, names)
+        parts = tuple(part for _, part in _parts(pod, names))
+    except WireError as error:
+        # The API server checks quantities, so it is the count of devices that makes no sense.
+        return tuple(part for _, part in _parts(pod, names)), 0, {}, str(error)
+    if not parts:
+        return (), 0, {}, ""
+    shares = placement(annotations, request, names)
+    if shares is None:
+        why = f"its annotations {names.idx} and {names.allocation} name no device that can be used"
+        return parts, request.total, {}, f"{why}; it was not bound by the gpushare extender"
+    if sum(units for _, units in shares) != request.total:
+        why = f"its annotations {names.idx} and {names.allocation} contradict each other"
+        return parts, request.total, {}, why
+    uuids = device_uuids(annotations, shares, names)
+    if uuids is None:
+        return parts, request.total, {}, f"its annotation {names.uuids} does not match {names.idx}"
+    named = dict(zip([index for index, _ in shares], uuids, strict=True)) if uuids else {}
+    placed = _placed(pod, shares, container_shares(annotations, request, names), names)
+    for part in placed:
+        if sum(units for _, units in part.shares) != part.units:
+            why = (
+                f"its annotations give container {part.name} less than the {part.units} units asked"
+            )
+            return parts, request.total, {}, why
+    return placed, request.total, named, ""
+
+
+def _placed(
+    pod: Pod, shares: Shares, grants: Mapping[int, Mapping[int, int]], names: Names
+) -> tuple[Part, ...]:
+    """Return the parts with what each was given: by the map, else device after device.
+
+    Sidecars and init containers have no place in the map. Sidecars have what it leaves; the units
+    of an init container are used again by those after it.
+    """
+    granted: Counter[int] = Counter()
+    for grant in grants.values():
+        granted.update(grant)
+    left = [(device, units - granted[device]) for device, units in shares]
+    placed = []
+    for index, part in _parts(pod, names):
+        if part.init:
+            given, _ = _take(shares, part.units)
+        elif index in grants:
+            given = tuple(sorted(grants[index].items()))
+        else:
+            given, left = _take(left, part.units)
+        placed.append(replace(part, shares=given))
+    return tuple(placed)
+
+
+def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[tuple[int, int]]]:
+    """(so many units, the rest), from the first device on."""
+    given, rest = [], []
+    for device, there in shares:
+        taken = min(there, units)
+        units -= taken
+        if taken:
+            given.append((device, taken))
+        if there > taken:
+            rest.append((device, there - taken))
+    return tuple(given), rest
+
+
+def _parts(pod: Pod, names: Names) -> Iterator[tuple[int, Part]]:
+    """(index in spec.containers, or -1, the container) of those that ask, init containers first."""
+    spec = pod.spec or PodSpec()
+    for container in spec.init_containers or ():
+        yield from _part(-1, container, container.restart_policy != "Always", names)
+    for index, container in enumerate(spec.containers or ()):
+        yield from _part(index, container, False, names)
+
+
+def _part(index: int, container: Container, init: bool, names: Names) -> Iterator[tuple[int, Part]]:
+    units = gpu_units(container, names.resource)
+    if units:
+        yield index, Part(container.name or "", units, init)

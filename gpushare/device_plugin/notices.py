@@ -1,0 +1,54 @@
+"""Which events are written about pods, and in which words."""
+
+from collections.abc import Iterable
+
+from gpushare.core.model import PodRef
+from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.identity import Candidate, Grant, granted
+from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.start_check import Wrong
+from gpushare.extender.events.recorder import EventRecorder
+from gpushare.wire.events import ObjectReference
+
+
+class Notices:
+    """Tells `records` what is worth an event; never waits, never fails."""
+
+    def __init__(self, records: EventRecorder) -> None:
+        self._records = records
+
+    def wrong_device(self, wrong: Wrong) -> None:
+        """Tell that a container was told of other devices than its pod was bound to."""
+        note = (
+            f"container {wrong.container} {wrong.why}; delete the pod, so that it is started anew"
+        )
+        self._warn(wrong.pod.ref, "GPUShareWrongDevice", "Check", note)
+
+    def other_ids(self, owner: Candidate, grant: Grant) -> None:
+        """Tell that the kubelet counts a container by ids of other devices than its own."""
+        note = (
+            f"container {owner.part.name} has {grant}; the kubelet had no ids of it free and counts"
+            " the container by others"
+        )
+        self._warn(owner.pod.ref, "GPUShareOtherDeviceIds", "Allocate", note)
+
+    def cards_changed(self, before: Cards, after: Cards, pods: Iterable[NodePod]) -> None:
+        """Tell the pods of cards that have become unhealthy."""
+        well = {card.uuid for card in before.all if card.healthy}
+        gone = {card.uuid for card in after.all if not card.healthy} & well
+        if not gone:
+            return
+        for pod in pods:
+            if pod.ended:
+                continue
+            held: set[str] = set()
+            for part in pod.parts:
+                grant = granted(Candidate(pod, part), after, healthy=False)
+                held |= gone & grant.uuids if isinstance(grant, Grant) else set()
+            for uuid in sorted(held):
+                note = f"the pod's device {uuid} is unhealthy; it gets no other by itself"
+                self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
+
+    def _warn(self, ref: PodRef, reason: str, action: str, note: str) -> None:
+        regarding = ObjectReference("Pod", ref.namespace, ref.name, ref.uid)
+        self._records.record(regarding, reason, action, note, warning=True)

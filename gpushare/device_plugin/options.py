@@ -1,0 +1,217 @@
+"""The command line of `gpushare device-plugin`: words to options that make sense."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpushare.device_plugin.cards import unit_mib
+from gpushare.device_plugin.container import ID_STRATEGIES, ISOLATIONS, LIST_STRATEGIES
+from gpushare.device_plugin.devices import FILE_FORMAT
+from gpushare.errors import SettingsError
+from gpushare.wire.annotations import Names
+from gpushare.wire.fields import NAME
+
+_LONGEST_SOCKET = 107
+_EPILOG = """\
+exit codes: 0 ended by a signal, 2 an option or the node's GPUs make no sense (one line on stderr).
+docs/device-plugin.md tells how it works, and what each failure looks like.
+"""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What is asked for; each by the flag of its name."""
+
+    node_name: str
+    names: Names
+    memory_unit: str
+    reserve_mib: int
+    devices_file: str
+    device_plugin_dir: Path
+    pod_resources_socket: Path
+    pods_api_socket: Path | None
+    kubeconfig: str
+    context: str
+    health_port: int
+    isolation: str
+    device_list_strategy: str
+    device_id_strategy: str
+    cdi_kind: str
+    hami_core_dir: str
+    mps_pipe_dir: str
+    mps_shm_dir: str
+    numa: bool
+    recover_seconds: float
+    delete_unexpected_admission_errors: bool
+    events: bool
+    log_level: str
+    log_format: str
+
+
+def read_options(words: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Return the options of a command line.
+
+    Raises SettingsError for a value that makes no sense; a wrong flag ends the process with 2.
+    """
+    given = vars(_parser(environ).parse_args(words))
+    resource = given.pop("resource")
+    pods_api = given.pop("pods_api_socket")
+    options = Options(
+        names=Names.for_resource(resource),
+        pods_api_socket=Path(pods_api) if pods_api else None,
+        **given,
+    )
+    _check(options)
+    return options
+
+
+def _check(options: Options) -> None:
+    if NAME.fullmatch(options.node_name) is None:
+        raise SettingsError(
+            f"node-name: {options.node_name[:80]!r} is no name of a node; in a pod, have NODE_NAME"
+            " set from spec.nodeName"
+        )
+    unit_mib(options.memory_unit)
+    if not 0 <= options.reserve_mib <= 1 << 20:
+        raise SettingsError(f"reserve-mib: {options.reserve_mib} is not from 0 to {1 << 20}")
+    if not 0 <= options.health_port <= 65535:
+        raise SettingsError(f"health-port: {options.health_port} is not from 0 to 65535")
+    if options.recover_seconds < 0:
+        raise SettingsError("recover-seconds: must not be negative")
+    if len(str(options.device_plugin_dir / "gpushare.sock")) > _LONGEST_SOCKET:
+        raise SettingsError(
+            f"device-plugin-dir: a socket's path has {_LONGEST_SOCKET} characters at most"
+        )
+    if options.isolation == "mps" and not options.mps_pipe_dir:
+        raise SettingsError(
+            "mps-pipe-dir: is needed with --isolation mps: your MPS daemon's folder"
+        )
+
+
+def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="gpushare device-plugin",
+        description="Serve a node's GPU memory to its kubelet, each container on the device that"
+        " its pod was bound to.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+
+    def add(flag: str, default: str, text: str, **more: object) -> None:
+        shown = f" (default: {default})" if default else ""
+        metavar = None if "choices" in more else more.pop("metavar", "TEXT")
+        parser.add_argument(flag, default=default, metavar=metavar, help=text + shown, **more)  # type: ignore[arg-type]  # argparse's own arguments
+
+    kubelet = "/var/lib/kubelet"
+    add("--node-name", environ.get("NODE_NAME", ""), "this node (NODE_NAME)", metavar="NAME")
+    add("--resource", "aliyun.com/gpu-mem", "the extended resource to serve", metavar="NAME")
+    add(
+        "--memory-unit",
+        "GiB",
+        "one unit of memory, the same in the whole cluster: GiB, MiB, or a"
+        " number of MiB such as 256MiB",
+        metavar="UNIT",
+    )
+    _number(parser, "--reserve-mib", 0, "MiB of each GPU that are not given out")
+    add(
+        "--devices-file",
+        "",
+        "take the GPUs from this JSON file and not from NVML; it is read again"
+        f" every few seconds, and holds {FILE_FORMAT}",
+        metavar="FILE",
+    )
+    parser.add_argument(
+        "--device-plugin-dir",
+        type=Path,
+        default=Path(f"{kubelet}/device-plugins"),
+        metavar="DIR",
+        help="the kubelet's folder of device plug-ins (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--pod-resources-socket",
+        type=Path,
+        metavar="PATH",
+        default=Path(f"{kubelet}/pod-resources/kubelet.sock"),
+        help="socket of the kubelet's pod-resources API (default: %(default)s)",
+    )
+    add(
+        "--pods-api-socket",
+        f"{kubelet}/pods-api/pods-api.sock",
+        "socket of the kubelet's Pods API, used where it is there (Kubernetes 1.37)",
+        metavar="PATH",
+    )
+    add(
+        "--kubeconfig",
+        environ.get("KUBECONFIG", ""),
+        "kubeconfig of the API server (in a pod: the service account)",
+        metavar="FILE",
+    )
+    add("--context", "", "context of the kubeconfig", metavar="NAME")
+    _number(parser, "--health-port", 32765, "port of probes and metrics; 0 takes a free one")
+    add(
+        "--isolation",
+        "auto",
+        "what keeps a container to the memory that it asked for; auto: driver"
+        " where the node's driver can, else none",
+        choices=ISOLATIONS,
+    )
+    add(
+        "--device-list-strategy",
+        "envvar",
+        "how the container runtime is told of the devices",
+        choices=LIST_STRATEGIES,
+    )
+    add(
+        "--device-id-strategy", "uuid", "how devices are named to containers", choices=ID_STRATEGIES
+    )
+    add("--cdi-kind", "k8s.device-plugin.nvidia.com/gpu", "kind of the CDI devices", metavar="KIND")
+    add(
+        "--hami-core-dir",
+        "/usr/local/vgpu",
+        "folder on the node with libvgpu.so, for --isolation hami-core",
+        metavar="DIR",
+    )
+    add(
+        "--mps-pipe-dir",
+        "",
+        "folder of your MPS daemon's pipes, for --isolation mps",
+        metavar="DIR",
+    )
+    add("--mps-shm-dir", "/dev/shm", "folder that it shares as /dev/shm", metavar="DIR")  # noqa: S108 -- a path on the node
+    parser.add_argument(
+        "--numa",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="tell the kubelet the NUMA node of each GPU (default: off); with a topology manager"
+        " policy it then takes units by NUMA node and not as the pod was bound",
+    )
+    parser.add_argument(
+        "--recover-seconds",
+        type=float,
+        default=300.0,
+        metavar="SECONDS",
+        help="time without a further Xid error after which a GPU is well again (default: 300)",
+    )
+    parser.add_argument(
+        "--delete-unexpected-admission-errors",
+        action=argparse.BooleanOptionalAction,
+        default=False,
+        help="delete pods of controllers that the kubelet has failed because no device plug-in was"
+        " there, as after a reboot; needs the right to delete pods (default: off)",
+    )
+    parser.add_argument(
+        "--events",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="write events about pods (default: on)",
+    )
+    add("--log-level", "info", "what is logged", choices=("debug", "info", "warning", "error"))
+    add("--log-format", "text", "how it is logged", choices=("text", "json"))
+    return parser
+
+
+def _number(parser: argparse.ArgumentParser, flag: str, default: int, text: str) -> None:
+    parser.add_argument(
+        flag, type=int, default=default, metavar="N", help=f"{text} (default: {default})"
+    )

@@ -1,0 +1,170 @@
+"""The pods of this node: kept up to date by a watch, looked up where the watch is late.
+
+Knows the API server's calls and, where it is there, the kubelet's Pods API (by a function that is
+handed in). Whoever waits for news is woken by each change.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gpushare.device_plugin.identity import PodKey
+from gpushare.device_plugin.node_pod import NodePod, node_pod
+from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
+from gpushare.kube.api import Api
+from gpushare.wire.annotations import Names
+from gpushare.wire.objects import PODS, Decoded, Event, Pod, UnreadableObject
+
+log = logging.getLogger("gpushare.pods")
+
+_GET_SECONDS = 0.8
+
+
+class Pods:
+    """The cache, and the sink of the watch. kubelet_pods: pods by the kubelet, or () without."""
+
+    def __init__(
+        self,
+        api: Api,
+        names: Names,
+        node: str,
+        kubelet_pods: Callable[[], Iterable[Pod]] = tuple,
+    ) -> None:
+        self._api = api
+        self._names = names
+        self._node = node
+        self._kubelet_pods = kubelet_pods
+        self._news = threading.Condition()
+        self._changes = 0
+        self._by_key: dict[PodKey, NodePod] = {}
+        # Read past the watch, which has yet to come to them.
+        self._ahead: set[PodKey] = set()
+
+    @property
+    def names(self) -> Names:
+        """The names of the resource."""
+        return self._names
+
+    def now(self) -> tuple[Mapping[PodKey, NodePod], int]:
+        """Return (the pods, the number of changes so far). The mapping never changes."""
+        with self._news:
+            return self._by_key, self._changes
+
+    @property
+    def asking(self) -> int:
+        """How many pods ask for device memory."""
+        return sum(bool(pod.parts) for pod in self.now()[0].values())
+
+    def by_uid(self, uid: str) -> NodePod | None:
+        """Return the pod of that uid, or None where it is not known."""
+        return next((pod for pod in self.now()[0].values() if pod.ref.uid == uid), None)
+
+    def wait(self, changes: int, seconds: float) -> None:
+        """Return when there has been another change than those counted, or the time is over."""
+        with self._news:
+            self._news.wait_for(lambda: self._changes != changes, seconds)
+
+    def look_up(self, keys: Iterable[PodKey]) -> None:
+        """Read the pods anew, by the kubelet where it tells, else one by one by the API server.
+
+        Those that cannot be read stay as they are.
+        """
+        wanted = set(keys)
+        try:
+            for pod in self._kubelet_pods():
+                metadata = pod.metadata
+                if metadata and (metadata.namespace, metadata.name) in wanted:
+                    wanted.discard((metadata.namespace or "", metadata.name or ""))
+                    self._take(pod, ahead=True)
+        except GpuShareError as error:
+            log.warning("the kubelet's Pods API does not answer error=%s", error)
+        for namespace, name in sorted(wanted):
+            try:
+                self._get(namespace, name)
+            except ApiError as error:
+                log.warning("pod not read pod=%s/%s error=%s", namespace, name, error)
+                if not isinstance(error, ApiNotFound):
+                    # It would not answer for the others either, and the kubelet waits.
+                    return
+
+    def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
+        """Take over all pods (of the watch)."""
+        del started
+        unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
+        before, _ = self.now()
+        pods = {key: pod for key, pod in before.items() if pod.ref.uid in unread}
+        for page in pages:
+            for item in page.items:
+                pod = self._read(item)
+                if pod is not None:
+                    pods[pod.key] = _kept(before.get(pod.key), pod)
+        with self._news:
+            self._ahead.clear()
+            self._put(pods)
+
+    def apply(self, event: Event[Pod]) -> None:
+        """Take over one change (of the watch)."""
+        if event.object is None:
+            _logged((event.bad,) if event.bad else ())
+            return
+        if event.kind != "DELETED":
+            self._take(event.object)
+            return
+        gone = self._read(event.object)
+        if gone is not None:
+            with self._news:
+                known = self._by_key.get(gone.key)
+                if known is not None and known.ref.uid == gone.ref.uid:
+                    self._put({key: pod for key, pod in self._by_key.items() if key != gone.key})
+
+    def _get(self, namespace: str, name: str) -> None:
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        try:
+            body = self._api.request("GET", path, timeout=_GET_SECONDS)
+            self._take(PODS.decode_answer(body, namespace, name), ahead=True)
+        except WireError as error:
+            log.warning("pod not understood pod=%s/%s error=%s", namespace, name, error)
+
+    def _take(self, item: Pod, *, ahead: bool = False) -> None:
+        pod = self._read(item)
+        if pod is None:
+            return
+        with self._news:
+            known = self._by_key.get(pod.key)
+            same = known is not None and known.ref.uid == pod.ref.uid
+            if ahead and not same:
+                self._ahead.add(pod.key)
+            elif pod.key in self._ahead and not same:
+                return  # the watch still tells of a pod that had this name before
+            elif not ahead:
+                self._ahead.discard(pod.key)
+            self._put({**self._by_key, pod.key: _kept(known, pod)})
+
+    def _read(self, item: Pod) -> NodePod | None:
+        """Return the pod, if it is of this node."""
+        if item.spec is None or item.spec.node_name != self._node:
+            return None
+        try:
+            return node_pod(item, self._names)
+        except WireError as error:
+            log.warning("pod not understood error=%s", error)
+            return None
+
+    def _put(self, pods: Mapping[PodKey, NodePod]) -> None:
+        with self._news:
+            self._by_key = dict(pods)
+            self._changes += 1
+            self._news.notify_all()
+
+
+def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
+    """Return the pod, with the devices that were first seen of it."""
+    if before is None or before.ref.uid != pod.ref.uid:
+        return pod
+    return pod.with_placement_of(before)
+
+
+def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:
+    for each in bad:
+        log.warning("pod not understood %s", each)
+    return bad

@@ -1,0 +1,207 @@
+"""The gRPC server that the kubelet calls: deviceplugin/v1beta1 on a unix socket.
+
+Knows gRPC as a server, and the wording of errors. A refusal reaches the user in the pod's status,
+as the kubelet fails the pod with it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Protocol
+
+import grpc
+from google.protobuf.message import Message
+
+from gpushare.device_plugin import kubelet_pb2 as pb
+from gpushare.device_plugin.allocator import Allocator, Served
+from gpushare.device_plugin.cards import Cards, device_id
+from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.health import Health
+from gpushare.device_plugin.kubelet import NO_PROXY, answer_message, plugin_options
+from gpushare.errors import GpuShareError, RequestRefused
+
+log = logging.getLogger("gpushare.server")
+
+THREADS = 16
+SAYS = "gpushare: "
+"""What our errors begin with; the kubelet writes them into the pod's status."""
+
+_LOOK_SECONDS = 1.0
+
+Observe = Callable[[str, str, float], None]
+"""Told of each call: its name, "ok" or "refused" or "failed", and its seconds."""
+
+
+class Check(Protocol):
+    """Whether a container may start; see gpushare.device_plugin.start_check."""
+
+    def check(self, ids: list[str]) -> None:
+        """Return where the container of these ids may start. Raises RequestRefused."""
+        ...
+
+
+class PluginServer:
+    """Serves one socket, from `start` to `stop`; then it can be started again.
+
+    answer: what the container that was served is told; raises RequestRefused.
+    """
+
+    def __init__(
+        self,
+        socket: Path,
+        health: Health,
+        allocator: Allocator,
+        check: Check,
+        *,
+        answer: Callable[[Served], Answer],
+        observe: Observe,
+    ) -> None:
+        self._socket = socket
+        self._health = health
+        self._allocator = allocator
+        self._check = check
+        self._answer = answer
+        self._observe = observe
+        self._server: grpc.Server | None = None
+        self._watchers = 0
+        self._lock = threading.Lock()
+
+    @property
+    def watched(self) -> bool:
+        """Whether a kubelet follows the list of devices now."""
+        return self._watchers > 0
+
+    def start(self) -> None:
+        """Listen on the socket. Raises OSError where it cannot be made."""
+        pool = ThreadPoolExecutor(THREADS, "kubelet calls")
+        server = grpc.server(pool, options=NO_PROXY)
+        server.add_generic_rpc_handlers((self._handlers(),))
+        try:
+            server.add_insecure_port(f"unix:{self._socket}")
+        except RuntimeError as error:  # gRPC's own, with no word of the reason
+            raise OSError(f"{self._socket} cannot be listened on: {error}") from error
+        server.start()
+        self._server = server
+
+    def stop(self) -> None:
+        """Close the socket; the kubelet then counts all devices as unhealthy."""
+        server, self._server = self._server, None
+        if server is not None:
+            stopped = server.stop(grace=1.0)
+            self._health.wake()
+            stopped.wait(5.0)
+
+    def _handlers(self) -> "grpc.GenericRpcHandler[Any, Any]":
+        def unary(
+            call: Callable[[Any], Message], request: type[Message]
+        ) -> "grpc.RpcMethodHandler[Any, Any]":
+            name = getattr(call, "__name__", "").strip("_")
+            return grpc.unary_unary_rpc_method_handler(
+                self._told(name, call),
+                request.FromString,
+                lambda message: message.SerializeToString(),
+            )
+
+        methods = {
+            "GetDevicePluginOptions": unary(self._get_device_plugin_options, pb.Empty),
+            "GetPreferredAllocation": unary(
+                self._get_preferred_allocation, pb.PreferredAllocationRequest
+            ),
+            "Allocate": unary(self._allocate, pb.AllocateRequest),
+            "PreStartContainer": unary(self._pre_start_container, pb.PreStartContainerRequest),
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                self._list_and_watch,
+                pb.Empty.FromString,
+                pb.ListAndWatchResponse.SerializeToString,
+            ),
+        }
+        return grpc.method_handlers_generic_handler("v1beta1.DevicePlugin", methods)
+
+    def _told(
+        self, name: str, call: Callable[[Any], Message]
+    ) -> Callable[[Any, grpc.ServicerContext], Message]:
+        """Return the call, with its errors as gRPC has them."""
+
+        def told(request: Any, context: grpc.ServicerContext) -> Message:  # noqa: ANN401
+            began = time.monotonic()
+            outcome = "failed"
+            try:
+                message = call(request)
+                outcome = "ok"
+            except RequestRefused as error:
+                outcome = "refused"
+                log.warning("%s refused: %s", name, error)
+                context.abort(grpc.StatusCode.FAILED_PRECONDITION, f"{SAYS}{error}")
+            except GpuShareError as error:
+                log.warning("%s failed: %s", name, error)
+                context.abort(grpc.StatusCode.UNAVAILABLE, f"{SAYS}{error}")
+            finally:
+                self._observe(name, outcome, time.monotonic() - began)
+            return message
+
+        return told
+
+    def _get_device_plugin_options(self, request: pb.Empty) -> pb.DevicePluginOptions:
+        del request
+        return plugin_options()
+
+    def _list_and_watch(
+        self, request: pb.Empty, context: grpc.ServicerContext
+    ) -> Iterator[pb.ListAndWatchResponse]:
+        """Send all devices, and again after each change."""
+        del request
+        server = self._server
+        context.add_callback(self._health.wake)
+        with self._lock:
+            self._watchers += 1
+        try:
+            seen = -1
+            while context.is_active() and server is self._server:
+                cards, version = self._health.now()
+                if version != seen:
+                    yield devices_message(cards)
+                    seen = version
+                self._health.wait(version, _LOOK_SECONDS)
+        finally:
+            with self._lock:
+                self._watchers -= 1
+
+    def _get_preferred_allocation(
+        self, request: pb.PreferredAllocationRequest
+    ) -> pb.PreferredAllocationResponse:
+        answers = [
+            pb.ContainerPreferredAllocationResponse(
+                deviceIDs=self._allocator.prefer(
+                    each.available_deviceIDs, each.must_include_deviceIDs, each.allocation_size
+                )
+            )
+            for each in request.container_requests
+        ]
+        return pb.PreferredAllocationResponse(container_responses=answers)
+
+    def _allocate(self, request: pb.AllocateRequest) -> pb.AllocateResponse:
+        answers = [
+            answer_message(self._answer(self._allocator.allocate(each.devices_ids)))
+            for each in request.container_requests
+        ]
+        return pb.AllocateResponse(container_responses=answers)
+
+    def _pre_start_container(self, request: pb.PreStartContainerRequest) -> pb.Empty:
+        self._check.check(list(request.devices_ids))
+        return pb.Empty()
+
+
+def devices_message(cards: Cards) -> pb.ListAndWatchResponse:
+    """Return the list of all units."""
+    message = pb.ListAndWatchResponse()
+    for card in cards.all:
+        health = "Healthy" if card.healthy else "Unhealthy"
+        topology = None
+        if card.numa is not None:
+            topology = pb.TopologyInfo(nodes=[pb.NUMANode(ID=card.numa)])
+        for number in range(card.unit_count):
+            message.devices.add(ID=device_id(card.uuid, number), health=health, topology=topology)
+    return message

@@ -1,0 +1,117 @@
+"""Was each container told of the devices that its pod was bound to? By the kubelet's own record.
+
+The kubelet asks right before it creates a container, each time it is started; what it has stored of
+our answer is what the container will be told. Asked for no more than the ids, so their owner is
+looked up in its checkpoint, which has the pods' uids; its API has names alone.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+
+from gpushare.device_plugin.cards import Cards, uuids_of
+from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.container import Answer, devices_told
+from gpushare.device_plugin.identity import Candidate, Listed, granted
+from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import GpuShareError, RequestRefused
+
+log = logging.getLogger("gpushare.check")
+
+
+@dataclass(frozen=True, slots=True)
+class Wrong:
+    """A container that was told of other devices than its pod was bound to."""
+
+    pod: NodePod
+    container: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"pod {self.pod.ref} container {self.container}: {self.why}"
+
+
+class StartCheck:
+    """The check. entries: the kubelet's record; listed: what it shows. Both raise GpuShareError."""
+
+    def __init__(
+        self,
+        pods: Pods,
+        entries: Callable[[], Sequence[Entry]],
+        listed: Callable[[], Listed],
+        cards: Callable[[], Cards],
+        parse: Callable[[bytes], Answer],
+    ) -> None:
+        self._pods = pods
+        self._entries = entries
+        self._listed = listed
+        self._cards = cards
+        self._parse = parse
+
+    def check(self, ids: Collection[str]) -> None:
+        """Return where the container of these ids may start. Raises RequestRefused."""
+        asked = frozenset(ids)
+        try:
+            owners = [entry for entry in self._entries() if entry.ids == asked]
+        except GpuShareError as error:
+            raise RequestRefused(f"not checked which devices the container has: {error}") from error
+        if not owners:
+            raise RequestRefused(
+                f"the kubelet's checkpoint has no container with these {len(asked)} ids, so it"
+                " cannot be checked which devices it has"
+            )
+        if not any(self._pods.by_uid(entry.uid) for entry in owners):
+            self._look_up(asked)
+        known = [entry for entry in owners if self._pods.by_uid(entry.uid)]
+        for entry in known:
+            wrong = self.wrong(entry)
+            if wrong:
+                raise RequestRefused(f"{wrong}; delete the pod, so that it is started anew")
+        if not known and not self._of_its_own_cards(owners[-1]):
+            raise RequestRefused(
+                "the pod is not known, as the API server does not answer, so it cannot be checked"
+                " which devices it has; the kubelet tries again"
+            )
+
+    def record(self) -> Sequence[Entry]:
+        """Return what the kubelet has on record. Raises GpuShareError."""
+        return self._entries()
+
+    def wrong(self, entry: Entry) -> Wrong | None:
+        """Return what is wrong with a container on record, or None: nothing, or its pod is gone.
+
+        Raises MessageError.
+        """
+        pod = self._pods.by_uid(entry.uid)
+        part = pod.part(entry.container) if pod else None
+        if pod is None or part is None or pod.ended:
+            return None
+        if pod.problem:
+            return Wrong(pod, part.name, pod.problem)
+        grant = granted(Candidate(pod, part), self._cards(), healthy=False)
+        if isinstance(grant, str):
+            return Wrong(pod, part.name, grant)
+        told = self._told(entry)
+        indices = {str(card.index) for card, _ in grant.shares}
+        if told in (grant.uuids, indices):
+            return None
+        has = ", ".join(sorted(told)) or "none"
+        return Wrong(pod, part.name, f"was bound to {grant}, but was told of device {has}")
+
+    def _told(self, entry: Entry) -> frozenset[str]:
+        return devices_told(self._parse(entry.response))
+
+    def _of_its_own_cards(self, entry: Entry) -> bool:
+        """Whether the ids are of the cards that it was told of: a choice of this plug-in's."""
+        return self._told(entry) == uuids_of(entry.ids)
+
+    def _look_up(self, asked: frozenset[str]) -> None:
+        try:
+            listed = self._listed()
+        except GpuShareError as error:
+            log.warning("pod-resources does not answer error=%s", error)
+            return
+        self._pods.look_up(
+            key for key, containers in listed.items() if asked in containers.values()
+        )

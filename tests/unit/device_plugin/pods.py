@@ -1,0 +1,87 @@
+"""Pods and cards of a test, said shortly."""
+
+import itertools
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from gpushare.core.model import Allocation, PodRef
+from gpushare.device_plugin.cards import Cards, Found, make_cards
+from gpushare.device_plugin.node_pod import NodePod, Part, node_pod
+from gpushare.wire.annotations import ALIYUN, encode
+from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.pods import request_of
+
+Json = dict[str, Any]
+
+_numbers = itertools.count()
+
+
+def cards(*units: int) -> Cards:
+    """Healthy cards of so many GiB each."""
+    found = [Found(f"GPU-{index}", index, each * 1024) for index, each in enumerate(units)]
+    return make_cards(found, "GiB", 0)
+
+
+def placed(*parts: Part, uuids: dict[int, str] | None = None, **more: Any) -> NodePod:
+    """A pod with these containers."""
+    number = next(_numbers)
+    ref = PodRef("default", f"pod-{number}", f"uid-{number}")
+    total = sum(part.units for part in parts if not part.init)
+    return NodePod(ref, parts, total, uuids, **more)
+
+
+def part(units: int, device: int = 0, name: str = "", *, init: bool = False) -> Part:
+    """A container with all its units on one device."""
+    return Part(name or f"c{next(_numbers)}", units, init, ((device, units),))
+
+
+def pod_json(
+    *units: int,
+    devices: Sequence[int] = (0,),
+    uuids: Sequence[str] = (),
+    inits: Sequence[int] = (),
+    sidecars: Sequence[int] = (),
+    annotations: dict[str, str] | None = None,
+) -> Json:
+    """A bound pod with the annotations of its Binding; `annotations` are added to them."""
+
+    def container(name: str, amount: int) -> Json:
+        return {"name": name, "resources": {"limits": {ALIYUN.resource: str(amount)}}}
+
+    before = [container(f"i{n}", amount) for n, amount in enumerate(inits)]
+    before += [
+        {**container(f"s{n}", amount), "restartPolicy": "Always"}
+        for n, amount in enumerate(sidecars)
+    ]
+    number = next(_numbers)
+    body: Json = {
+        "metadata": {
+            "namespace": "default",
+            "name": f"pod-{number}",
+            "uid": f"uid-{number}",
+            "annotations": {ALIYUN.count: str(len(devices))} if len(devices) > 1 else {},
+        },
+        "spec": {
+            "nodeName": "node",
+            "initContainers": before,
+            "containers": [container(f"c{n}", amount) for n, amount in enumerate(units)],
+        },
+        "status": {"phase": "Pending"},
+    }
+    request = request_of(decoded(body), ALIYUN)
+    if request.total:
+        each = request.total // len(devices)
+        given = Allocation("node", tuple(devices), (each,) * len(devices), tuple(uuids))
+        body["metadata"]["annotations"] |= encode(given, request, 16, 1, ALIYUN)
+    body["metadata"]["annotations"] |= annotations or {}
+    return body
+
+
+def decoded(body: Json) -> Pod:
+    return PODS.decode(json.dumps(body).encode())
+
+
+def read(body: Json) -> NodePod:
+    """The pod as the device plug-in sees it."""
+    return node_pod(decoded(body), ALIYUN)

@@ -1,0 +1,273 @@
+"""What the allocator answers, call by call: what it asks for, waits for, remembers and forgets."""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import pytest
+
+from gpushare.device_plugin.allocator import Allocator, Served
+from gpushare.device_plugin.cards import device_id
+from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.identity import Listed
+from gpushare.device_plugin.kubelet import KubeletError
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import RequestRefused
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import Event, Pod
+from tests.unit.device_plugin.pods import cards, decoded, pod_json
+from tests.unit.extender.scripted_api import ScriptedApi
+
+Json = dict[str, Any]
+
+NODE = cards(16, 16, 16, 16)
+ALL = [device_id(card.uuid, number) for card in NODE.all for number in range(16)]
+
+
+class World:
+    """An allocator, the pods that its watch shows, and what its kubelet shows.
+
+    While it waits for news, `meanwhile` happens; its clock goes on by what it waited.
+    """
+
+    def __init__(self) -> None:
+        self.api = ScriptedApi()
+        self.pods = Pods(self.api, ALIYUN, "node")
+        self.shown: dict[tuple[str, str], dict[str, frozenset[str]]] = {}
+        self.broken = 0
+        self.now = 0.0
+        self.meanwhile: list[Any] = []
+        self.drifted: list[Served] = []
+        self.pods.wait = self._wait  # type: ignore[method-assign]
+        self.allocator = Allocator(
+            self.pods,
+            self._listed,
+            lambda: NODE,
+            drifted=self.drifted.append,
+            clock=lambda: self.now,
+        )
+
+    def _wait(self, changes: int, seconds: float) -> None:
+        del changes
+        self.now += seconds
+        if self.meanwhile:
+            self.meanwhile.pop(0)()
+
+    def _listed(self) -> Listed:
+        if self.broken:
+            self.broken -= 1
+            raise KubeletError("rejected by rate limit")
+        return self.shown
+
+    def watch(self, *bodies: Json, kind: str = "ADDED") -> None:
+        for body in bodies:
+            event: Event[Pod] = Event(kind, decoded(body))
+            self.pods.apply(event)
+
+    def admit(self, body: Json) -> None:
+        """The kubelet begins to admit the pod."""
+        names = [each["name"] for each in body["spec"]["containers"]]
+        self.shown[key(body)] = dict.fromkeys(names, frozenset())
+
+    def ask(self, units: int, available: Iterable[str] = ALL, must: Iterable[str] = ()) -> set[str]:
+        """The cards that the answer is of."""
+        served = self.allocator.allocate(self.allocator.prefer([*available], [*must], units))
+        for owner in served.owners:
+            containers = self.shown.get((owner.pod.ref.namespace, owner.pod.ref.name), {})
+            if owner.part.name in containers:
+                containers[owner.part.name] = served.ids
+        return set(served.grant.uuids)
+
+
+def key(body: Json) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_only_the_pod_that_the_kubelet_shows_is_served(world: World) -> None:
+    pods = [pod_json(4, devices=[index]) for index in range(4)]
+    world.watch(*pods)
+    for index in (2, 0, 3, 1):
+        world.admit(pods[index])
+        assert world.ask(4) == {f"GPU-{index}"}
+    assert world.now == 0.0
+
+
+def test_a_list_that_fails_once_is_asked_for_again(world: World) -> None:
+    pods = [pod_json(4, devices=[0]), pod_json(4, devices=[1])]
+    world.watch(*pods)
+    world.admit(pods[1])
+    world.broken = 1
+    assert world.ask(4) == {"GPU-1"}
+
+
+def test_by_the_watch_alone_nothing_is_decided_before_it_had_time(world: World) -> None:
+    known, late = pod_json(4, devices=[0]), pod_json(4, devices=[1])
+    world.watch(known)
+    world.broken = 1000
+    world.meanwhile = [lambda: None, lambda: world.watch(late)]
+    with pytest.raises(RequestRefused, match="are to have different devices"):
+        world.ask(4)
+    assert world.now == pytest.approx(1.0)
+
+
+def test_by_the_watch_alone_one_pod_is_served_in_the_end(world: World) -> None:
+    world.watch(pod_json(4, devices=[2]))
+    world.broken = 1000
+    assert world.ask(4) == {"GPU-2"}
+    assert world.now == pytest.approx(1.0)
+
+
+def test_a_pod_that_nobody_knows_is_never_taken_for_another(world: World) -> None:
+    world.watch(pod_json(4, devices=[2]))
+    static = pod_json(4)
+    world.admit(static)
+    with pytest.raises(RequestRefused, match="no pod of this node is known"):
+        world.ask(4)
+
+
+def test_a_pod_that_the_watch_shows_late_is_read(world: World) -> None:
+    late = pod_json(4, devices=[3])
+    body = {"kind": "Pod", **late}
+    world.admit(late)
+    world.api.answers.append(json.dumps(body).encode())
+    assert world.ask(4) == {"GPU-3"}
+    (call,) = world.api.calls
+    assert call.path == f"/api/v1/namespaces/default/pods/{late['metadata']['name']}"
+
+
+def test_news_in_time_decides(world: World) -> None:
+    ended, new = pod_json(4, devices=[0]), pod_json(4, devices=[1])
+    world.watch(ended, new)
+    world.admit(ended)
+    world.admit(new)
+    failed = {**ended, "status": {"phase": "Failed"}}
+    world.meanwhile = [lambda: None, lambda: world.watch(failed, kind="MODIFIED")]
+    assert world.ask(4) == {"GPU-1"}
+
+
+def test_a_container_that_takes_over_ids_gets_the_device_of_its_pod(world: World) -> None:
+    other, body = pod_json(2, devices=[0]), pod_json(2, devices=[1], inits=[3])
+    world.watch(other, body)
+    world.admit(body)
+    ids = world.allocator.prefer(ALL, [], 3)
+    world.allocator.allocate(ids)
+    served = world.allocator.allocate(ids[:2])
+    assert [owner.part.name for owner in served.owners] == ["c0"]
+    assert served.grant.uuids == {"GPU-1"}
+    assert world.drifted == []
+
+
+def test_a_question_without_an_allocation_is_not_taken_for_another_pods(world: World) -> None:
+    """The kubelet was told which ids to prefer, and failed the pod for another reason."""
+    left, body = pod_json(2, devices=[0]), pod_json(2, devices=[1], inits=[2])
+    world.watch(left, body)
+    world.admit(left)
+    world.allocator.prefer(ALL, [], 2)
+    del world.shown[key(left)]
+    world.watch({**left, "status": {"phase": "Failed"}}, kind="MODIFIED")
+    world.admit(body)
+    ids = world.allocator.prefer(ALL, [], 2)
+    assert world.allocator.allocate(ids).grant.uuids == {"GPU-1"}
+    assert world.allocator.allocate(ids).grant.uuids == {"GPU-1"}
+
+
+def test_other_ids_than_preferred_change_no_device(world: World) -> None:
+    body = pod_json(2, devices=[1])
+    world.watch(body)
+    world.admit(body)
+    world.allocator.prefer(ALL, [], 2)
+    served = world.allocator.allocate([device_id("GPU-3", 0), device_id("GPU-3", 1)])
+    assert served.grant.uuids == {"GPU-1"}
+    assert world.drifted == [served]
+
+
+def test_ids_that_another_pod_has_are_left_alone_where_there_are_others(world: World) -> None:
+    """Its list may have been read just when the kubelet had forgotten ids that it gives out."""
+    first, second = pod_json(2, devices=[1]), pod_json(2, devices=[1])
+    world.watch(first, second)
+    world.admit(first)
+    one = world.allocator.prefer(ALL, [], 2)
+    world.allocator.allocate(one)
+    world.shown[key(first)]["c0"] = frozenset(one)
+    world.admit(second)
+    assert not set(world.allocator.prefer(ALL, [], 2)) & set(one)
+
+
+def test_a_kubelet_that_was_restarted_has_its_record_believed(world: World) -> None:
+    body = pod_json(2, devices=[1], inits=[2])
+    uid = body["metadata"]["uid"]
+    world.watch(body)
+    world.admit(body)
+    world.ask(2)
+    ids = frozenset([device_id("GPU-1", 0), device_id("GPU-1", 1)])
+    # It was killed before it could write down the init container's ids.
+    world.allocator.reset([])
+    assert world.ask(2) == {"GPU-1"}
+    world.allocator.reset([Entry(uid, "i0", ids, b"")])
+    served = world.allocator.allocate(ids)
+    assert [owner.part.name for owner in served.owners] == ["c0"]
+
+
+def test_a_pod_is_complete_when_each_container_has_been_served(world: World) -> None:
+    body = pod_json(2, 1, devices=[1], inits=[1])
+    world.watch(body)
+    world.admit(body)
+    for units in (1, 2, 1):
+        assert not world.allocator.complete(world.pods.now()[0][key(body)])
+        world.ask(units)
+    assert world.allocator.complete(world.pods.now()[0][key(body)])
+    world.allocator.forget(())
+    assert not world.allocator.complete(world.pods.now()[0][key(body)])
+
+
+def pods_by_name(world: World) -> Mapping[str, str]:
+    return {name: pod.ref.uid for (_, name), pod in world.pods.now()[0].items()}
+
+
+def test_a_pod_that_came_again_is_not_given_the_device_of_the_former(world: World) -> None:
+    former = pod_json(4, devices=[0])
+    name = former["metadata"]["name"]
+    world.watch(former)
+    world.admit(former)
+    world.ask(4)
+    again = pod_json(4, devices=[2])
+    again["metadata"]["name"] = name
+    world.admit(again)
+    world.api.answers.append(json.dumps({"kind": "Pod", **again}).encode())
+    assert world.ask(4) == {"GPU-2"}
+    # The watch comes to it later, and first to what became of the former.
+    world.watch(former, kind="MODIFIED")
+    assert pods_by_name(world) == {name: again["metadata"]["uid"]}
+    world.watch(former, kind="DELETED")
+    assert pods_by_name(world) == {name: again["metadata"]["uid"]}
+    world.watch(again)
+    world.watch(again, kind="DELETED")
+    assert pods_by_name(world) == {}
+
+
+def test_other_ids_than_preferred_are_nobodys_where_two_questions_are_open(world: World) -> None:
+    """As where a pod's own thread allocates what a restart lost, while another is admitted."""
+    one, two = pod_json(2, devices=[0]), pod_json(2, devices=[1])
+    world.watch(one, two)
+    world.admit(one)
+    world.allocator.prefer(ALL, [], 2)
+    del world.shown[key(one)]
+    world.admit(two)
+    world.allocator.prefer(ALL, [], 2)
+    with pytest.raises(RequestRefused, match="the kubelet took 2 units without asking which"):
+        world.allocator.allocate([device_id("GPU-3", 0), device_id("GPU-3", 1)])
+
+
+def test_an_edit_before_the_kubelet_asks_moves_no_pod(world: World) -> None:
+    body = pod_json(2, devices=[1])
+    world.watch(body)
+    notes = {**body["metadata"]["annotations"], ALIYUN.idx: "3", ALIYUN.allocation: ""}
+    edited = {**body, "metadata": {**body["metadata"], "annotations": notes}}
+    world.watch(edited, kind="MODIFIED")
+    world.admit(body)
+    assert world.ask(2) == {"GPU-1"}

@@ -1,0 +1,94 @@
+"""Cards in units: the ids of the original, sizes, and what the kubelet cannot take."""
+
+import pytest
+
+from gpushare.device_plugin.cards import (
+    LONGEST_MESSAGE,
+    Card,
+    Found,
+    device_id,
+    make_cards,
+    message_size,
+    uuid_of,
+)
+from gpushare.device_plugin.server import devices_message
+from gpushare.errors import SettingsError
+from gpushare.wire.inventory import decode_inventory, encode_inventory
+
+UUID = "GPU-8f7b5c8e-1b0c-4c56-a7d2-0123456789ab"
+
+
+def found(*mibs: int) -> list[Found]:
+    return [Found(f"GPU-{index}", index, mib) for index, mib in enumerate(mibs)]
+
+
+def test_ids_are_the_originals() -> None:
+    assert device_id(UUID, 0) == f"{UUID}-_-0"
+    assert uuid_of(f"{UUID}-_-15") == UUID
+
+
+@pytest.mark.parametrize("text", ["", "GPU-0", "GPU-0-_-", "GPU-0-_-x", "GPU-0-_-01", "-_-1"])
+def test_what_is_no_id_of_a_unit_has_no_card(text: str) -> None:
+    assert uuid_of(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("unit", "reserve", "units"),
+    [("GiB", 0, 15), ("GiB", 512, 14), ("256MiB", 0, 60), ("MiB", 100, 15260), ("GiB", 20000, 0)],
+)
+def test_each_card_has_its_own_memory_in_whole_units(unit: str, reserve: int, units: int) -> None:
+    made = make_cards(found(15360, 2 * 15360 + 2 * reserve), unit, reserve)
+    assert made.all[0].unit_count == units
+    assert made.all[1].unit_count >= units
+
+
+def test_a_list_that_the_kubelet_would_not_take_is_refused_with_a_unit_that_fits() -> None:
+    eight = [Found(f"{UUID[:-1]}{index}", index, 141 * 1024) for index in range(8)]
+    with pytest.raises(SettingsError, match=r"takes 4194304; take 64MiB"):
+        make_cards(eight, "MiB", 0)
+    made = make_cards(eight, "64MiB", 0)
+    sent = devices_message(made).ByteSize()
+    assert sent <= message_size(made.all) <= LONGEST_MESSAGE
+
+
+def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
+    for healthy in (True, False):
+        for numa in (None, 0, 2**31):
+            card = Card(UUID, 0, 1000, "x", numa, healthy)
+            made = make_cards([Found(UUID, 0, 1000 * 1024)], "GiB", 0)
+            sent = devices_message(type(made)("GiB", (card,))).ByteSize()
+            assert sent <= message_size([card])
+
+
+@pytest.mark.parametrize(
+    ("gpus", "sentence"),
+    [
+        ([], "there is no GPU"),
+        ([Found("GPU-0", 1, 1024)], "must have the indices 0, 1"),
+        ([Found("GPU-0", 0, 1024), Found("GPU-0", 1, 1024)], "another one has the uuid"),
+        ([Found("GPU 0", 0, 1024)], "no uuid of a GPU"),
+        ([Found("a-_-b", 0, 1024)], "no uuid of a GPU"),
+        ([Found(f"GPU-{n}", n, 1024) for n in range(65)], "64 at most"),
+    ],
+)
+def test_gpus_that_cannot_be_told_apart_are_refused(gpus: list[Found], sentence: str) -> None:
+    with pytest.raises(SettingsError, match=sentence):
+        make_cards(gpus, "GiB", 0)
+
+
+@pytest.mark.parametrize("unit", ["", "gib", "0MiB", "1.5GiB", "-1MiB"])
+def test_a_unit_that_is_none_is_refused(unit: str) -> None:
+    with pytest.raises(SettingsError, match="memory-unit"):
+        make_cards(found(1024), unit, 0)
+
+
+def test_the_inventory_says_what_there_is_and_how_it_is_served() -> None:
+    made = make_cards(
+        [Found("GPU-0", 0, 16384, "T4"), Found("GPU-1", 1, 8192, "P4", problem="hot")], "GiB", 0
+    )
+    read = decode_inventory(encode_inventory(made.inventory()))
+    assert [(each.uuid, each.mem, each.model, each.healthy) for each in read.devices] == [
+        ("GPU-0", 16, "T4", True),
+        ("GPU-1", 8, "P4", False),
+    ]
+    assert (read.unit, read.marks_assigned, read.serves_by_identity) == ("GiB", True, True)

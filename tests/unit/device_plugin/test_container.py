@@ -1,0 +1,98 @@
+"""What a container is told: the original's variables to the letter, and ways to limit memory."""
+
+from dataclasses import replace
+
+import pytest
+
+from gpushare.device_plugin.container import Answer, Contract, answer, devices_told
+from gpushare.device_plugin.identity import Grant
+from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.device_plugin.pods import cards
+
+NODE = cards(16, 24, 16)
+ONE = Grant(((NODE.all[1], 4),), 6)
+TWO = Grant(((NODE.all[0], 4), (NODE.all[2], 2)), 6)
+PLAIN = Contract(ALIYUN, 1024)
+
+
+def told(grant: Grant, **changes: object) -> Answer:
+    return answer(grant, replace(PLAIN, **changes), "uid", "main")  # type: ignore[arg-type]
+
+
+def test_the_variables_are_the_originals() -> None:
+    original = {
+        "NVIDIA_VISIBLE_DEVICES": "1",
+        "ALIYUN_COM_GPU_MEM_IDX": "1",
+        "ALIYUN_COM_GPU_MEM_POD": "6",
+        "ALIYUN_COM_GPU_MEM_CONTAINER": "4",
+        "ALIYUN_COM_GPU_MEM_DEV": "24",
+    }
+    assert told(ONE, id_strategy="index") == Answer(original)
+    assert told(ONE) == Answer(original | {"NVIDIA_VISIBLE_DEVICES": "GPU-1"})
+    assert told(ONE, cgpu_disabled=True).envs["CGPU_DISABLE"] == "true"
+
+
+def test_several_devices_are_named_in_order() -> None:
+    envs = told(TWO).envs
+    assert envs["NVIDIA_VISIBLE_DEVICES"] == "GPU-0,GPU-2"
+    assert envs["ALIYUN_COM_GPU_MEM_IDX"] == "0,2"
+    assert envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+
+
+def added(grant: Grant, **changes: object) -> dict[str, str]:
+    plain = told(grant).envs
+    return {name: value for name, value in told(grant, **changes).envs.items() if name not in plain}
+
+
+def test_the_driver_is_told_both_limits_in_whole_mib() -> None:
+    assert added(ONE, isolation="driver") == {
+        "NVIDIA_GPU_MEMORY_LIMIT": "4096",
+        "NVIDIA_GPU_MEMORY_REQUEST": "0",
+    }
+    assert added(TWO, isolation="driver", unit_mib=256)["NVIDIA_GPU_MEMORY_LIMIT"] == "512"
+
+
+def test_hami_core_is_told_each_limit_and_has_a_folder_of_its_own() -> None:
+    envs = added(TWO, isolation="hami-core")
+    assert envs["CUDA_DEVICE_MEMORY_LIMIT_0"] == "4096m"
+    assert envs["CUDA_DEVICE_MEMORY_LIMIT_1"] == "2048m"
+    assert envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] == "/usr/local/vgpu/GPU-0.cache"
+    mounts = {each.container_path: each for each in told(TWO, isolation="hami-core").mounts}
+    assert mounts["/usr/local/vgpu"].host_path == "/usr/local/vgpu/containers/uid_main"
+    assert not mounts["/usr/local/vgpu"].read_only
+    assert mounts["/usr/local/vgpu/libvgpu.so"].read_only
+    assert mounts["/etc/ld.so.preload"].host_path == "/usr/local/vgpu/ld.so.preload"
+
+
+def test_mps_is_told_limits_by_the_numbers_that_the_container_sees() -> None:
+    envs = added(TWO, isolation="mps", mps_pipe="/mps/pipe")
+    assert envs == {
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M,1=2048M",
+        "CUDA_MPS_PIPE_DIRECTORY": "/mps/pipe",
+    }
+
+
+def test_by_cdi_the_devices_are_named_there_and_the_runtime_is_told_to_leave_them() -> None:
+    by_field = told(TWO, list_strategy="cdi-cri")
+    kind = "k8s.device-plugin.nvidia.com/gpu"
+    assert list(by_field.cdi_devices) == [f"{kind}=GPU-0", f"{kind}=GPU-2"]
+    assert by_field.envs["NVIDIA_VISIBLE_DEVICES"] == "void"
+    by_note = told(TWO, list_strategy="cdi-annotations", cdi_kind="example.com/gpu")
+    assert list(by_note.annotations.values()) == ["example.com/gpu=GPU-0,example.com/gpu=GPU-2"]
+
+
+@pytest.mark.parametrize("strategy", ["envvar", "cdi-cri", "cdi-annotations"])
+@pytest.mark.parametrize(("ids", "names"), [("uuid", {"GPU-0", "GPU-2"}), ("index", {"0", "2"})])
+def test_what_was_told_can_be_read_back(strategy: str, ids: str, names: set[str]) -> None:
+    given = told(TWO, list_strategy=strategy, id_strategy=ids, isolation="hami-core")
+    read = parse_answer(answer_message(given).SerializeToString())
+    assert read == Answer(
+        given.envs, list(given.mounts), list(given.cdi_devices), given.annotations
+    )
+    assert devices_told(read) == names
+
+
+def test_who_was_told_of_no_device_has_none() -> None:
+    assert devices_told(Answer({})) == frozenset()
+    assert devices_told(Answer({"NVIDIA_VISIBLE_DEVICES": "void"})) == frozenset()

@@ -1,0 +1,145 @@
+"""Pods that were served are marked once, and containers with wrong devices are told of once."""
+
+import json
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+
+import pytest
+
+from gpushare.device_plugin.allocator import Allocator
+from gpushare.device_plugin.cards import device_id
+from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.kubelet import answer_message, parse_answer
+from gpushare.device_plugin.marker import Marker
+from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.start_check import StartCheck, Wrong
+from gpushare.errors import ApiError, ApiUnavailable
+from gpushare.kube.api import Lines
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import Event, Pod
+from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json
+
+NODE = cards(16, 16)
+
+
+class Patches:
+    """An API server that takes patches, or answers with `error`."""
+
+    def __init__(self) -> None:
+        self.error: ApiError | None = None
+        self.taken: list[tuple[str, Json]] = []
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+        not_after: float = 0.0,
+    ) -> bytes:
+        del query, timeout, not_after
+        assert (method, content_type) == ("PATCH", "application/merge-patch+json")
+        self.taken.append((path, json.loads(body or b"")))
+        if self.error:
+            raise self.error
+        return b"{}"
+
+    def stream(
+        self, path: str, query: Mapping[str, str], *, connect_timeout: float, read_timeout: float
+    ) -> AbstractContextManager[Lines]:
+        raise AssertionError((path, query, connect_timeout, read_timeout))
+
+
+class World:
+    """A marker without its thread."""
+
+    def __init__(self) -> None:
+        self.api = Patches()
+        self.record: list[Entry] = []
+        self.told: list[Wrong] = []
+        self.pods = Pods(self.api, ALIYUN, "node")
+        self.allocator = Allocator(self.pods, dict, lambda: NODE)
+        check = StartCheck(self.pods, lambda: self.record, dict, lambda: NODE, parse_answer)
+        self.marker = Marker(self.api, self.pods, self.allocator, check, tell=self.told.append)
+
+    def serve(self, body: Json, devices: str) -> None:
+        """Have the pod's one container on record."""
+        event: Event[Pod] = Event("ADDED", decoded(body))
+        self.pods.apply(event)
+        told = answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": devices})).SerializeToString()
+        ids = frozenset([device_id("GPU-0", len(self.record))])
+        self.record.append(Entry(body["metadata"]["uid"], "c0", ids, told))
+        self.marker.look()
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_pod_is_marked_once_by_its_uid_and_nothing_else_is_written(world: World) -> None:
+    body = pod_json(1)
+    world.serve(body, "GPU-0")
+    assert not world.marker.mark_all()
+    assert not world.marker.mark_all()
+    meta = body["metadata"]
+    change = {"metadata": {"uid": meta["uid"], "annotations": {ALIYUN.assigned: "true"}}}
+    assert world.api.taken == [(f"/api/v1/namespaces/default/pods/{meta['name']}", change)]
+
+
+def test_a_pod_whose_answer_was_not_certain_is_marked_by_the_kubelets_record(world: World) -> None:
+    bodies = [pod_json(1), pod_json(1)]
+    for body in bodies:
+        event: Event[Pod] = Event("ADDED", decoded(body))
+        world.pods.apply(event)
+    world.allocator.allocate([device_id("GPU-0", 7)])
+    assert not world.marker.mark_all()
+    assert world.api.taken == []
+    uid = bodies[1]["metadata"]["uid"]
+    told = answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"})).SerializeToString()
+    world.record.append(Entry(uid, "c0", frozenset([device_id("GPU-0", 7)]), told))
+    world.marker.look()
+    world.marker.mark_all()
+    assert [change["metadata"]["uid"] for _, change in world.api.taken] == [uid]
+
+
+def test_a_pod_that_is_not_served_yet_is_not_marked(world: World) -> None:
+    world.serve(pod_json(1, 2), "GPU-0")
+    assert not world.marker.mark_all()
+    assert world.api.taken == []
+
+
+def test_a_mark_that_does_not_land_is_tried_again(world: World) -> None:
+    world.serve(pod_json(1), "GPU-0")
+    world.api.error = ApiUnavailable("away", 503)
+    assert world.marker.mark_all()
+    world.api.error = None
+    assert not world.marker.mark_all()
+    assert len(world.api.taken) == 2
+
+
+@pytest.mark.parametrize("status", [404, 409, 422])
+def test_a_pod_that_is_gone_needs_no_mark(world: World, status: int) -> None:
+    world.serve(pod_json(1), "GPU-0")
+    world.api.error = ApiError("gone", status)
+    assert not world.marker.mark_all()
+
+
+def test_a_wrong_device_is_told_of_once_and_counted(world: World) -> None:
+    wrong = pod_json(1, devices=[1])
+    world.serve(pod_json(1), "GPU-0")
+    world.serve(wrong, "GPU-0")
+    for _ in range(2):
+        world.marker.look()
+        assert world.marker.wrong_containers == 1
+    (told,) = world.told
+    assert told.pod.ref.uid == wrong["metadata"]["uid"]
+    assert "was bound to 1 units of GPU-1, but was told of device GPU-0" in str(told)
+    gone: Event[Pod] = Event("DELETED", decoded(wrong))
+    world.pods.apply(gone)
+    world.marker.look()
+    assert world.marker.wrong_containers == 0

@@ -1,0 +1,96 @@
+"""What each container was given, read from the annotations of the Binding; edits change nothing."""
+
+from typing import Any
+
+import pytest
+
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.device_plugin.pods import pod_json, read
+
+Json = dict[str, Any]
+
+
+def given(body: Json) -> dict[str, dict[int, int]]:
+    pod = read(body)
+    assert pod.problem == ""
+    return {part.name: dict(part.shares) for part in pod.parts}
+
+
+def test_each_container_has_its_own_share() -> None:
+    assert given(pod_json(3, 1, devices=[2])) == {"c0": {2: 3}, "c1": {2: 1}}
+
+
+def test_containers_fill_several_devices_one_after_the_other() -> None:
+    body = pod_json(3, 5, devices=[1, 3])
+    assert given(body) == {"c0": {1: 3}, "c1": {1: 1, 3: 4}}
+
+
+def test_the_map_of_the_binding_counts_where_it_says_otherwise() -> None:
+    body = pod_json(4, 4, devices=[0, 1])
+    body["metadata"]["annotations"][ALIYUN.allocation] = '{"0":{"1":4},"1":{"0":4}}'
+    assert given(body) == {"c0": {1: 4}, "c1": {0: 4}}
+
+
+def test_sidecars_have_what_the_map_leaves() -> None:
+    assert given(pod_json(4, devices=[0, 1], sidecars=[4])) == {"s0": {1: 4}, "c0": {0: 4}}
+
+
+def test_init_containers_have_units_that_others_use_again() -> None:
+    assert given(pod_json(2, devices=[3], inits=[4, 1])) == {
+        "i0": {3: 4},
+        "i1": {3: 1},
+        "c0": {3: 2},
+    }
+
+
+def test_init_containers_alone_have_a_device() -> None:
+    assert given(pod_json(0, devices=[1], inits=[2])) == {"i0": {1: 2}}
+
+
+def test_containers_that_ask_for_nothing_are_not_served() -> None:
+    assert given(pod_json(0, 2, devices=[1])) == {"c1": {1: 2}}
+    assert given(pod_json(0)) == {}
+
+
+def test_the_names_of_the_cards_stand_beside() -> None:
+    pod = read(pod_json(4, devices=[1, 3], uuids=["GPU-b", "GPU-d"]))
+    assert pod.uuids == {1: "GPU-b", 3: "GPU-d"}
+
+
+@pytest.mark.parametrize(
+    ("notes", "problem"),
+    [
+        ({ALIYUN.idx: "", ALIYUN.allocation: ""}, "name no device that can be used"),
+        ({ALIYUN.idx: "x", ALIYUN.allocation: "{}"}, "name no device that can be used"),
+        ({ALIYUN.idx: "0", ALIYUN.allocation: '{"0":{"1":4}}'}, "contradict each other"),
+        ({ALIYUN.uuids: "GPU-a,GPU-b"}, "does not match"),
+        ({ALIYUN.uuids: "GPU a"}, "does not match"),
+        ({ALIYUN.count: "3"}, "cannot be split evenly"),
+        ({ALIYUN.count: "many"}, "is not a number of devices"),
+    ],
+)
+def test_annotations_that_make_no_sense_are_a_problem_that_is_named(
+    notes: dict[str, str], problem: str
+) -> None:
+    pod = read(pod_json(4, annotations=notes))
+    assert problem in pod.problem
+    assert [part.units for part in pod.parts] == [4]
+
+
+def test_annotations_that_are_edited_later_change_no_device() -> None:
+    body = pod_json(4, devices=[1])
+    first = read(body)
+    notes = body["metadata"]["annotations"]
+    for edited in ({ALIYUN.idx: "0", ALIYUN.allocation: ""}, {ALIYUN.idx: "x"}):
+        later = {**body, "metadata": {**body["metadata"], "annotations": {**notes, **edited}}}
+        kept = read(later).with_placement_of(first)
+        assert (kept.parts, kept.problem) == (first.parts, "")
+
+
+def test_the_state_of_the_pod_is_read() -> None:
+    body = pod_json(1, annotations={ALIYUN.assigned: "true"})
+    assert read(body).assigned
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    body["status"] = {"phase": "Failed", "startTime": "2026-01-01T00:00:00Z"}
+    pod = read(body)
+    assert (pod.ended, pod.terminating, pod.started) == (True, True, True)

@@ -1,0 +1,76 @@
+"""Pods that failed because no device plug-in was there are deleted; no other one ever is."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare.device_plugin.rejected import Rejected
+from gpushare.errors import ApiUnavailable
+from tests.unit.device_plugin.pods import Json, pod_json, read
+from tests.unit.extender.scripted_api import ScriptedApi
+
+KUBELET = "Pod was rejected: Allocate failed due to no healthy devices present"
+
+
+def failed(**status: Any) -> Json:
+    body = pod_json(4)
+    body["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "controller": True}]
+    said = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": KUBELET}
+    return {**body, "status": said | status}
+
+
+def deleted(body: Json, shown: Json | None = None) -> list[Json]:
+    """The bodies of the deletions, after the pod was looked at twice."""
+    api = ScriptedApi(forever=json.dumps(shown or body).encode())
+    rejected = Rejected(api)
+    for _ in range(2):
+        rejected.clear([read(body)])
+    return [json.loads(call.body or b"") for call in api.calls if call.method == "DELETE"]
+
+
+def test_a_pod_that_no_plugin_was_there_for_is_deleted_by_its_uid() -> None:
+    body = failed()
+    (options,) = deleted(body)
+    assert options["preconditions"] == {"uid": body["metadata"]["uid"]}
+
+
+@pytest.mark.parametrize(
+    "status",
+    [
+        {"phase": "Succeeded"},
+        {"reason": "Evicted"},
+        {"reason": None},
+        {"message": "Allocate failed due to rpc error: desc = gpushare: pod default/a: ..."},
+    ],
+)
+def test_a_pod_that_failed_otherwise_stays(status: Json) -> None:
+    assert deleted(failed(**status)) == []
+
+
+def test_a_pod_without_a_controller_stays() -> None:
+    body = failed()
+    body["metadata"]["ownerReferences"] = [{"kind": "Node"}]
+    assert deleted(body) == []
+    del body["metadata"]["ownerReferences"]
+    assert deleted(body) == []
+
+
+def test_a_pod_that_runs_is_not_even_read() -> None:
+    api = ScriptedApi()
+    Rejected(api).clear([read(pod_json(4))])
+    assert api.calls == []
+
+
+def test_another_pod_of_that_name_stays() -> None:
+    assert deleted(failed(), failed()) == []
+
+
+def test_what_fails_is_tried_again() -> None:
+    body = failed()
+    api = ScriptedApi([ApiUnavailable("away", 503)], json.dumps(body).encode())
+    rejected = Rejected(api)
+    rejected.clear([read(body)])
+    assert [call.method for call in api.calls] == ["GET"]
+    rejected.clear([read(body)])
+    assert [call.method for call in api.calls] == ["GET", "GET", "DELETE"]

@@ -1,0 +1,180 @@
+"""A container starts if it was told of what its pod was bound to, by the kubelet's own record."""
+
+import base64
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from gpushare.device_plugin.cards import device_id
+from gpushare.device_plugin.checkpoint import Entry, entries
+from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.identity import PodKey
+from gpushare.device_plugin.kubelet import KubeletError, answer_message, parse_answer
+from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.start_check import StartCheck
+from gpushare.errors import ApiUnreachable, GpuShareError, MessageError, RequestRefused
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.objects import Event, Pod
+from tests.unit.device_plugin.pods import cards, decoded, pod_json
+from tests.unit.extender.scripted_api import ScriptedApi
+
+Json = dict[str, Any]
+
+NODE = cards(16, 16)
+
+
+def ids(card: int, count: int = 4, first: int = 0) -> list[str]:
+    return [device_id(f"GPU-{card}", number) for number in range(first, first + count)]
+
+
+def told(devices: str) -> bytes:
+    return answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": devices})).SerializeToString()
+
+
+@dataclass
+class World:
+    """The check, over records of the test."""
+
+    record: list[Entry] | GpuShareError = field(default_factory=list)
+    shown: dict[PodKey, dict[str, frozenset[str]]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.api = ScriptedApi(forever=ApiUnreachable("away", 0))
+        self.pods = Pods(self.api, ALIYUN, "node")
+        self.check = StartCheck(
+            self.pods, self._entries, lambda: self.shown, lambda: NODE, parse_answer
+        )
+
+    def _entries(self) -> list[Entry]:
+        if isinstance(self.record, GpuShareError):
+            raise self.record
+        return self.record
+
+    def add(self, body: Json, devices: str, held: list[str], name: str = "c0") -> None:
+        assert isinstance(self.record, list)
+        entry = Entry(body["metadata"]["uid"], name, frozenset(held), told(devices))
+        self.record.append(entry)
+
+    def watch(self, *bodies: Json) -> None:
+        for body in bodies:
+            event: Event[Pod] = Event("ADDED", decoded(body))
+            self.pods.apply(event)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.mark.parametrize("devices", ["GPU-1", "1"])
+def test_what_was_told_by_uuid_or_index_is_right(world: World, devices: str) -> None:
+    body = pod_json(4, devices=[1], uuids=["GPU-1"])
+    world.watch(body)
+    world.add(body, devices, ids(1))
+    world.check.check(ids(1))
+    assert [world.check.wrong(entry) for entry in world.check.record()] == [None]
+
+
+@pytest.mark.parametrize("devices", ["GPU-0", "0", "GPU-0,GPU-1", "no-gpu-has-4GiB-to-run", ""])
+def test_what_was_told_wrongly_does_not_start(world: World, devices: str) -> None:
+    body = pod_json(4, devices=[1], uuids=["GPU-1"])
+    world.watch(body)
+    world.add(body, devices, ids(1))
+    with pytest.raises(RequestRefused, match="was bound to 4 units of GPU-1, but was told of"):
+        world.check.check(ids(1))
+    (wrong,) = [world.check.wrong(entry) for entry in world.check.record()]
+    assert wrong is not None
+    assert (wrong.pod.ref.uid, wrong.container) == (body["metadata"]["uid"], "c0")
+
+
+def test_ids_that_two_containers_have_are_right_for_both(world: World) -> None:
+    body = pod_json(4, devices=[1], inits=[4])
+    world.watch(body)
+    world.add(body, "GPU-1", ids(1), "i0")
+    world.add(body, "GPU-0", ids(1))
+    with pytest.raises(RequestRefused, match="container c0"):
+        world.check.check(ids(1))
+
+
+def test_the_record_of_a_pod_that_is_gone_counts_for_nothing(world: World) -> None:
+    gone, body = pod_json(4, devices=[0]), pod_json(4, devices=[1])
+    world.watch(body)
+    world.add(gone, "GPU-0", ids(1))
+    world.add(body, "GPU-1", ids(1))
+    world.check.check(ids(1))
+
+
+def test_other_ids_are_another_container(world: World) -> None:
+    body = pod_json(4, devices=[1])
+    world.watch(body)
+    world.add(body, "GPU-1", ids(1))
+    for other in (ids(1, 3), ids(1, 5), ids(1, 4, first=1)):
+        with pytest.raises(RequestRefused, match="no container with these"):
+            world.check.check(other)
+
+
+def test_a_pod_that_is_not_known_is_read(world: World) -> None:
+    body = pod_json(4, devices=[1])
+    world.add(body, "GPU-0", ids(0))
+    world.shown = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
+    world.api.answers.append(json.dumps({"kind": "Pod", **body}).encode())
+    with pytest.raises(RequestRefused, match="was bound to 4 units of GPU-1"):
+        world.check.check(ids(0))
+
+
+def test_while_nobody_tells_whose_it_is_only_a_choice_of_ours_starts(world: World) -> None:
+    ours, theirs = pod_json(4), pod_json(4)
+    world.add(ours, "GPU-0", ids(0))
+    world.check.check(ids(0))
+    world.add(theirs, "GPU-0", ids(1))
+    with pytest.raises(RequestRefused, match="the API server does not answer"):
+        world.check.check(ids(1))
+
+
+def test_a_pod_whose_devices_cannot_be_told_does_not_start(world: World) -> None:
+    body = pod_json(4, annotations={ALIYUN.idx: "", ALIYUN.allocation: ""})
+    world.watch(body)
+    world.add(body, "GPU-1", ids(1))
+    with pytest.raises(RequestRefused, match="name no device that can be used"):
+        world.check.check(ids(1))
+
+
+def test_without_the_record_nothing_starts(world: World) -> None:
+    world.record = KubeletError("checkpoint cannot be read")
+    with pytest.raises(RequestRefused, match="cannot be read"):
+        world.check.check(ids(1))
+
+
+# -- the kubelet's file -------------------------------------------------------------------------
+
+
+def test_the_record_is_read() -> None:
+    item = {
+        "PodUID": "u",
+        "ContainerName": "c",
+        "ResourceName": "aliyun.com/gpu-mem",
+        "DeviceIDs": {"-1": ["a"], "0": ["b"]},
+        "AllocResp": base64.b64encode(b"x").decode(),
+    }
+    other = {**item, "ResourceName": "example.com/nic"}
+    text = json.dumps({"Data": {"PodDeviceEntries": [item, other]}, "Checksum": 1}).encode()
+    assert entries(text, "aliyun.com/gpu-mem") == (Entry("u", "c", frozenset("ab"), b"x"),)
+    empty = json.dumps({"Data": {"PodDeviceEntries": None}}).encode()
+    assert entries(empty, "aliyun.com/gpu-mem") == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"[]", b"{}", b'{"Data": 3}', b'{"Data":{"PodDeviceEntries":[{}]}}', b"\xff"]
+    + [b'{"Data":{"PodDeviceEntries":3}}', b"[" * 100000],
+)
+def test_a_file_that_is_none_is_said_to_be_none(text: bytes) -> None:
+    with pytest.raises(MessageError, match="kubelet_internal_checkpoint"):
+        entries(text, "aliyun.com/gpu-mem")
+
+
+def test_an_answer_that_cannot_be_read_is_said_to_be_none() -> None:
+    with pytest.raises(MessageError, match="AllocResp"):
+        parse_answer(b"\xff\xff")
