@@ -1,0 +1,421 @@
+"""The device plug-in gives each container the device that its pod was bound to, whatever the order
+in which the kubelet asks; and where it cannot know, it gives nothing, and says why.
+"""
+
+import random
+import signal
+from collections.abc import Callable, Iterator
+
+import grpc
+import pytest
+
+from gpushare.device_plugin.checkpoint import FILE
+from gpushare.localcluster.api.faults import status
+from gpushare.localcluster.grants import granted_devices
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.inventory import decode_inventory
+from tests.integration.cluster import NODES, Cluster, Json
+from tests.integration.plugin_world import UNITS, PluginNode
+from tests.integration.verbs import poll
+from tests.unit.device_plugin.fake_kubelet import AdmissionError
+
+MakeNode = Callable[..., PluginNode]
+
+BY_KUBELET = ("--pods-api-socket", "@")
+"""Flags of a node whose kubelet has the Pods API."""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    found = Cluster()
+    yield found
+    found.stop()
+
+
+@pytest.fixture
+def make_node(cluster: Cluster) -> Iterator[MakeNode]:
+    nodes: list[PluginNode] = []
+
+    def make(*flags: str, **more: object) -> PluginNode:
+        nodes.append(PluginNode(cluster, *flags, **more))  # type: ignore[arg-type]  # handed on
+        return nodes[-1]
+
+    yield make
+    for node in nodes:
+        node.stop()
+    cluster.clear()
+
+
+@pytest.fixture
+def node(make_node: MakeNode) -> PluginNode:
+    return make_node().start()
+
+
+def check_right(node: PluginNode, *pods: Json) -> None:
+    """Each container of the pods has what its annotations say, at its admission and its start."""
+    for pod in pods:
+        uid = pod["metadata"]["uid"]
+        wanted = {node.uuid(index) for index in granted_devices(pod)}
+        held = [each for each in node.kubelet.held if each.uid == uid]
+        assert held
+        for each in held:
+            envs = node.kubelet.start_container(uid, each.container)
+            assert set(envs["NVIDIA_VISIBLE_DEVICES"].split(",")) <= wanted
+
+
+def refused(node: PluginNode, pod: Json) -> str:
+    """Why the pod is not admitted."""
+    with pytest.raises(AdmissionError) as caught:
+        node.kubelet.add(pod)
+    return str(caught.value)
+
+
+def shuffled_pods(node: PluginNode, dice: random.Random) -> list[Json]:
+    """Four pods of 4 units for each device, in any order."""
+    places = [index for index in range(4) for _ in range(4)]
+    dice.shuffle(places)
+    pods = [node.pod(4, devices=[place]) for place in places]
+    dice.shuffle(pods)
+    return pods
+
+
+@pytest.mark.parametrize("flags", [(), BY_KUBELET])
+def test_equal_pods_get_their_own_devices_in_any_order(
+    make_node: MakeNode, flags: tuple[str, ...]
+) -> None:
+    node = make_node(*flags).start()
+    pods = shuffled_pods(node, random.Random(7))
+    for pod in pods:
+        node.kubelet.add(pod)
+        check_right(node, pod)
+        (held,) = (each for each in node.kubelet.held if each.uid == pod["metadata"]["uid"])
+        (index,) = granted_devices(pod)
+        assert {device.rpartition("-_-")[0] for device in held.ids} == {node.uuid(index)}
+    for pod in pods:
+        poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
+    assert node.metric("gpushare_device_plugin_other_ids_total") == 0
+
+
+def test_init_containers_sidecars_and_several_containers_get_their_own(node: PluginNode) -> None:
+    dice = random.Random(3)
+    pods = [
+        pod
+        for index in range(4)
+        for pod in (
+            node.pod(2, devices=[index], inits=[2]),
+            node.pod(1, devices=[index], inits=[2, 1]),
+            node.pod(1, 2, devices=[index]),
+            node.pod(2, devices=[index], sidecars=[1]),
+            node.pod(2, 2, devices=[index], inits=[1, 3]),
+            node.pod(0, devices=[index], inits=[1]),
+        )
+    ]
+    dice.shuffle(pods)
+    for pod in pods:
+        node.kubelet.add(pod)
+    check_right(node, *pods)
+    for pod in pods:
+        poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
+
+
+def test_a_pod_has_several_devices(node: PluginNode) -> None:
+    pod = node.pod(8, devices=[1, 3], count=2)
+    node.kubelet.add(pod)
+    envs = node.kubelet.start_container(pod["metadata"]["uid"], "c0")
+    assert envs["NVIDIA_VISIBLE_DEVICES"] == f"{node.uuid(1)},{node.uuid(3)}"
+    assert (envs[ALIYUN.idx], envs["ALIYUN_COM_GPU_MEM_CONTAINER"]) == ("1,3", "8")
+
+
+def test_the_node_says_what_it_has_and_that_it_serves_by_identity(node: PluginNode) -> None:
+    found = node.node_object()
+    told = decode_inventory(found["metadata"]["annotations"][ALIYUN.inventory])
+    assert [(each.uuid, each.mem) for each in told.devices] == [
+        (node.uuid(index), UNITS) for index in range(4)
+    ]
+    assert (told.serves_by_identity, told.marks_assigned) == (True, True)
+    assert found["metadata"]["labels"]["gpushare"] == "true"
+    for each in ("capacity", "allocatable"):
+        assert found["status"][each][ALIYUN.count] == "4"
+
+
+# -- restarts -------------------------------------------------------------------------------------
+
+
+def test_a_kubelet_that_starts_again_is_told_of_us_and_mixes_nothing_up(node: PluginNode) -> None:
+    pods = shuffled_pods(node, random.Random(5))
+    for pod in pods[:8]:
+        node.kubelet.add(pod)
+    # Killed before it could write down the last one.
+    last = pods[7]["metadata"]["uid"]
+    node.kubelet.held = [each for each in node.kubelet.held if each.uid != last]
+    node.kubelet.write_checkpoint()
+    for _ in range(2):
+        node.kubelet.restart()
+        node.kubelet.wait_advertised(node.units)
+        for pod in reversed(pods[:12]):
+            node.kubelet.add(pod)
+        check_right(node, *pods[:12])
+    for pod in pods[12:]:
+        node.kubelet.add(pod)
+    check_right(node, *pods)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_plugin_that_starts_again_knows_what_was_given_out(node: PluginNode, number: int) -> None:
+    pods = [node.pod(2, devices=[index], inits=[2]) for index in (0, 1, 2, 3, 0, 1)]
+    for pod in pods[:4]:
+        node.kubelet.add(pod)
+    assert node.stop_plugin(number) == (0 if number == signal.SIGTERM else -signal.SIGKILL)
+    node.kubelet.wait_advertised(0)
+    node.start_plugin()
+    node.kubelet.wait_advertised(node.units)
+    for pod in pods[4:]:
+        node.kubelet.add(pod)
+    check_right(node, *pods)
+
+
+def test_pods_that_are_known_are_served_while_the_api_server_is_away(
+    make_node: MakeNode, cluster: Cluster
+) -> None:
+    node = make_node().start()
+    pods = [node.pod(2, devices=[index]) for index in range(4)]
+    node.knows(*pods)
+    cluster.stop()
+    try:
+        for pod in reversed(pods):
+            node.kubelet.add(pod)
+        check_right(node, *pods)
+    finally:
+        cluster.restart()
+    for pod in pods:
+        poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
+
+
+def test_a_kubelet_with_the_pods_api_needs_no_api_server(
+    make_node: MakeNode, cluster: Cluster
+) -> None:
+    node = make_node(*BY_KUBELET)
+    pods = [node.pod(2, devices=[index]) for index in range(4)]
+    cluster.stop()
+    try:
+        node.kubelet.start()
+        node.start_plugin(wait=False)
+        node.kubelet.wait_advertised(node.units)
+        for pod in reversed(pods):
+            node.kubelet.add(pod)
+        check_right(node, *pods)
+    finally:
+        cluster.restart()
+    poll(node.ready, "never ready")
+    for pod in pods:
+        poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
+
+
+# -- doubts ---------------------------------------------------------------------------------------
+
+
+def test_a_pod_that_the_watch_does_not_show_yet_is_read(
+    make_node: MakeNode, cluster: Cluster
+) -> None:
+    # Neither list nor watch.
+    cluster.hook = lambda request: status(503) if request.path == "/api/v1/pods" else None
+    node = make_node()
+    node.kubelet.start()
+    node.start_plugin(wait=False)
+    node.kubelet.wait_advertised(node.units)
+    pods = [node.pod(2, devices=[index]) for index in (2, 1)]
+    for pod in pods:
+        node.kubelet.add(pod)
+    check_right(node, *pods)
+
+
+def test_a_pod_that_has_come_again_under_its_name_gets_its_own_device(node: PluginNode) -> None:
+    first = node.pod(2, devices=[1], name="web-0")
+    node.kubelet.add(first)
+    node.cluster.delete_pod(first)
+    node.kubelet.remove(first["metadata"]["uid"])
+    second = node.pod(2, devices=[3], name="web-0")
+    node.kubelet.add(second)
+    check_right(node, second)
+
+
+def test_where_two_pods_may_be_meant_that_differ_none_is_served(node: PluginNode) -> None:
+    pods = [node.pod(4, devices=[index]) for index in (0, 1)]
+    # As no kubelet should: it shows both while it admits one.
+    node.kubelet.pods[pods[0]["metadata"]["uid"]] = pods[0]
+    why = refused(node, pods[1])
+    assert "2 containers wait for as many that are to have different devices" in why
+    assert all(pod["metadata"]["name"] in why for pod in pods)
+    assert node.kubelet.held == []
+    alike = [node.pod(6, devices=[2]) for _ in range(2)]
+    node.kubelet.pods[alike[0]["metadata"]["uid"]] = alike[0]
+    node.kubelet.add(alike[1])
+    check_right(node, alike[1])
+
+
+def test_without_pod_resources_only_what_is_certain_is_served(node: PluginNode) -> None:
+    pods = [node.pod(4, devices=[index]) for index in (0, 1)]
+    alone = node.pod(3, devices=[2])
+    node.knows(*pods, alone)
+    node.kubelet.lists = False
+    node.kubelet.add(alone)
+    assert "are to have different devices" in refused(node, pods[1])
+    node.kubelet.lists = True
+    node.kubelet.add(pods[0])
+    check_right(node, alone, pods[0])
+
+
+@pytest.mark.parametrize(
+    ("notes", "why"),
+    [
+        ({ALIYUN.idx: "", ALIYUN.allocation: ""}, "name no device that can be used"),
+        ({ALIYUN.uuids: "GPU-gone"}, "its device GPU-gone is not on this node"),
+        ({ALIYUN.idx: "0,0"}, "does not match"),
+    ],
+)
+def test_a_pod_whose_device_cannot_be_told_is_refused_and_others_go_on(
+    node: PluginNode, notes: dict[str, str], why: str
+) -> None:
+    odd = node.pod(4, devices=[0], annotations=notes)
+    said = refused(node, odd)
+    assert why in said
+    assert odd["metadata"]["name"] in said
+    other = node.pod(4, devices=[1])
+    node.kubelet.add(other)
+    check_right(node, other)
+
+
+def test_ids_that_are_none_of_ours_are_refused(node: PluginNode) -> None:
+    with pytest.raises(AdmissionError, match="GPU-other-_-1: no id of this node"):
+        node.kubelet.allocate([f"{node.uuid(0)}-_-0", "GPU-other-_-1"])
+
+
+# -- ids of other cards ---------------------------------------------------------------------------
+
+
+def test_a_kubelet_that_takes_other_ids_than_preferred_starts_no_wrong_device(
+    node: PluginNode,
+) -> None:
+    node.kubelet.take_preferred = False
+    pods = shuffled_pods(node, random.Random(2))
+    for pod in pods:
+        node.kubelet.add(pod)
+    check_right(node, *pods)
+    assert node.metric("gpushare_device_plugin_other_ids_total") > 0
+
+
+def test_pods_of_a_plugin_that_gave_any_ids_leave_room_for_ours(node: PluginNode) -> None:
+    """As after the original's: its containers run on one card, by ids of another."""
+    theirs = node.pod(8, devices=[0])
+    ids = [f"{node.uuid(1)}-_-{number}" for number in range(8)]
+    node.kubelet.hold(theirs, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": "0"})
+    node.kubelet.restart()
+    node.kubelet.wait_advertised(node.units)
+    ours = node.pod(12, devices=[1])
+    node.kubelet.add(ours)
+    check_right(node, ours)
+    node.kubelet.start_container(theirs["metadata"]["uid"], "c0")
+
+
+def test_a_container_that_was_told_of_a_wrong_device_does_not_start(node: PluginNode) -> None:
+    pod = node.pod(4, devices=[0])
+    ids = [f"{node.uuid(1)}-_-{number}" for number in range(4)]
+    node.kubelet.hold(pod, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": node.uuid(1)})
+    with pytest.raises(grpc.RpcError) as caught:
+        node.kubelet.start_container(pod["metadata"]["uid"], "c0")
+    said = str(caught.value)
+    assert f"was bound to 4 units of {node.uuid(0)}, but was told of device {node.uuid(1)}" in said
+    assert "delete the pod" in said
+
+
+def test_a_container_that_cannot_be_checked_does_not_start(node: PluginNode) -> None:
+    pod = node.pod(4, devices=[0])
+    node.kubelet.add(pod)
+    (node.kubelet.plugins / FILE).write_text("{")
+    with pytest.raises(grpc.RpcError) as caught:
+        node.kubelet.start_container(pod["metadata"]["uid"], "c0")
+    assert FILE in str(caught.value)
+    node.kubelet.write_checkpoint()
+    check_right(node, pod)
+
+
+# -- cards ----------------------------------------------------------------------------------------
+
+
+def test_a_card_that_is_unhealthy_gets_no_pod_until_it_is_well(node: PluginNode) -> None:
+    there = node.pod(4, devices=[2])
+    node.kubelet.add(there)
+    node.cards[2]["healthy"] = False
+    node.write_cards()
+    node.kubelet.wait_advertised(3 * UNITS)
+
+    def told() -> list[bool]:
+        notes = node.node_object()["metadata"]["annotations"]
+        return [each.healthy for each in decode_inventory(notes[ALIYUN.inventory]).devices]
+
+    poll(lambda: told() == [True, True, False, True], "not told")
+    assert "is unhealthy" in refused(node, node.pod(4, devices=[2]))
+    check_right(node, there)
+    node.cards[2]["healthy"] = True
+    node.write_cards()
+    node.kubelet.wait_advertised(4 * UNITS)
+    after = node.pod(4, devices=[2])
+    node.kubelet.add(after)
+    check_right(node, after)
+
+
+def test_a_file_with_nonsense_changes_nothing(node: PluginNode) -> None:
+    for nonsense in ("", "{", '{"devices": 3}', '{"devices": [{"uuid": 1}]}'):
+        (node.folder / "devices.json").write_text(nonsense)
+    poll(lambda: "devices not read" in node.log, "not said")
+    pod = node.pod(4, devices=[2])
+    node.kubelet.add(pod)
+    check_right(node, pod)
+
+
+# -- settings -------------------------------------------------------------------------------------
+
+
+def test_a_second_plugin_does_not_start(node: PluginNode) -> None:
+    code, said = node.ended("--health-port", "0")
+    assert code == 2
+    assert "another device plug-in serves" in said
+    pod = node.pod(4, devices=[2])
+    node.kubelet.add(pod)
+    check_right(node, pod)
+
+
+@pytest.mark.parametrize(
+    ("flags", "why"),
+    [
+        (["--devices-file", "/nowhere.json"], "devices-file: /nowhere.json cannot be read"),
+        (["--memory-unit", "TiB"], "memory-unit: 'TiB' is none of GiB, MiB"),
+        (["--memory-unit", "MiB", "--reserve-mib", "-1"], "reserve-mib: -1 is not from 0"),
+        (["--node-name", "Not A Node"], "node-name: 'Not A Node' is no name of a node"),
+        (["--kubeconfig", "/nowhere"], "kubeconfig /nowhere does not exist"),
+        (["--isolation", "mps"], "mps-pipe-dir"),
+        (["--isolation", "hami-core", "--hami-core-dir", "/nowhere"], "hami-core needs /nowhere"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_named(
+    make_node: MakeNode, flags: list[str], why: str
+) -> None:
+    code, said = make_node().ended(*flags)
+    assert (code, why in said) == (2, True), said
+
+
+def test_what_somebody_removes_of_the_node_is_written_again(
+    make_node: MakeNode, cluster: Cluster
+) -> None:
+    node = make_node().start()
+
+    def bare(body: Json) -> Json:
+        notes = {**body["metadata"]["annotations"], ALIYUN.inventory: "{}"}
+        return {**body, "metadata": {**body["metadata"], "annotations": notes, "labels": {}}}
+
+    cluster.change(NODES, "", node.name, bare)
+    # A change of the cards has the node looked at; so does time.
+    node.cards[0]["healthy"] = False
+    node.write_cards()
+    poll(lambda: "gpushare" in (node.node_object()["metadata"].get("labels") or {}), "not written")
+    decode_inventory(node.node_object()["metadata"]["annotations"][ALIYUN.inventory])
