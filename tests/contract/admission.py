@@ -32,7 +32,8 @@ class Call:
         """What expressions may name."""
         info: Json = {"username": self.user, "groups": list(self.groups)}
         info |= {"extra": dict(self.extra)} if self.extra else {}
-        return {"object": self.new, "oldObject": self.old, "request": {"userInfo": info}}
+        request = {"userInfo": info, "resource": {"resource": self.resource.partition("/")[0]}}
+        return {"object": self.new, "oldObject": self.old, "request": request}
 
 
 def policies(folder: str) -> list[Json]:
