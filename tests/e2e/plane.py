@@ -17,8 +17,18 @@ from tests.e2e.processes import Process
 from tests.integration.process import free_port
 
 ADMIN, SCHEDULER, EXTENDER = "admin", "system:kube-scheduler", "gpushare-extender"
-_GROUPS = {ADMIN: "system:masters", SCHEDULER: "", EXTENDER: ""}
-"""Users and their groups: RBAC knows system:masters and system:kube-scheduler from the start.
+CONTROLLERS = "system:kube-controller-manager"
+NODE = "gpu-node"
+"""The only node that a kubelet may be of."""
+KUBELET = f"system:node:{NODE}"
+_GROUPS = {
+    ADMIN: "system:masters",
+    SCHEDULER: "",
+    CONTROLLERS: "",
+    KUBELET: "system:nodes",
+    EXTENDER: "",
+}
+"""Users and their groups: those that begin with system: have rights from the start.
 
 The extender's user is for the wiring where it has a certificate; elsewhere it has an account.
 """
@@ -76,7 +86,7 @@ class Plane:
             *("--cert-dir", self.folder / "certs", "--token-auth-file", self.folder / "tokens.csv"),
             *("--service-account-issuer", self.url),
             *("--service-account-key-file", key, "--service-account-signing-key-file", key),
-            *("--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "RBAC"),
+            *("--service-cluster-ip-range", "10.0.0.0/24", "--authorization-mode", "Node,RBAC"),
             # Nobody makes default service accounts here, nor untaints nodes that are made by hand.
             *("--disable-admission-plugins", "ServiceAccount,TaintNodesByCondition"),
             *("--max-requests-inflight", "3000", "--max-mutating-requests-inflight", "1000"),
@@ -87,6 +97,17 @@ class Plane:
     def kill_apiserver(self) -> None:
         if self.apiserver:
             self.apiserver.kill()
+
+    def start_controllers(self, program: Path, *names: str) -> Process:
+        """Start a kube-controller-manager with these controllers alone; the caller ends it."""
+        file = self.kubeconfig(CONTROLLERS)
+        command: list[str | Path] = [
+            *(program, "--kubeconfig", file, "--authentication-kubeconfig", file),
+            *("--authorization-kubeconfig", file, "--controllers", ",".join(names)),
+            # Each acts as an account of its own, which RBAC knows from the start.
+            *("--use-service-account-credentials", "--leader-elect=false", "--secure-port", "0"),
+        ]
+        return Process("kube-controller-manager", command, self.folder)
 
     def stop(self) -> None:
         self.kill_apiserver()

@@ -22,6 +22,16 @@ newest = pytest.mark.skipif(
 )
 """Promises of the newest API server alone; ours keeps them."""
 
+CONTROLLERS = (
+    "daemonset-controller",
+    "deployment-controller",
+    "garbage-collector-controller",
+    "job-controller",
+    "replicaset-controller",
+    "statefulset-controller",
+)
+"""Those of kube-controller-manager that run; others would take nodes made by hand for dead ones."""
+
 _numbers = itertools.count(1)
 
 
@@ -48,6 +58,23 @@ def server(request: pytest.FixtureRequest) -> Iterator[Api]:
     local.start()
     yield Api(local.url)
     local.stop()
+
+
+@pytest.fixture(scope="module")
+def controller_manager(request: pytest.FixtureRequest, server: Api) -> Iterator[None]:
+    """Controllers beside the server while the module's tests run: kube-controller-manager's.
+
+    Skips where the server is not kube-apiserver.
+    """
+    if SERVER != "kube-apiserver":
+        pytest.skip("there are no controllers beside the local cluster yet")
+    real: Plane = request.getfixturevalue("plane")
+    process = real.start_controllers(needed("kube-controller-manager"), *CONTROLLERS)
+    try:
+        yield
+        process.running()
+    finally:
+        process.kill()
 
 
 @pytest.fixture

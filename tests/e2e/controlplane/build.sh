@@ -4,9 +4,10 @@
 #   build.sh VERSION           build them if need be (ten minutes, once); 1 where there is no Go
 #   build.sh --built VERSION   never build: print the folder where built ones are kept
 #
-# From 1.23 on: etcd, kube-apiserver, kube-scheduler and kubectl, links to one program. Up to 1.22,
-# whose API server does not build from modules: kube-scheduler alone. The versions that the tests
-# name have their go.mod and go.sum here; any other gets its own, by module.py and go mod tidy.
+# From 1.23 on: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, links to one
+# program; from 1.37 on the kubelet and a runtime for it, too. Up to 1.22, whose API server does not
+# build from modules: kube-scheduler alone. The versions that the tests name have their go.mod and
+# go.sum here; any other gets its own, by module.py and go mod tidy.
 # They are kept in the user's cache, by version and by what they are built from; never in the tree.
 set -eu
 cd "$(dirname "$0")"
@@ -30,15 +31,20 @@ minor=${version#1.}
 minor=${minor%%.*}
 
 module=.
-names="etcd kube-apiserver kube-scheduler kubectl"
-if [ "$minor" -le 22 ]; then
+names="etcd kube-apiserver kube-controller-manager kube-scheduler kubectl"
+sources=main.go
+if [ "$minor" -ge 37 ]; then
+    names="$names kubelet fake-runtime"
+    sources="main.go node.go"
+elif [ "$minor" -le 22 ]; then
     module=scheduler
     names=kube-scheduler
+    sources=scheduler/main.go
 fi
 if grep -q "k8s.io/kubernetes v$version\$" $module/go.mod; then
-    made_of="$module/main.go $module/go.mod $module/go.sum"
+    made_of="$sources $module/go.mod $module/go.sum"
 else
-    made_of="$module/main.go module.py"
+    made_of="$sources module.py"
 fi
 hash=$(cat $made_of | sha256sum | cut -c 1-12)
 folder=${XDG_CACHE_HOME:-$HOME/.cache}/gpushare/controlplane/$version-$hash
@@ -69,7 +75,7 @@ package=k8s.io/component-base/version
 for name in $names; do
     ln -s kubernetes "$work/$name"
 done
-rm -f "$work/main.go" "$work/module.py"
+rm -f "$work/main.go" "$work/node.go" "$work/module.py"
 chmod 755 "$work"
 mv "$work" "$folder" 2>/dev/null || [ -x "$folder/kube-scheduler" ] # another one was faster
 echo "$folder"
