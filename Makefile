@@ -37,7 +37,7 @@ test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
 	  $(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(PYTEST)
 
-e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd and kubectl
+e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, kubelet, etcd and kubectl
 	@export KUBERNETES_VERSION=$(VERSION); built=$$($(CONTROLPLANE) --built $(VERSION)) || exit; \
 	programs=$${KUBEBUILDER_ASSETS:-$$built}; \
 	if [ ! -x "$$programs/kube-apiserver" ]; then \
@@ -48,7 +48,8 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, etcd 
 	$(BIN)/python -m pytest tests/e2e tests/contract/apiserver tests/contract/scheduling \
 	  tests/contract/workloads tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
 	  --ignore tests/contract/apiserver/test_localcluster_only.py \
-	  -p tests.parts -p tests.e2e.versions --versions docs/versions.md -ra -o timeout=600 $(PYTEST)
+	  -p tests.parts -p tests.e2e.versions --versions docs/versions.md \
+	  -p tests.e2e.given_table --given docs/device-plugin.md -ra -o timeout=600 $(PYTEST)
 
 e2e-all: ## the same with each of RELEASES, which are built where they are not there
 	@for release in $(RELEASES); do \

@@ -8,9 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import given_table
 from tests.e2e.binaries import needed
+from tests.e2e.cluster import Cluster
+from tests.e2e.node import Node
 from tests.e2e.pair import Access, Pair
 from tests.e2e.plane import Plane
+from tests.e2e.plugins import Plugin
 from tests.e2e.world import World
 
 MakePlane = Callable[[], Plane]
@@ -18,6 +22,8 @@ MakeWorld = Callable[..., World]
 """The arguments are World's, without plane and folder."""
 MakePair = Callable[..., Pair]
 """The arguments are Pair's, without the folder."""
+MakeCluster = Callable[..., Cluster]
+"""The arguments are the kind of the device plug-in, and `pairing` of the extender."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -127,3 +133,26 @@ def make_pair(tmp_path: Path) -> Iterator[MakePair]:
     yield make
     for pair in made:
         pair.stop()
+
+
+@pytest.fixture
+def make_cluster(
+    make_world: MakeWorld, plane: Plane, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[MakeCluster]:
+    """Start a cluster with a real node; what its containers were given is counted at its end."""
+    made: list[Cluster] = []
+
+    def make(kind: type[Plugin], pairing: str = "auto") -> Cluster:
+        folder = tmp_path_factory.mktemp("n")  # its sockets' paths have to be short
+        node = Node(plane, folder / "node")
+        flags = ("--leadership", "off", "--policy", "spread", "--pairing", pairing)
+        plugin = kind(plane, node, folder / "plugin")
+        made.append(Cluster(make_world(flags=flags), node, plugin, pairing))
+        made[-1].start()
+        return made[-1]
+
+    yield make
+    for cluster in made:
+        cluster.stop()
+        name, pods, refused = cluster.plugin.name, len(cluster.pods), len(cluster.refused())
+        given_table.record(name, cluster.pairing, pods, cluster.given(), refused)

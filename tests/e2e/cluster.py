@@ -1,0 +1,139 @@
+"""A cluster with one real node: pods go from kube-scheduler by our extender to its containers.
+
+Knows how to run pods there and to take them away; what they were given is judged by given.py.
+"""
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from tests.contract.apiserver.client import Json
+from tests.e2e.given import Given, given
+from tests.e2e.node import Node
+from tests.e2e.objects import MEM, PODS, fresh
+from tests.e2e.plugins import Plugin
+from tests.e2e.processes import until
+from tests.e2e.world import World
+
+_AT_ONCE = 8
+_DONE = ("Running", "Succeeded", "Failed")
+_SETTLED = 120.0
+
+
+class Cluster:
+    """A world, its node and the device plug-in there; `pods` are all that ran, as last seen."""
+
+    def __init__(self, world: World, node: Node, plugin: Plugin, pairing: str) -> None:
+        self.world, self.node, self.plugin = world, node, plugin
+        self.pairing = pairing
+        self.pods: dict[str, Json] = {}
+
+    def start(self) -> None:
+        self.node.start()
+        self.plugin.start()
+        self.world.start()
+        self.world.extender.knows(self.node.name)
+
+    def stop(self) -> None:
+        self.plugin.kill()
+        self.node.stop()
+
+    def burst(self, bodies: Sequence[Json]) -> None:
+        """Make the pods, all at once as far as one client can."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            made = list(pool.map(lambda body: self.world.api.create(PODS, body).body, bodies))
+        self.pods.update({pod["metadata"]["uid"]: pod for pod in made})
+
+    def settled(self) -> None:
+        """Return once each pod runs, has ended or was refused by the kubelet."""
+        until(lambda: not self._waiting(), lambda: f"{self._waiting()}\n{self.told()}", _SETTLED)
+
+    def clear(self) -> None:
+        """Take all pods away, as a user does: the kubelet stops them first."""
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            list(
+                pool.map(
+                    lambda pod: self.world.api.delete(self.world.objects.path(pod)), self._now()
+                )
+            )
+        until(lambda: not self._now(), lambda: f"pods remain\n{self.told()}", _SETTLED)
+
+    def restart(self, part: str) -> None:
+        """Kill a part and start it again, with what it has on disk; return when it is ready."""
+        world, node = self.world, self.node
+        kill, start = {
+            "extender": (world.extender.kill, world.extender.start),
+            "API server": (world.plane.kill_apiserver, world.plane.start_apiserver),
+            "device plug-in": (self.plugin.kill, self.plugin.start),
+            "kubelet": (node.kill_kubelet, node.start_kubelet),
+        }[part]
+        kill()
+        start()
+
+    def running(self) -> set[str]:
+        """The uids of the pods that run."""
+        return {
+            pod["metadata"]["uid"] for pod in self._now() if pod["status"].get("phase") == "Running"
+        }
+
+    def refused(self) -> list[str]:
+        """Which pods the kubelet did not admit, and why."""
+        failed = [pod for pod in self.pods.values() if pod["status"].get("phase") == "Failed"]
+        return [
+            f"{pod['metadata']['name']}: {status.get('reason')}: {status.get('message')}"
+            for pod in failed
+            for status in [pod["status"]]
+        ]
+
+    def given(self) -> Given:
+        """What the containers of all pods so far were given."""
+        return given(self.pods.values(), self.node.created())
+
+    def told(self) -> str:
+        """What a failed wait should show."""
+        return "\n".join((self.world.told(), self.node.told(), self.plugin.told()))
+
+    def _now(self) -> list[Json]:
+        found = self.world.objects.pods()
+        self.pods.update({pod["metadata"]["uid"]: pod for pod in found})
+        return found
+
+    def _waiting(self) -> list[str]:
+        return [
+            f"{pod['metadata']['name']} {pod['status'].get('phase')}"
+            for pod in self._now()
+            if pod["status"].get("phase") not in _DONE
+        ]
+
+
+def pod(
+    *units: int, init: Iterable[int] = (), sidecars: Iterable[int] = (), devices: int = 1
+) -> Json:
+    """A pod with a container for each number of units; 0 asks for none.
+
+    init: units of init containers, which end at once; sidecars: of those that go on.
+    """
+    annotations = {"aliyun.com/gpu-count": str(devices)} if devices > 1 else {}
+    before = [
+        *(
+            {"name": f"init-{n}", **_container(each, command=["true"])}
+            for n, each in enumerate(init)
+        ),
+        *(
+            {"name": f"sidecar-{n}", **_container(each, restartPolicy="Always")}
+            for n, each in enumerate(sidecars)
+        ),
+    ]
+    return {
+        "metadata": {"name": fresh("pod"), "annotations": annotations},
+        "spec": {
+            "initContainers": before,
+            "containers": [
+                {"name": f"main-{n}", **_container(each)} for n, each in enumerate(units)
+            ],
+            "terminationGracePeriodSeconds": 1,
+        },
+    }
+
+
+def _container(units: int, **more: object) -> Json:
+    return {"image": "x", "resources": {"limits": {MEM: str(units)} if units else {}}, **more}

@@ -1,0 +1,101 @@
+"""What containers were given, held against what the Binding of their pod says.
+
+Knows annotations, the runtime's record and the variables of a container, from docs/protocol.md;
+nothing of the code that writes them.
+"""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tests.contract.apiserver.client import Json
+from tests.e2e.node import Created
+from tests.e2e.objects import MEM
+
+_NOTE = "ALIYUN_COM_GPU_MEM"
+_MAP, _UUIDS = "scheduler.framework.gpushare.allocation", "gpushare.io/device-uuids"
+
+
+@dataclass
+class Given:
+    """Containers that ask for GPU memory: how many have what is written, which have not, and why.
+
+    wrong: those that were given something else. nothing: those that were given no device, so that
+    their start fails on a real runtime.
+    """
+
+    right: int = 0
+    wrong: list[str] = field(default_factory=list)
+    nothing: list[str] = field(default_factory=list)
+
+    @property
+    def count(self) -> int:
+        return self.right + len(self.wrong) + len(self.nothing)
+
+
+def given(pods: Iterable[Json], created: Iterable[Created]) -> Given:
+    """What the containers of these pods were given. Those of other pods do not count."""
+    known = {pod["metadata"]["uid"]: pod for pod in pods}
+    found = Given()
+    for each in created:
+        if each.uid not in known:
+            continue
+        pod = known[each.uid]
+        asked = limit(container_of(pod, each.container))
+        shown = each.env.get("NVIDIA_VISIBLE_DEVICES", "")
+        if not asked and not shown:
+            continue
+        if not shown or shown.startswith("no-gpu-has-"):
+            found.nothing.append(f"{each.pod}/{each.container}: {shown}")
+        elif what := fault(pod, each, shown, asked):
+            found.wrong.append(f"{each.pod}/{each.container}: {what}")
+        else:
+            found.right += 1
+    return found
+
+
+def fault(pod: Json, created: Created, shown: str, asked: int) -> str:
+    """What is wrong with the devices that the container is shown; "" if nothing is."""
+    if not asked:
+        return f"has {shown}, asks for none"
+    written, uuids = written_for(pod, created.container), uuids_of(pod)
+    seen = sorted(uuids.get(each, each) for each in shown.split(","))
+    if seen != sorted(map(str, written)):
+        return f"has {shown}, written is {written} with {uuids}"
+    units = created.env.get(f"{_NOTE}_CONTAINER")
+    return "" if units == str(asked) else f"has {units} units, asks for {asked}"
+
+
+def written_for(pod: Json, container: str) -> list[int]:
+    """The devices that the pod's annotations give to the container.
+
+    A regular container's are in the map; any other one has all devices of its pod.
+    """
+    notes = pod["metadata"]["annotations"]
+    names = [each["name"] for each in pod["spec"]["containers"]]
+    if container in names:
+        granted = json.loads(notes[_MAP])[str(names.index(container))]
+        return sorted(int(index) for index, units in granted.items() if units)
+    return sorted(map(int, notes[f"{_NOTE}_IDX"].split(",")))
+
+
+def uuids_of(pod: Json) -> dict[str, str]:
+    """The index of each uuid that the annotations name."""
+    notes = pod["metadata"]["annotations"]
+    uuids = notes.get(_UUIDS, "")
+    indices = notes[f"{_NOTE}_IDX"].split(",")
+    return dict(zip(uuids.split(","), indices, strict=True)) if uuids else {}
+
+
+def container_of(pod: Json, name: str) -> Json:
+    spec = pod["spec"]
+    (found,) = (
+        each
+        for each in [*spec.get("initContainers", ()), *spec["containers"]]
+        if each["name"] == name
+    )
+    return dict(found)
+
+
+def limit(container: Json) -> int:
+    return int(container["resources"].get("limits", {}).get(MEM, 0))

@@ -1,0 +1,62 @@
+"""A pytest plugin (`-p tests.e2e.given_table --given FILE`): a table of what containers were given.
+
+Knows what the clusters of the tests count at their end; no figure is written by hand. A run writes
+the table only when it ran every test and none failed, with a release that has a kubelet.
+"""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests import figures
+from tests.e2e.binaries import RELEASE
+from tests.e2e.given import Given
+
+OF = "device plug-ins"
+"""The mark in the page."""
+_COLUMNS = ("device plug-in", "`--pairing`", "pods", "containers")
+_RESULTS = ("right", "wrong device", "no device", "pods not admitted")
+
+_seen: dict[tuple[str, str], Counter[str]] = {}
+
+
+def record(plugin: str, pairing: str, pods: int, given: Given, refused: int) -> None:
+    """Add what the containers of so many pods were given."""
+    _seen.setdefault((plugin, pairing), Counter()).update(
+        {
+            "pods": pods,
+            "containers": given.count,
+            "right": given.right,
+            "wrong device": len(given.wrong),
+            "no device": len(given.nothing),
+            "pods not admitted": refused,
+        }
+    )
+
+
+def written() -> str:
+    """The table, a line for each device plug-in and pairing."""
+    columns = (*_COLUMNS, *_RESULTS)
+    rows = [columns, tuple("---" for _ in columns)]
+    for (plugin, pairing), counts in _seen.items():
+        rows.append((plugin, f"`{pairing}`", *(str(counts[name]) for name in columns[2:])))
+    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"Kubernetes {RELEASE}:\n\n{table}"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--given", type=Path, help="the page to write the table of containers to")
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    page: Path | None = config.getoption("--given")
+    if page is None or not _seen:
+        return
+    if exitstatus != 0 or terminalreporter.stats.get("deselected"):
+        terminalreporter.line(f"{page} stays as it is: not all tests have passed")
+        return
+    figures.renew(page, OF, written())
+    terminalreporter.line(f"{page} says what containers were given")

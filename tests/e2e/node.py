@@ -1,0 +1,187 @@
+"""A real kubelet on a real API server, over a container runtime that writes down what it is told.
+
+Knows their command lines and the runtime's record; nothing of device plug-ins. The kubelet runs in
+a mount namespace of its own, so its fixed folder for device plug-ins is one of this node alone, and
+in a user namespace, so it cannot change the machine. Its mounts go with it.
+"""
+
+import functools
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.contract.apiserver.client import Json
+from tests.e2e.binaries import needed
+from tests.e2e.objects import NODES
+from tests.e2e.plane import KUBELET, NODE, Plane
+from tests.e2e.processes import Process
+from tests.integration.process import free_port
+
+_LONGEST_SOCKET = 107
+_FIXED = "/var/lib/kubelet/device-plugins"
+_IN_NAMESPACE = f"""\
+mount -t tmpfs none /var/log
+mount -t tmpfs none /var/lib
+mkdir -p {_FIXED}
+mount --bind "$0" {_FIXED}
+exec "$@"
+"""
+
+
+@dataclass(frozen=True)
+class Created:
+    """A container as the kubelet had the runtime create it. attempt: 0, 1, ... of restarts."""
+
+    pod: str
+    uid: str
+    container: str
+    attempt: int
+    env: Mapping[str, str]
+    annotations: Mapping[str, str]
+    cdi_devices: Sequence[str]
+
+
+class Node:
+    """A node that runs pods; the kubelet can be killed and started again, its containers run on.
+
+    folder: short, as sockets in it have at most 107 characters; a new one for each node.
+    """
+
+    def __init__(self, plane: Plane, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self.name = NODE
+        self.device_plugins = folder / "device-plugins"
+        self.device_plugins.mkdir()
+        self.pod_resources = folder / "root" / "pod-resources" / "kubelet.sock"
+        self.pods_api = folder / "root" / "pods-api" / "pods-api.sock"
+        self._folder = folder
+        self._record = folder / "containers.jsonl"
+        self._socket = folder / "runtime.sock"
+        assert len(str(self.pod_resources)) <= _LONGEST_SOCKET, f"{folder} is too long"
+        self._api = plane.api()
+        config = folder / "kubelet.yaml"
+        config.write_text(yaml.safe_dump(self._configuration()))
+        self._command: list[str | Path] = [
+            *_namespaces(),
+            *("sh", "-ec", _IN_NAMESPACE, self.device_plugins, needed("kubelet")),
+            *("--config", config, "--kubeconfig", plane.kubeconfig(KUBELET)),
+            *("--hostname-override", NODE, "--root-dir", folder / "root"),
+            *("--cert-dir", folder / "certs", "-v", "2"),
+        ]
+        self.runtime: Process | None = None
+        self.kubelet: Process | None = None
+
+    def start(self) -> None:
+        """Return when the node is ready for pods."""
+        program = needed("fake-runtime")
+        self.runtime = Process("fake-runtime", [program, self._socket, self._record], self._folder)
+        self.runtime.wait(self._socket.exists, "does not listen")
+        self.start_kubelet()
+
+    def start_kubelet(self) -> None:
+        """Return when the kubelet is ready; one that was killed goes on with its files."""
+        before = self._heartbeat()
+        self.kubelet = Process("kubelet", self._command, self._folder)
+        self.kubelet.wait(lambda: self._heartbeat() not in {"", before}, "is not ready")
+
+    def kill_kubelet(self) -> None:
+        if self.kubelet:
+            self.kubelet.kill()
+
+    def stop(self) -> None:
+        self.kill_kubelet()
+        if self.runtime:
+            self.runtime.kill()
+
+    def advertises(self, resource: str, amount: int) -> None:
+        """Return once the node has so many units of the resource to give."""
+        assert self.kubelet, "started"
+
+        def seen() -> bool:
+            found = self._api.get(f"{NODES}/{self.name}").body["status"]["allocatable"]
+            return str(found.get(resource, "")) == str(amount)
+
+        self.kubelet.wait(seen, f"does not advertise {amount} of {resource}")
+
+    def created(self) -> list[Created]:
+        """All containers so far, in the order of their creation."""
+        if not self._record.exists():
+            return []
+        lines = self._record.read_text().splitlines()
+        return [_created(json.loads(line)) for line in lines]
+
+    def told(self) -> str:
+        """What a failed wait should show of the kubelet."""
+        return self.kubelet.last_lines() if self.kubelet else "no kubelet"
+
+    def _heartbeat(self) -> str:
+        """When a kubelet last said that the node is ready; "" where none has."""
+        reply = self._api.get(f"{NODES}/{self.name}")
+        status = reply.body["status"] if reply.status == 200 else {}
+        found: Json = next(
+            (each for each in status.get("conditions", ()) if each["type"] == "Ready"), {}
+        )
+        return str(found["lastHeartbeatTime"]) if found.get("status") == "True" else ""
+
+    def _configuration(self) -> Json:
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "containerRuntimeEndpoint": f"unix://{self._socket}",
+            "featureGates": {"KubeletInUserNamespace": True},
+            "address": "127.0.0.1",
+            "port": free_port(),
+            "healthzPort": free_port(),
+            "maxPods": 250,
+            "kubeAPIQPS": 500,
+            "kubeAPIBurst": 500,
+            "registryPullQPS": 0,
+            "nodeStatusUpdateFrequency": "1s",
+            # There is no systemd, and no cgroup is ours to manage.
+            "cgroupDriver": "cgroupfs",
+            "cgroupsPerQOS": False,
+            "enforceNodeAllocatable": [],
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "localStorageCapacityIsolation": False,
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "resolvConf": "",
+        }
+
+
+def _created(line: Json) -> Created:
+    """Raises AssertionError where a variable is there twice: which one counts is the runtime's."""
+    env = dict(line["env"] or ())
+    assert len(env) == len(line["env"] or ()), line
+    return Created(
+        pod=line["pod"],
+        uid=line["uid"],
+        container=line["container"],
+        attempt=line["attempt"],
+        env=env,
+        annotations=line["annotations"] or {},
+        cdi_devices=line["cdiDevices"] or (),
+    )
+
+
+@functools.cache
+def _namespaces() -> tuple[str, ...]:
+    """What gives a command its own mounts; skips the test where the system does not let us."""
+    command = (shutil.which("unshare") or "unshare", "--user", "--map-root-user", "--mount")
+    try:
+        done = subprocess.run(
+            [*command, "mount", "-t", "tmpfs", "none", "/var/lib"], capture_output=True, check=False
+        )
+    except OSError as error:
+        pytest.skip(f"no kubelet: {error}")
+    if done.returncode:
+        pytest.skip(f"no kubelet without namespaces: {done.stderr.decode().strip()}")
+    return command

@@ -1,0 +1,100 @@
+"""Device plug-ins as processes on a node: each can be killed and started again.
+
+Knows their command lines; what they are to do is in test_device_plugin.py.
+"""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.extender import GPUSHARE
+from tests.e2e.node import Node
+from tests.e2e.objects import MEM
+from tests.e2e.plane import ADMIN, Plane
+from tests.e2e.processes import Process
+from tests.integration.process import free_port
+
+DEVICES, UNITS = 4, 16
+"""What a node has: so many devices with so many GiB each."""
+
+
+class Plugin:
+    """A device plug-in that serves DEVICES of UNITS on the node; `name` is what tables call it."""
+
+    name: str
+
+    def __init__(self, plane: Plane, node: Node, folder: Path) -> None:
+        folder.mkdir(exist_ok=True)
+        self._plane, self._node, self._folder = plane, node, folder
+        self.process: Process | None = None
+
+    def start(self) -> None:
+        """Return when the node advertises what it serves."""
+        self.launch()
+        self._node.advertises(MEM, DEVICES * UNITS)
+
+    def launch(self) -> None:
+        self.process = Process("device-plugin", self.command(), self._folder)
+
+    def kill(self) -> None:
+        if self.process:
+            self.process.kill()
+
+    def told(self) -> str:
+        """What a failed wait should show of it."""
+        return self.process.last_lines() if self.process else "no device plug-in"
+
+    def command(self) -> list[str | Path]:
+        raise NotImplementedError
+
+
+class BySize(Plugin):
+    """The tests' own, which does as the original does."""
+
+    name = "one that goes by size, as the original does"
+
+    def command(self) -> list[str | Path]:
+        tests = ("env", f"PYTHONPATH={Path(__file__).parents[2]}", sys.executable, "-m")
+        program = "tests.e2e.plugin_by_size"
+        access = (self._plane.url, self._plane.ca, self._plane.token(ADMIN))
+        where = (self._node.name, self._node.device_plugins)
+        return [*tests, program, *where, *access, str(DEVICES), str(UNITS)]
+
+
+class Ours(Plugin):
+    """`gpushare device-plugin`, told its devices by a file."""
+
+    name = "`gpushare device-plugin`"
+
+    def __init__(self, plane: Plane, node: Node, folder: Path) -> None:
+        super().__init__(plane, node, folder)
+        _needs_the_command()
+        self._devices = folder / "devices.json"
+        devices = [
+            {"uuid": f"GPU-{index:08x}", "index": index, "memoryMiB": UNITS * 1024, "model": "T4"}
+            for index in range(DEVICES)
+        ]
+        self._devices.write_text(json.dumps({"devices": devices}))
+        self._health = free_port()
+
+    def command(self) -> list[str | Path]:
+        node = self._node
+        return [
+            *(*GPUSHARE, "device-plugin", "--node-name", node.name),
+            *("--devices-file", self._devices, "--memory-unit", "GiB"),
+            *("--device-plugin-dir", node.device_plugins),
+            *("--pod-resources-socket", node.pod_resources, "--pods-api-socket", node.pods_api),
+            *("--kubeconfig", self._plane.kubeconfig(ADMIN), "--health-port", str(self._health)),
+        ]
+
+
+@functools.cache
+def _needs_the_command() -> None:
+    """Skip the test where this gpushare has no device plug-in."""
+    command = [*GPUSHARE, "device-plugin", "--help"]
+    if subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("this gpushare has no device-plugin command")

@@ -1,0 +1,114 @@
+"""Real kubelets start containers on the devices that the Binding names, whatever happens meanwhile.
+
+kube-apiserver, kube-scheduler, our extender (policy `spread`, so that equal pods lie on different
+devices), kubelet and a device plug-in are real; the container runtime writes down what it is told.
+A plug-in that goes by size, as the original does, shows that these tests find wrong devices.
+"""
+
+import random
+
+import pytest
+
+from tests.contract.apiserver.client import Json
+from tests.e2e.cluster import Cluster, pod
+from tests.e2e.conftest import MakeCluster
+from tests.e2e.plugins import DEVICES, UNITS, BySize, Ours
+from tests.e2e.processes import until
+
+pytestmark = pytest.mark.timeout(400)
+
+
+def all_run_on_their_devices(cluster: Cluster, containers: int) -> None:
+    """Fail unless so many containers that ask for GPU memory were created, each on its device."""
+    given = cluster.given()
+    assert (given.wrong, given.nothing, cluster.refused()) == ([], [], []), cluster.told()
+    assert given.right == containers
+
+
+def equal_pods_come(cluster: Cluster) -> None:
+    for _ in range(2):
+        cluster.burst([pod(2) for _ in range(24)])
+        cluster.settled()
+        cluster.clear()
+
+
+def test_a_plugin_that_goes_by_size_is_seen_to_mix_up_equal_pods(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(BySize, pairing="off")
+    equal_pods_come(cluster)
+    given = cluster.given()
+    assert given.count == 48
+    assert given.wrong
+    assert all(", written is [" in each for each in given.wrong), given.wrong
+
+
+@pytest.mark.parametrize("pairing", ["auto", "on"])
+def test_pairing_keeps_a_plugin_that_goes_by_size_right(
+    make_cluster: MakeCluster, pairing: str
+) -> None:
+    cluster = make_cluster(BySize, pairing=pairing)
+    equal_pods_come(cluster)
+    given = cluster.given()
+    assert given.count == 48
+    # It gives no device to a pod that it took for an equal one, once that one runs.
+    assert given.wrong == [], cluster.told()
+
+
+def test_hundreds_of_equal_pods_run_on_their_devices(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Ours)
+    for units, size in ((1, 60), (2, 32), (1, 60), (4, 16), (1, 60)):
+        cluster.burst([pod(units) for _ in range(size)])
+        cluster.settled()
+        cluster.clear()
+    all_run_on_their_devices(cluster, 228)
+
+
+def mixed() -> list[Json]:
+    """Pods of all kinds, most of which have containers of equal size."""
+    return [
+        *(pod(2), pod(3), pod(1, 2), pod(2, 2, sidecars=[1]), pod(4, devices=2)),
+        *(pod(2, init=[2]), pod(1, init=[2, 1]), pod(0, 2, init=[0])),
+    ]
+
+
+def test_each_container_of_mixed_pods_has_its_own_share(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Ours)
+    dice = random.Random(11)
+    for _ in range(4):
+        bodies = [*mixed(), *mixed()]
+        dice.shuffle(bodies)
+        cluster.burst(bodies)
+        cluster.settled()
+        cluster.clear()
+    all_run_on_their_devices(cluster, 4 * 2 * 14)
+
+
+def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Ours)
+    bodies = [pod(2) for _ in range(8)]
+    for body in bodies:
+        body["spec"]["containers"][0]["command"] = ["false"]
+    cluster.burst(bodies)
+    until(lambda: cluster.given().count >= 2 * len(bodies), cluster.told)
+    assert (cluster.given().wrong, cluster.given().nothing) == ([], [])
+
+
+@pytest.mark.parametrize("part", ["extender", "API server", "device plug-in", "kubelet"])
+def test_a_part_that_is_killed_and_comes_back_mixes_nothing_up(
+    make_cluster: MakeCluster, part: str
+) -> None:
+    cluster = make_cluster(Ours)
+    cluster.burst([pod(2) for _ in range(24)])
+    until(lambda: bool(cluster.running()), cluster.told)
+    before = cluster.running()
+    cluster.restart(part)
+    cluster.burst([pod(2) for _ in range(6)])
+    cluster.settled()
+    assert before <= cluster.running(), cluster.told()
+    # Where a plug-in is away the kubelet refuses pods, for good.
+    away = part in {"device plug-in", "kubelet"}
+    assert all(away and "UnexpectedAdmissionError" in each for each in cluster.refused())
+    cluster.clear()
+    cluster.burst([pod(1) for _ in range(DEVICES * UNITS)])
+    cluster.settled()
+    assert len(cluster.running()) == DEVICES * UNITS, cluster.told()
+    assert (cluster.given().wrong, cluster.given().nothing) == ([], []), cluster.told()
