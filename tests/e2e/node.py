@@ -1,8 +1,9 @@
 """A real kubelet on a real API server, over a container runtime that writes down what it is told.
 
 Knows their command lines and the runtime's record; nothing of device plug-ins. The kubelet runs in
-a mount namespace of its own, so its fixed folder for device plug-ins is one of this node alone, and
-in a user namespace, so it cannot change the machine. Its mounts go with it.
+a mount namespace of its own, where its fixed folder for device plug-ins is one of this node alone
+and the kernel's settings are read-only, and in a user namespace, so it needs no root and takes that
+as it is. Its mounts go with it.
 """
 
 import functools
@@ -26,6 +27,8 @@ from tests.integration.process import free_port
 _LONGEST_SOCKET = 107
 _FIXED = "/var/lib/kubelet/device-plugins"
 _IN_NAMESPACE = f"""\
+mount --bind /proc/sys /proc/sys
+mount -o remount,bind,ro /proc/sys
 mount -t tmpfs none /var/log
 mount -t tmpfs none /var/lib
 mkdir -p {_FIXED}
@@ -138,6 +141,7 @@ class Node:
             "address": "127.0.0.1",
             "port": free_port(),
             "healthzPort": free_port(),
+            "volumePluginDir": str(self._folder / "volume-plugins"),
             "maxPods": 250,
             "kubeAPIQPS": 500,
             "kubeAPIBurst": 500,
