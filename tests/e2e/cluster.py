@@ -28,14 +28,19 @@ class Cluster:
         self.pods: dict[str, Json] = {}
 
     def start(self) -> None:
-        self.node.start()
-        self.plugin.start()
+        """Return when pods can come."""
+        self._start_node()
         self.world.start()
         self.world.extender.knows(self.node.name)
 
     def stop(self) -> None:
+        """End what runs on the node; the world goes on."""
         self.plugin.kill()
         self.node.stop()
+
+    def _start_node(self) -> None:
+        self.node.start()
+        self.plugin.start()
 
     def burst(self, bodies: Sequence[Json]) -> None:
         """Make the pods, all at once as far as one client can."""
@@ -65,9 +70,14 @@ class Cluster:
             "API server": (world.plane.kill_apiserver, world.plane.start_apiserver),
             "device plug-in": (self.plugin.kill, self.plugin.start),
             "kubelet": (node.kill_kubelet, node.start_kubelet),
+            "node": (self.stop, self._start_node),
         }[part]
         kill()
         start()
+
+    def kill(self, uids: Iterable[str]) -> None:
+        """Delete pods at once, as `kubectl delete --force` does: nobody waits for the kubelet."""
+        self.world.objects.delete(*(self.pods[uid] for uid in uids))
 
     def running(self) -> set[str]:
         """The uids of the pods that run."""
@@ -86,6 +96,7 @@ class Cluster:
 
     def given(self) -> Given:
         """What the containers of all pods so far were given."""
+        self._now()
         return given(self.pods.values(), self.node.created())
 
     def told(self) -> str:

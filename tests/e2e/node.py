@@ -82,6 +82,7 @@ class Node:
 
     def start(self) -> None:
         """Return when the node is ready for pods."""
+        self._socket.unlink(missing_ok=True)
         program = needed("fake-runtime")
         self.runtime = Process("fake-runtime", [program, self._socket, self._record], self._folder)
         self.runtime.wait(self._socket.exists, "does not listen")

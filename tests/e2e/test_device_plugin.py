@@ -92,23 +92,46 @@ def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster
     assert (cluster.given().wrong, cluster.given().nothing) == ([], [])
 
 
-@pytest.mark.parametrize("part", ["extender", "API server", "device plug-in", "kubelet"])
+def test_pods_that_take_the_place_of_killed_ones_run_on_their_devices(
+    make_cluster: MakeCluster,
+) -> None:
+    """The node is full, and what the extender gives out anew may be in the kubelet's books yet."""
+    cluster = make_cluster(Ours)
+    dice = random.Random(5)
+    cluster.burst([pod(2) for _ in range(DEVICES * UNITS // 2)])
+    for _ in range(4):
+        cluster.settled()
+        cluster.kill(dice.sample(sorted(cluster.running()), 12))
+        cluster.burst([pod(2) for _ in range(12)])
+    cluster.settled()
+    given = cluster.given()
+    assert (given.wrong, given.nothing) == ([], []), cluster.told()
+    # The kubelet refuses what it has no units for.
+    assert all("UnexpectedAdmissionError" in each for each in cluster.refused())
+
+
+@pytest.mark.parametrize("part", ["extender", "API server", "device plug-in", "kubelet", "node"])
 def test_a_part_that_is_killed_and_comes_back_mixes_nothing_up(
     make_cluster: MakeCluster, part: str
 ) -> None:
     cluster = make_cluster(Ours)
-    cluster.burst([pod(2) for _ in range(24)])
-    until(lambda: bool(cluster.running()), cluster.told)
-    before = cluster.running()
-    cluster.restart(part)
-    cluster.burst([pod(2) for _ in range(6)])
+    cluster.burst([pod(1) for _ in range(8)])
     cluster.settled()
-    assert before <= cluster.running(), cluster.told()
+    before = cluster.running()
+    cluster.burst([*mixed(), *(pod(2) for _ in range(8))])
+    until(lambda: len(cluster.node.created()) > len(before), cluster.told)
+    cluster.restart(part)
+    cluster.burst([pod(1) for _ in range(6)])
+    cluster.settled()
+    # A node that comes back has lost its containers.
+    assert part == "node" or before <= cluster.running(), cluster.told()
     # Where a plug-in is away the kubelet refuses pods, for good.
-    away = part in {"device plug-in", "kubelet"}
-    assert all(away and "UnexpectedAdmissionError" in each for each in cluster.refused())
+    away = part in {"device plug-in", "kubelet", "node"}
+    refused = cluster.refused()
+    assert all(away and "UnexpectedAdmissionError" in each for each in refused), refused
     cluster.clear()
     cluster.burst([pod(1) for _ in range(DEVICES * UNITS)])
     cluster.settled()
     assert len(cluster.running()) == DEVICES * UNITS, cluster.told()
-    assert (cluster.given().wrong, cluster.given().nothing) == ([], []), cluster.told()
+    given = cluster.given()
+    assert (given.wrong, given.nothing) == ([], []), cluster.told()
