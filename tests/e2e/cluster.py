@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.contract.apiserver.client import Json
-from tests.e2e.given import Given, given
+from tests.e2e.given import Given, container_of, given, limit, uuids_of, written_for
 from tests.e2e.node import Node
 from tests.e2e.objects import MEM, PODS, fresh
 from tests.e2e.plugins import Plugin
@@ -79,6 +79,18 @@ class Cluster:
         """Delete pods at once, as `kubectl delete --force` does: nobody waits for the kubelet."""
         self.world.objects.delete(*(self.pods[uid] for uid in uids))
 
+    def name_of(self, uid: str) -> str:
+        return str(self.pods[uid]["metadata"]["name"])
+
+    def unmarked(self) -> list[str]:
+        """The pods that run and that no device plug-in has marked served."""
+        mark = "ALIYUN_COM_GPU_MEM_ASSIGNED"
+        running = self.running()
+        served = {
+            uid for uid in running if self.pods[uid]["metadata"]["annotations"][mark] == "true"
+        }
+        return [self.name_of(uid) for uid in sorted(running - served)]
+
     def running(self) -> set[str]:
         """The uids of the pods that run."""
         return {
@@ -99,6 +111,20 @@ class Cluster:
         self._now()
         return given(self.pods.values(), self.node.created())
 
+    def misplaced(self) -> list[str]:
+        """Which containers have units of other devices, or fewer, by the kubelet's books.
+
+        For plug-ins whose ids begin with the device's uuid.
+        """
+        found = []
+        for uid, name, ids in self.node.held():
+            pod = self.pods[uid]
+            indices = {int(uuids_of(pod).get(each.partition("-_-")[0], -1)) for each in ids}
+            asked = limit(container_of(pod, name))
+            if indices != set(written_for(pod, name)) or len(ids) != asked:
+                found.append(f"{self.name_of(uid)}/{name}: {ids}")
+        return found
+
     def told(self) -> str:
         """What a failed wait should show."""
         return "\n".join((self.world.told(), self.node.told(), self.plugin.told()))
@@ -117,7 +143,11 @@ class Cluster:
 
 
 def pod(
-    *units: int, init: Iterable[int] = (), sidecars: Iterable[int] = (), devices: int = 1
+    *units: int,
+    name: str = "",
+    init: Iterable[int] = (),
+    sidecars: Iterable[int] = (),
+    devices: int = 1,
 ) -> Json:
     """A pod with a container for each number of units; 0 asks for none.
 
@@ -135,7 +165,7 @@ def pod(
         ),
     ]
     return {
-        "metadata": {"name": fresh("pod"), "annotations": annotations},
+        "metadata": {"name": name or fresh("pod"), "annotations": annotations},
         "spec": {
             "initContainers": before,
             "containers": [

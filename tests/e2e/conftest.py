@@ -154,5 +154,6 @@ def make_cluster(
     yield make
     for cluster in made:
         cluster.stop()
+        assert "Traceback" not in cluster.plugin.log, cluster.plugin.log
         name, pods, refused = cluster.plugin.name, len(cluster.pods), len(cluster.refused())
         given_table.record(name, cluster.pairing, pods, cluster.given(), refused)

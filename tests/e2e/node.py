@@ -120,6 +120,18 @@ class Node:
         lines = self._record.read_text().splitlines()
         return [_created(json.loads(line)) for line in lines]
 
+    def held(self) -> list[tuple[str, str, list[str]]]:
+        """Pod's uid, container and ids of devices, as the kubelet's own books (a file) say."""
+        books = json.loads((self.device_plugins / "kubelet_internal_checkpoint").read_text())
+        return [
+            (
+                each["PodUID"],
+                each["ContainerName"],
+                [device for ids in each["DeviceIDs"].values() for device in ids],
+            )
+            for each in books["Data"]["PodDeviceEntries"]
+        ]
+
     def told(self) -> str:
         """What a failed wait should show of the kubelet."""
         return self.kubelet.last_lines() if self.kubelet else "no kubelet"

@@ -16,6 +16,7 @@ from tests.e2e.node import Node
 from tests.e2e.objects import MEM
 from tests.e2e.plane import ADMIN, Plane
 from tests.e2e.processes import Process
+from tests.e2e.world import account_token, apply
 from tests.integration.process import free_port
 
 DEVICES, UNITS = 4, 16
@@ -44,6 +45,10 @@ class Plugin:
         if self.process:
             self.process.kill()
 
+    @property
+    def log(self) -> str:
+        return self.process.log if self.process else ""
+
     def told(self) -> str:
         """What a failed wait should show of it."""
         return self.process.last_lines() if self.process else "no device plug-in"
@@ -69,6 +74,7 @@ class Ours(Plugin):
     """`gpushare device-plugin`, told its devices by a file."""
 
     name = "`gpushare device-plugin`"
+    pods_api = True
 
     def __init__(self, plane: Plane, node: Node, folder: Path) -> None:
         super().__init__(plane, node, folder)
@@ -80,6 +86,15 @@ class Ours(Plugin):
         ]
         self._devices.write_text(json.dumps({"devices": devices}))
         self._health = free_port()
+        self._kubeconfig = Path()
+
+    def start(self) -> None:
+        """Return when the node advertises it; it has the rights that our manifests give."""
+        if not self._kubeconfig.name:
+            apply(self._plane, "device-plugin")
+            token = account_token(self._plane.api(), "gpushare-device-plugin", self._node.name)
+            self._kubeconfig = self._plane.kubeconfig("device-plugin", token)
+        super().start()
 
     def command(self) -> list[str | Path]:
         node = self._node
@@ -87,9 +102,17 @@ class Ours(Plugin):
             *(*GPUSHARE, "device-plugin", "--node-name", node.name),
             *("--devices-file", self._devices, "--memory-unit", "GiB"),
             *("--device-plugin-dir", node.device_plugins),
-            *("--pod-resources-socket", node.pod_resources, "--pods-api-socket", node.pods_api),
-            *("--kubeconfig", self._plane.kubeconfig(ADMIN), "--health-port", str(self._health)),
+            *("--pod-resources-socket", node.pod_resources, "--pods-api-socket"),
+            node.pods_api if self.pods_api else self._folder / "none.sock",
+            *("--kubeconfig", self._kubeconfig, "--health-port", str(self._health)),
         ]
+
+
+class OursByWatch(Ours):
+    """The same on a kubelet without a Pods API."""
+
+    name = "`gpushare device-plugin` without the kubelet's Pods API"
+    pods_api = False
 
 
 @functools.cache

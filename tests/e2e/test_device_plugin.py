@@ -5,14 +5,19 @@ devices), kubelet and a device plug-in are real; the container runtime writes do
 A plug-in that goes by size, as the original does, shows that these tests find wrong devices.
 """
 
+import contextlib
 import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import pytest
 
 from tests.contract.apiserver.client import Json
 from tests.e2e.cluster import Cluster, pod
 from tests.e2e.conftest import MakeCluster
-from tests.e2e.plugins import DEVICES, UNITS, BySize, Ours
+from tests.e2e.plugins import DEVICES, UNITS, BySize, Ours, OursByWatch, Plugin
 from tests.e2e.processes import until
 
 pytestmark = pytest.mark.timeout(400)
@@ -53,13 +58,17 @@ def test_pairing_keeps_a_plugin_that_goes_by_size_right(
     assert given.wrong == [], cluster.told()
 
 
-def test_hundreds_of_equal_pods_run_on_their_devices(make_cluster: MakeCluster) -> None:
-    cluster = make_cluster(Ours)
-    for units, size in ((1, 60), (2, 32), (1, 60), (4, 16), (1, 60)):
+@pytest.mark.parametrize("kind", [Ours, OursByWatch])
+def test_hundreds_of_equal_pods_run_on_their_devices(
+    make_cluster: MakeCluster, kind: type[Plugin]
+) -> None:
+    cluster = make_cluster(kind)
+    for units, size in ((1, 60), (2, 32), (4, 16)):
         cluster.burst([pod(units) for _ in range(size)])
         cluster.settled()
+        assert cluster.misplaced() == []
         cluster.clear()
-    all_run_on_their_devices(cluster, 228)
+    all_run_on_their_devices(cluster, 108)
 
 
 def mixed() -> list[Json]:
@@ -78,8 +87,29 @@ def test_each_container_of_mixed_pods_has_its_own_share(make_cluster: MakeCluste
         dice.shuffle(bodies)
         cluster.burst(bodies)
         cluster.settled()
+        assert cluster.misplaced() == []
         cluster.clear()
     all_run_on_their_devices(cluster, 4 * 2 * 14)
+
+
+@contextlib.contextmanager
+def exporter(cluster: Cluster) -> Iterator[None]:
+    """One that asks the kubelet ten times a second which container has which units."""
+    ended = threading.Event()
+
+    def ask() -> None:
+        with grpc.insecure_channel(f"unix://{cluster.node.pod_resources}") as channel:
+            call = channel.unary_unary("/v1.PodResourcesLister/List", bytes, bytes)
+            while not ended.wait(0.1):
+                call(b"", timeout=20)
+
+    with ThreadPoolExecutor(1) as pool:
+        asking = pool.submit(ask)
+        try:
+            yield
+        finally:
+            ended.set()
+    asking.result()
 
 
 def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster) -> None:
@@ -92,18 +122,23 @@ def test_containers_that_start_again_keep_their_device(make_cluster: MakeCluster
     assert (cluster.given().wrong, cluster.given().nothing) == ([], [])
 
 
-def test_pods_that_take_the_place_of_killed_ones_run_on_their_devices(
+def test_pods_that_take_place_and_name_of_killed_ones_run_on_their_devices(
     make_cluster: MakeCluster,
 ) -> None:
-    """The node is full, and what the extender gives out anew may be in the kubelet's books yet."""
+    """The node is full, and what the extender gives out anew the kubelet may have yet.
+
+    An exporter reads meanwhile which units are whose; that makes the kubelet count them again.
+    """
     cluster = make_cluster(Ours)
     dice = random.Random(5)
-    cluster.burst([pod(2) for _ in range(DEVICES * UNITS // 2)])
-    for _ in range(4):
+    with exporter(cluster):
+        cluster.burst([pod(2) for _ in range(DEVICES * UNITS // 2)])
+        for _ in range(4):
+            cluster.settled()
+            killed = dice.sample(sorted(cluster.running()), 12)
+            cluster.kill(killed)
+            cluster.burst([pod(2, name=cluster.name_of(uid)) for uid in killed])
         cluster.settled()
-        cluster.kill(dice.sample(sorted(cluster.running()), 12))
-        cluster.burst([pod(2) for _ in range(12)])
-    cluster.settled()
     given = cluster.given()
     assert (given.wrong, given.nothing) == ([], []), cluster.told()
     # The kubelet refuses what it has no units for.
@@ -133,5 +168,6 @@ def test_a_part_that_is_killed_and_comes_back_mixes_nothing_up(
     cluster.burst([pod(1) for _ in range(DEVICES * UNITS)])
     cluster.settled()
     assert len(cluster.running()) == DEVICES * UNITS, cluster.told()
+    until(lambda: not cluster.unmarked(), lambda: f"{cluster.unmarked()}\n{cluster.told()}")
     given = cluster.given()
     assert (given.wrong, given.nothing) == ([], []), cluster.told()

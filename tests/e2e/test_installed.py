@@ -33,8 +33,8 @@ def installed(plane: Plane, *folders: str) -> Iterator[None]:
     """What these folders of config/extender hold is there meanwhile."""
     with contextlib.ExitStack() as undo:
         for folder in folders:
-            apply(plane, folder)
-            undo.callback(apply, plane, folder, "delete")
+            apply(plane, f"extender/{folder}")
+            undo.callback(apply, plane, f"extender/{folder}", "delete")
         yield
 
 

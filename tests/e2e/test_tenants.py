@@ -53,7 +53,7 @@ def strict_plane(make_plane: MakePlane) -> Plane:
 
 def enforce(plane: Plane) -> None:
     """Apply the policies, and return when each refuses what it should."""
-    apply(plane, "placements")
+    apply(plane, "extender/placements")
     objects = plane.objects()
     sees(objects, lambda: refused(create(objects, annotations={ALIYUN.idx: "0"}, dry=True)))
     binding = {"metadata": {"annotations": {ALIYUN.idx: "0"}}, "target": {"name": "nosuch"}}

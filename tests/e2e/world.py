@@ -15,8 +15,8 @@ from tests.e2e.pair import Access, Pair, printed
 from tests.e2e.plane import ADMIN, SCHEDULER, Plane
 from tests.e2e.processes import until
 
-_MANIFESTS = Path(__file__).parents[2] / "config" / "extender"
-_ACCOUNT = "/api/v1/namespaces/kube-system/serviceaccounts/gpushare-extender"
+_MANIFESTS = Path(__file__).parents[2] / "config"
+_ACCOUNTS = "/api/v1/namespaces/kube-system/serviceaccounts"
 SETTLED = 90.0
 """Seconds until the books agree: more than HOLD, after which a bind in doubt is given back."""
 
@@ -42,7 +42,7 @@ class World:
         self.plane = plane
         self.api: Api = plane.api()
         self.objects = plane.objects()
-        apply(plane, "base")
+        apply(plane, "extender/base")
         access = Access(
             plane.version(),
             plane.kubeconfig(SCHEDULER),
@@ -76,7 +76,7 @@ class World:
 
 
 def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
-    """Apply (or delete) what a folder of config/extender holds, with a real kubectl."""
+    """Apply (or delete) what a folder of config holds, with a real kubectl."""
     command: list[str | Path] = [needed("kubectl"), "--kubeconfig", plane.kubeconfig(ADMIN)]
     done = subprocess.run(
         [*command, verb, "-k", _MANIFESTS / folder],
@@ -90,7 +90,9 @@ def apply(plane: Plane, folder: str, verb: str = "apply") -> None:
     assert done.stderr == ""
 
 
-def account_token(api: Api) -> str:
-    """A token of the extender's account, as a kubelet gets one for a pod."""
-    request = {"spec": {"expirationSeconds": 7200}}
-    return str(api.create(f"{_ACCOUNT}/token", request).body["status"]["token"])
+def account_token(api: Api, account: str = "gpushare-extender", node: str = "") -> str:
+    """A token of the account, as a kubelet gets one for a pod; node: on which the pod runs."""
+    bound = {"kind": "Node", "apiVersion": "v1", "name": node} if node else None
+    request = {"spec": {"expirationSeconds": 7200, "boundObjectRef": bound}}
+    path = f"{_ACCOUNTS}/{account}/token"
+    return str(api.create(path, request).body["status"]["token"])
