@@ -48,6 +48,13 @@ class Cluster:
             made = list(pool.map(lambda body: self.world.api.create(PODS, body).body, bodies))
         self.pods.update({pod["metadata"]["uid"]: pod for pod in made})
 
+    def burst_unseen(self, bodies: Sequence[Json]) -> None:
+        """Make the pods while the kubelet is away; it starts again when all of them are bound."""
+        self.node.kill_kubelet()
+        self.burst(bodies)
+        until(lambda: not self._unbound(), self.told, _SETTLED)
+        self.node.start_kubelet()
+
     def settled(self) -> None:
         """Return once each pod runs, has ended or was refused by the kubelet."""
         until(lambda: not self._waiting(), lambda: f"{self._waiting()}\n{self.told()}", _SETTLED)
@@ -133,6 +140,9 @@ class Cluster:
         found = self.world.objects.pods()
         self.pods.update({pod["metadata"]["uid"]: pod for pod in found})
         return found
+
+    def _unbound(self) -> list[str]:
+        return [pod["metadata"]["name"] for pod in self._now() if not pod["spec"].get("nodeName")]
 
     def _waiting(self) -> list[str]:
         return [
