@@ -21,7 +21,7 @@ INVENTORY = {ALIYUN.inventory: json.dumps({"v": 1, "unit": "GiB", "devices": [{"
 @pytest.fixture(scope="module")
 def plane(make_plane: MakePlane) -> Plane:
     found = make_plane()
-    apply(found, "../device-plugin")
+    apply(found, "device-plugin")
     objects = found.objects()
     name = objects.node(devices=1, units=16)
     plugin = as_plugin(found, "other")

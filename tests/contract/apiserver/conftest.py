@@ -8,6 +8,8 @@ import pytest
 
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.client import ApiClient
+from gpushare.localcluster.controllers.manager import ControllerManager
 from tests.contract.apiserver.client import Api, Json
 from tests.e2e import versions
 from tests.e2e.binaries import NEWEST, RELEASE, needed
@@ -62,12 +64,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Api]:
 
 @pytest.fixture(scope="module")
 def controller_manager(request: pytest.FixtureRequest, server: Api) -> Iterator[None]:
-    """Controllers beside the server while the module's tests run: kube-controller-manager's.
-
-    Skips where the server is not kube-apiserver.
-    """
+    """Controllers beside the server while the module's tests run: ours, or those of Kubernetes."""
     if SERVER != "kube-apiserver":
-        pytest.skip("there are no controllers beside the local cluster yet")
+        ours = ControllerManager(ApiClient(server.url, user_agent="controllers"))
+        ours.start()
+        yield
+        ours.stop()
+        return
     real: Plane = request.getfixturevalue("plane")
     process = real.start_controllers(needed("kube-controller-manager"), *CONTROLLERS)
     try:
