@@ -105,11 +105,13 @@ def test_in_the_mean_a_unit_is_worth_one_whatever_cards_there_are(
         whole = sum(found[capacity][-1] * number for capacity, number in devices.items())
         assert 0 < whole <= units * (1 + 1e-6)
     assert all((np.diff(values) >= 0).all() for values in found.values())
-    again = _worth(
-        {7 * size: n for size, n in sizes.items()}, {7 * c: n for c, n in devices.items()}
-    )
-    for capacity, values in found.items():
-        assert again[7 * capacity] == pytest.approx(7 * values, rel=1e-6)
+    for factor in (7, 1024):
+        again = _worth(
+            {factor * size: n for size, n in sizes.items()},
+            {factor * capacity: n for capacity, n in devices.items()},
+        )
+        for capacity, values in found.items():
+            assert again[factor * capacity] == pytest.approx(factor * values, rel=1e-12)
 
 
 def test_cards_that_large_pods_need_are_dear_where_small_ones_would_do() -> None:

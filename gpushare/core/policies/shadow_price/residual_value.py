@@ -57,11 +57,14 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
             demand[cls.units] = demand.get(cls.units, 0) + cls.devices * count
     if len(demand) > _MOST_SIZES:
         demand = _coarser(demand, devices)
-    sizes = sorted(demand)
-    unit = math.gcd(*devices, *sizes)
-    cards = [_cards(capacity, devices[capacity], sizes, unit) for capacity in sorted(devices)]
-    prices = _Programme(cards, [(size, demand[size]) for size in sizes]).prices() if sizes else []
-    return {one.capacity: _worth(one, prices) for one in cards}
+    # Counted in the largest unit that divides all. Several duals may be best, and which of them is
+    # found must not depend on whether a cluster counts in GiB or in MiB.
+    unit = math.gcd(*devices, *demand)
+    wanted = [(size // unit, demand[size]) for size in sorted(demand)]
+    sizes = [size for size, _ in wanted]
+    cards = [_cards(capacity // unit, devices[capacity], sizes) for capacity in sorted(devices)]
+    prices = _Programme(cards, wanted).prices() if wanted else []
+    return {one.capacity * unit: unit * _worth(one, prices) for one in cards}
 
 
 def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
@@ -75,8 +78,8 @@ def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, 
     return found
 
 
-def _cards(capacity: int, number: int, sizes: Sequence[int], unit: int) -> _Cards:
-    steps = min(capacity // unit, _MOST_STEPS)
+def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
+    steps = min(capacity, _MOST_STEPS)
     which = tuple(index for index, size in enumerate(sizes) if size <= capacity)
     rounded = [
         # As many as fit do so in steps too; of tiny ones, of which there are many, one a step.
