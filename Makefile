@@ -12,6 +12,8 @@ CYCLONEDX := 7.5.0
 
 # Further options of pytest, as in PYTEST="-k ledger".
 PYTEST ?=
+# Processes that run tests: two for each core, since most tests wait for a process or a socket.
+WORKERS ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
 # Of Kubernetes, for the tests with a real control plane: make controlplane e2e VERSION=1.30.14
 VERSION ?= 1.37.0
 # Of Kubernetes, for make e2e-all: the oldest that is supported first.
@@ -35,7 +37,7 @@ demo: $(RUNTIME) ## try it: pods share GPUs on a cluster that lives in this mach
 
 test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
-	  $(BIN)/python -m pytest -n auto -p tests.parts --durations=5 $(PYTEST)
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.parts --durations=5 $(PYTEST)
 
 e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, kubelet, etcd and kubectl
 	@export KUBERNETES_VERSION=$(VERSION); built=$$($(CONTROLPLANE) --built $(VERSION)) || exit; \

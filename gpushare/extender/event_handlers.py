@@ -62,19 +62,20 @@ class NodeEventHandler:
             managed.ledger.node_gone(name)
 
 
-class PodSink:
-    """Pods that have not ended; one that ends arrives as DELETED, because the watch selects by
-    phase.
+class PodEventHandler:
+    """Handler for pods that have not ended; the watch selects by phase, so an end is a DELETED.
 
-    created: told of each pod that comes into being, once, for each of the ledgers; moved: of each
-    that comes to a node, and when it goes. Pods that run already when the first list is read came
-    before.
+    `created`: called once for each pod that is created, for each managed resource; `moved`: for
+    each that comes to a node, and when it leaves. Pods of the first list that run are not counted.
     """
 
     def __init__(
-        self, library: ManagedResources, created: Created | None = None, moved: Moved | None = None
+        self,
+        resources: ManagedResources,
+        created: Created | None = None,
+        moved: Moved | None = None,
     ) -> None:
-        self._library = library
+        self._resources = resources
         self._created = created
         self._moved = moved
         self._listed = False
@@ -82,10 +83,10 @@ class PodSink:
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         """Take over all pods."""
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
-        for books in self._library:
+        for managed in self._resources:
             odd = set(unread)
-            pods = _observed((pod for page in pages for pod in page.items), books, odd)
-            self._tell(books, books.ledger.replace_pods(pods, keep=odd, started=started))
+            pods = _observed((pod for page in pages for pod in page.items), managed, odd)
+            self._tell(managed, managed.ledger.replace_pods(pods, keep=odd, started=started))
         self._listed = True
 
     def apply(self, event: Event[Pod]) -> None:
@@ -97,25 +98,25 @@ class PodSink:
         elif event.kind == "DELETED":
             self._gone((event.object.metadata and event.object.metadata.uid) or "")
         else:
-            for books in self._library:
+            for managed in self._resources:
                 odd: set[str] = set()
-                for pod in _observed((event.object,), books, odd):
-                    self._tell(books, books.ledger.pod_changed(pod))
+                for pod in _observed((event.object,), managed, odd):
+                    self._tell(managed, managed.ledger.pod_changed(pod))
                 for uid in odd:
-                    books.ledger.pod_unreadable(uid)
+                    managed.ledger.pod_unreadable(uid)
 
     def _gone(self, uid: str) -> None:
-        for books in self._library:
-            self._tell(books, books.ledger.pod_gone(uid))
+        for managed in self._resources:
+            self._tell(managed, managed.ledger.pod_gone(uid))
 
-    def _tell(self, books: ManagedResource, changes: Changes) -> None:
-        """Tell what pods were created, and how many have moved."""
+    def _tell(self, managed: ManagedResource, changes: Changes) -> None:
+        """Call `created` and `moved` for what has changed."""
         for request, on_node in changes.new:
             if self._created is not None and (self._listed or not on_node):
-                self._created(books, request)
+                self._created(managed, request)
         if self._moved is not None and self._listed:
             for by in (*[1] * changes.came, *[-1] * changes.went):
-                self._moved(books, by)
+                self._moved(managed, by)
 
 
 class UnhealthyEventHandler:

@@ -30,7 +30,11 @@ from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
+from gpushare.extender.event_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.recorder import NullRecorder, Recorder
@@ -43,7 +47,7 @@ from gpushare.extender.http.health import Checks, HealthServer
 from gpushare.extender.http.server import Server
 from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
-from gpushare.extender.learning.policy_refresher import Learning
+from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.logs.formatters import Line, configure, start_logging
 from gpushare.extender.logs.writer import LogWriter
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
@@ -97,8 +101,10 @@ class Extender:
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
-        self._learning = Learning(self._managed_resources, make_policies, try_policies)
-        pod_handler = PodSink(self._managed_resources, self._learning.created, self._learning.moved)
+        self._learning = PolicyRefresher(self._managed_resources, make_policies, try_policies)
+        pod_handler = PodEventHandler(
+            self._managed_resources, self._learning.created, self._learning.moved
+        )
         sources = _sources(settings, self._client, self._managed_resources, followed, pod_handler)
         self._readiness = Readiness(sources, _lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
@@ -372,7 +378,7 @@ def _sources(
     client: KubeClient,
     resources: ManagedResources,
     budgets: DisruptionBudgets | None,
-    pod_handler: PodSink,
+    pod_handler: PodEventHandler,
 ) -> dict[str, Source]:
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(

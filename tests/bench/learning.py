@@ -43,7 +43,7 @@ plain = [PodClass(cpu=c, memory=2**32) for c in range(1000, 32000, 1000) for _ i
 window = (shares + whole + plain) * 2
 told, rest = open(sys.argv[1], "a", buffering=1), float(sys.argv[2])
 
-class Restless(policy_refresher.Learning):
+class Restless(policy_refresher.PolicyRefresher):
     def __init__(self, *args):
         super().__init__(*args)
         for course in self._courses.values():
@@ -66,7 +66,7 @@ class Restless(policy_refresher.Learning):
 policy_trials.TRIAL_SPACING = 30.0
 policy_refresher._LOOK_EVERY = 0.05
 policy_refresher._Course.is_due = lambda course, now: now > course.tried + rest
-policy_refresher.Learning = Restless
+policy_refresher.PolicyRefresher = Restless
 from gpushare.cli.main import main
 sys.exit(main(sys.argv[3:]))
 """

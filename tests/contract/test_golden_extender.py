@@ -17,7 +17,7 @@ from werkzeug.test import Client
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeEventHandler, PodSink
+from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.http.callers import Callers
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -155,7 +155,7 @@ def client(case: str, ledger: Ledger) -> Client:
     lists = cluster(case)
     unit = "MiB" if case.endswith("mib") else "GiB"
     NodeEventHandler(library, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
-    PodSink(library).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
+    PodEventHandler(library).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
     binder = Binder(NoApi(), library, lambda: math.inf)
     service = Service(
         library,

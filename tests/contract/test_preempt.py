@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from werkzeug.test import Client
 
-from gpushare.extender.event_handlers import PodSink
+from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.http.callers import Callers
 from gpushare.wire.annotations import ALIYUN
@@ -57,7 +57,7 @@ class Server:
         meta = {"resourceVersion": "1"}
         items = {"kind": "PodList", "metadata": meta, "items": list(pods)}
         page = PODS.decode_list(json.dumps(items).encode())
-        PodSink(self.desk.library).replace([page], 0.0)
+        PodEventHandler(self.desk.library).replace([page], 0.0)
 
     def preempt(self, body: bytes) -> tuple[int, bytes]:
         path = "/gpushare-scheduler/preempt"

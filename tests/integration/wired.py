@@ -14,8 +14,12 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
-from gpushare.extender.learning.policy_refresher import Learning
+from gpushare.extender.event_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
+from gpushare.extender.learning.policy_refresher import PolicyRefresher
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
@@ -47,7 +51,7 @@ class Wired(Verbs):
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
         library = ManagedResources((ManagedResource(ALIYUN, self.ledger, rankings, policy),))
         self.clock = 0.0
-        self.learning = Learning(library, _make, try_here, lambda: self.clock)
+        self.learning = PolicyRefresher(library, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
         self.lag = 0.0
         self.nodes = Reflector(
@@ -58,7 +62,7 @@ class Wired(Verbs):
         self.pods = Reflector(
             self._client,
             ListWatch("/api/v1/pods", PODS, _LIVE, timing),
-            PodSink(library, self.learning.created, self.learning.moved),
+            PodEventHandler(library, self.learning.created, self.learning.moved),
         )
         self.maps = Reflector(
             self._client,

@@ -20,7 +20,11 @@ from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
-from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
+from gpushare.extender.event_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
@@ -201,7 +205,7 @@ class Replica:
         pause = partial(tasks.sleep, shape.slow) if shape.slow else None
         self.sinks = {
             "nodes": Faulty(NodeEventHandler(self.library, "GiB"), pause),
-            "pods": Faulty(PodSink(self.library), pause),
+            "pods": Faulty(PodEventHandler(self.library), pause),
             "configmaps": Faulty(UnhealthyEventHandler(self.library), pause),
         }
         timing = Timing(page_limit=shape.page_limit)

@@ -22,7 +22,7 @@ from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import NotReady
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeEventHandler, PodSink
+from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
@@ -101,7 +101,7 @@ class Crowd:
             (ManagedResource(ALIYUN, self.ledger, rankings, "device-bestfit"),)
         )
         pods = ListWatch("/api/v1/pods", POD_OBJECTS, _LIVE, _QUICK)
-        self.pods = Reflector(self.api, pods, PodSink(library))
+        self.pods = Reflector(self.api, pods, PodEventHandler(library))
         listed = ListWatch("/api/v1/nodes", NODE_OBJECTS, timing=_QUICK)
         reflector = Reflector(self.api, listed, NodeEventHandler(library, "GiB"))
         self.readiness = Readiness({"nodes": Source(reflector), "pods": Source(self.pods)}, None)

@@ -116,3 +116,16 @@ def test_a_page_is_read_in_ten_minutes_its_tables_apart(document: Path) -> None:
     text = re.sub(r"^ *```.*?^ *```", "", document.read_text("utf-8"), flags=re.M | re.S)
     prose = [line for line in text.splitlines() if not line.startswith("|")]
     assert len(" ".join(prose).split()) <= 2000
+
+
+def test_the_ways_through_the_code_name_functions_that_are_there() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Four ways through the code")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\|[^|]*\| `([\w.]+)`[^|]*\| `([\w/]+\.py)` \|$", table, re.MULTILINE)
+    assert len(rows) == len(re.findall(r"\.py` \|$", table, re.MULTILINE)) > 20
+    for name, file in rows:
+        owner, _, function = name.rpartition(".")
+        source = (ROOT / "gpushare" / file).read_text(encoding="utf-8")
+        assert re.search(rf"^ *def {function}\(", source, re.MULTILINE), (name, file)
+        # What a base class has is in the file of the base class.
+        assert not owner or owner == "Ledger" or f"class {owner}" in source, (name, file)

@@ -109,7 +109,7 @@ class _Course:
             self.learned.devices = Counter(layout[layout > 0].tolist())
 
 
-class Learning:
+class PolicyRefresher:
     """Learns for every resource of the library. `created` may be called from any thread."""
 
     def __init__(

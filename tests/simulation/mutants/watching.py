@@ -8,7 +8,7 @@ from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
 from gpushare.extender import event_handlers, readiness
-from gpushare.extender.event_handlers import PodSink
+from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.readiness import Readiness
 from gpushare.kube.listwatch import ListWatch
 from gpushare.ledger import Ledger, records
@@ -64,7 +64,9 @@ def deletes_by_name(original: Any) -> Any:
     return pod_gone
 
 
-@mutant("B5", "GAS subtracts what the DELETED event says, which is nothing", PodSink, "apply")
+@mutant(
+    "B5", "GAS subtracts what the DELETED event says, which is nothing", PodEventHandler, "apply"
+)
 def frees_what_the_event_says(original: Any) -> Any:
     def apply(self: Any, event: Any) -> None:
         held = event.object and event.object.metadata.annotations

@@ -8,7 +8,11 @@ import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request, Shares
 from gpushare.extender.binding.bind_transaction import BindTransaction, ReadPod
-from gpushare.extender.event_handlers import NodeEventHandler, PodSink, UnhealthyEventHandler
+from gpushare.extender.event_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
@@ -112,10 +116,10 @@ def test_an_inventory_that_cannot_be_read_closes_the_node(
 
 
 @pytest.fixture
-def pods(library: ManagedResources) -> PodSink:
+def pods(library: ManagedResources) -> PodEventHandler:
     for books in library:
         books.ledger.node_changed(make_node("n", 8, 8))
-    return PodSink(library)
+    return PodEventHandler(library)
 
 
 def held(ledger: Ledger) -> dict[str, Shares | None]:
@@ -127,7 +131,7 @@ def bound(name: str = "web", **changes: Any) -> dict[str, Any]:
     return pod_json(name, 4, **{"node": "n", "annotations": ON_0, **changes})
 
 
-def test_a_list_of_pods_is_all_there_is(pods: PodSink, gpus: Ledger) -> None:
+def test_a_list_of_pods_is_all_there_is(pods: PodEventHandler, gpus: Ledger) -> None:
     pods.replace([page(PODS, bound("a")), page(PODS, bound("b"), pod_json("c", 4))], 0.0)
     assert held(gpus) == {"a": ((0, 4),), "b": ((0, 4),)}
     assert gpus.counts()["waiting"] == 1
@@ -137,7 +141,7 @@ def test_a_list_of_pods_is_all_there_is(pods: PodSink, gpus: Ledger) -> None:
 
 
 def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
-    pods: PodSink, library: ManagedResources, gpus: Ledger
+    pods: PodEventHandler, library: ManagedResources, gpus: Ledger
 ) -> None:
     """An etcd that was set back knows nothing of the binding; no watch ever says so."""
     pods.apply(event(PODS, "ADDED", bound()))
@@ -156,7 +160,7 @@ def test_a_bound_pod_that_a_list_shows_without_a_node_is_given_back_by_proof(
 
 
 def test_a_pod_is_charged_where_it_asks_and_is_plain_elsewhere(
-    pods: PodSink, gpus: Ledger, npus: Ledger
+    pods: PodEventHandler, gpus: Ledger, npus: Ledger
 ) -> None:
     pods.apply(event(PODS, "ADDED", bound()))
     assert (held(gpus), held(npus)) == ({"web": ((0, 4),)}, {})
@@ -173,7 +177,7 @@ ODD_PODS = [
 
 @pytest.mark.parametrize("odd", ODD_PODS)
 def test_a_pod_that_cannot_be_read_keeps_what_it_holds(
-    pods: PodSink, gpus: Ledger, odd: dict[str, Any]
+    pods: PodEventHandler, gpus: Ledger, odd: dict[str, Any]
 ) -> None:
     pods.replace([page(PODS, bound(), bound("other"))], 0.0)
     pods.apply(event(PODS, "MODIFIED", odd))
@@ -182,7 +186,7 @@ def test_a_pod_that_cannot_be_read_keeps_what_it_holds(
 
 @pytest.mark.parametrize("odd", ODD_PODS)
 def test_a_pod_that_cannot_be_read_in_a_list_keeps_what_it_holds(
-    pods: PodSink, gpus: Ledger, odd: dict[str, Any]
+    pods: PodEventHandler, gpus: Ledger, odd: dict[str, Any]
 ) -> None:
     pods.replace([page(PODS, bound(), bound("other"))], 0.0)
     pods.replace([page(PODS, odd)], 0.0)
@@ -191,7 +195,7 @@ def test_a_pod_that_cannot_be_read_in_a_list_keeps_what_it_holds(
 
 @pytest.mark.parametrize("odd", ODD_PODS)
 def test_a_pod_that_is_gone_frees_what_it_held_whatever_it_says(
-    pods: PodSink, gpus: Ledger, odd: dict[str, Any]
+    pods: PodEventHandler, gpus: Ledger, odd: dict[str, Any]
 ) -> None:
     pods.apply(event(PODS, "ADDED", bound()))
     pods.apply(event(PODS, "DELETED", odd))
@@ -199,13 +203,15 @@ def test_a_pod_that_is_gone_frees_what_it_held_whatever_it_says(
 
 
 @pytest.mark.parametrize("kind", ["ADDED", "MODIFIED"])
-def test_a_pod_that_has_ended_frees_what_it_held(pods: PodSink, gpus: Ledger, kind: str) -> None:
+def test_a_pod_that_has_ended_frees_what_it_held(
+    pods: PodEventHandler, gpus: Ledger, kind: str
+) -> None:
     pods.apply(event(PODS, "ADDED", bound()))
     pods.apply(event(PODS, kind, bound(phase="Succeeded")))
     assert held(gpus) == {}
 
 
-def test_a_pod_that_is_being_deleted_holds_on(pods: PodSink, gpus: Ledger) -> None:
+def test_a_pod_that_is_being_deleted_holds_on(pods: PodEventHandler, gpus: Ledger) -> None:
     pods.apply(event(PODS, "ADDED", bound()))
     leaving = bound()
     leaving["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
@@ -217,7 +223,7 @@ def test_a_pod_that_is_being_deleted_holds_on(pods: PodSink, gpus: Ledger) -> No
     "annotations", [{}, {ALIYUN.idx: "x"}, {ALIYUN.idx: "0"} | {ALIYUN.allocation: "{"}]
 )
 def test_a_bound_pod_is_charged_whatever_its_annotations_say(
-    pods: PodSink, gpus: Ledger, annotations: dict[str, str]
+    pods: PodEventHandler, gpus: Ledger, annotations: dict[str, str]
 ) -> None:
     pods.apply(event(PODS, "ADDED", bound(annotations=annotations)))
     used = gpus.dump("n")[0].used
@@ -226,13 +232,13 @@ def test_a_bound_pod_is_charged_whatever_its_annotations_say(
 
 
 def test_a_bound_pod_is_charged_though_its_cpu_is_more_than_anybody_counts(
-    pods: PodSink, gpus: Ledger
+    pods: PodEventHandler, gpus: Ledger
 ) -> None:
     pods.replace([page(PODS, bound(limits={"cpu": "10P"}))], 0.0)
     assert held(gpus) == {"web": ((0, 4),)}
 
 
-def test_a_nameless_deletion_frees_nobody(pods: PodSink, gpus: Ledger) -> None:
+def test_a_nameless_deletion_frees_nobody(pods: PodEventHandler, gpus: Ledger) -> None:
     pods.apply(event(PODS, "ADDED", bound()))
     nothing: Event[Pod] = Event("DELETED")
     for odd in (nothing, event(PODS, "DELETED", {"metadata": None})):
@@ -249,11 +255,11 @@ def created() -> list[tuple[str, Request]]:
 
 
 @pytest.fixture
-def watching(library: ManagedResources, created: list[tuple[str, Request]]) -> PodSink:
+def watching(library: ManagedResources, created: list[tuple[str, Request]]) -> PodEventHandler:
     def tell(books: ManagedResource, request: Request) -> None:
         created.append((books.names.resource, request))
 
-    return PodSink(library, tell)
+    return PodEventHandler(library, tell)
 
 
 def gpu_sizes(created: list[tuple[str, Request]]) -> list[int]:
@@ -261,7 +267,7 @@ def gpu_sizes(created: list[tuple[str, Request]]) -> list[int]:
 
 
 def test_of_the_first_list_only_pods_that_wait_are_new(
-    watching: PodSink, created: list[tuple[str, Request]]
+    watching: PodEventHandler, created: list[tuple[str, Request]]
 ) -> None:
     watching.replace([page(PODS, bound("runs"), pod_json("waits", 3))], 0.0)
     assert gpu_sizes(created) == [3]
@@ -271,7 +277,7 @@ def test_of_the_first_list_only_pods_that_wait_are_new(
 
 
 def test_a_pod_is_told_once_however_often_it_is_seen(
-    watching: PodSink, created: list[tuple[str, Request]]
+    watching: PodEventHandler, created: list[tuple[str, Request]]
 ) -> None:
     watching.replace([page(PODS)], 0.0)
     waits, runs = pod_json("a", 4), bound("a")
@@ -286,7 +292,7 @@ def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
     library: ManagedResources,
 ) -> None:
     told: list[tuple[str, int]] = []
-    sink = PodSink(library, moved=lambda books, by: told.append((books.names.resource, by)))
+    sink = PodEventHandler(library, moved=lambda books, by: told.append((books.names.resource, by)))
     resources = [books.names.resource for books in library]
     came, went = [(name, 1) for name in resources], [(name, -1) for name in resources]
     stays, waits = bound("stays"), pod_json("waits", 3)
@@ -306,7 +312,7 @@ def test_a_pod_that_comes_to_a_node_or_goes_is_told_once_for_each_of_the_books(
 
 def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: ManagedResources) -> None:
     told: list[int] = []
-    sink = PodSink(library, moved=lambda books, by: told.append(by))
+    sink = PodEventHandler(library, moved=lambda books, by: told.append(by))
     sink.replace([page(PODS, pod_json("waits", 3), pod_json("given-up", 3))], 0.0)
     sink.apply(event(PODS, "DELETED", pod_json("waits", 3)))
     sink.apply(event(PODS, "DELETED", pod_json("never-seen", 1)))
@@ -315,7 +321,7 @@ def test_a_pod_that_never_came_to_a_node_does_not_go_from_one(library: ManagedRe
 
 
 def test_every_pod_after_the_first_list_is_told_bound_or_not_gpu_or_not(
-    watching: PodSink, created: list[tuple[str, Request]]
+    watching: PodEventHandler, created: list[tuple[str, Request]]
 ) -> None:
     watching.replace([page(PODS)], 0.0)
     watching.apply(event(PODS, "ADDED", bound("a")))
@@ -326,7 +332,7 @@ def test_every_pod_after_the_first_list_is_told_bound_or_not_gpu_or_not(
 
 
 def test_to_other_resources_a_pod_is_one_without_devices(
-    watching: PodSink, created: list[tuple[str, Request]]
+    watching: PodEventHandler, created: list[tuple[str, Request]]
 ) -> None:
     watching.replace([page(PODS, pod_json("a", 4))], 0.0)
     assert [(name, request.devices) for name, request in created] == [
@@ -336,7 +342,7 @@ def test_to_other_resources_a_pod_is_one_without_devices(
 
 
 def test_a_pod_that_cannot_be_read_is_no_new_one_when_it_can(
-    watching: PodSink, created: list[tuple[str, Request]]
+    watching: PodEventHandler, created: list[tuple[str, Request]]
 ) -> None:
     watching.replace([page(PODS, pod_json("web", "much", node="n"))], 0.0)
     watching.apply(event(PODS, "MODIFIED", bound()))

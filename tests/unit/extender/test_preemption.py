@@ -15,7 +15,7 @@ from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.preemption.selection import Budget
 from gpushare.extender import preemption
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import PodSink
+from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.preemption import no_budgets, trim_candidates
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -101,7 +101,7 @@ def test_the_books_follow_a_pod_that_starts_and_ends_without_counting_it_anew() 
     library = make_library()
     ledger = library.resources[0].ledger
     ledger.node_changed(node("big", 16, 16))
-    sink = PodSink(library)
+    sink = PodEventHandler(library)
     sink.apply(PODS.decode_event(event("ADDED", placed("web", 4, 0))))
     before = ledger.snapshot().generation
     starts = placed("web", 4, 0, status={"startTime": OLD})

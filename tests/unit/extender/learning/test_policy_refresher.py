@@ -12,7 +12,7 @@ from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload
-from gpushare.extender.learning.policy_refresher import SPACING, Learning
+from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
@@ -67,17 +67,19 @@ def books(library: ManagedResources) -> ManagedResource:
 
 
 @pytest.fixture
-def learning(library: ManagedResources, maker: Maker) -> Learning:
-    return Learning(library, maker, try_here, lambda: maker.clock)
+def learning(library: ManagedResources, maker: Maker) -> PolicyRefresher:
+    return PolicyRefresher(library, maker, try_here, lambda: maker.clock)
 
 
-def create(learning: Learning, books: ManagedResource, pods: int, request: Request = SHARE) -> None:
+def create(
+    learning: PolicyRefresher, books: ManagedResource, pods: int, request: Request = SHARE
+) -> None:
     for _ in range(pods):
         learning.created(books, request)
 
 
 def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     learning.tick()
@@ -92,7 +94,7 @@ def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
 
 
 def test_policies_are_made_for_the_share_of_pods_that_leave(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     create(learning, books, 50)
@@ -105,7 +107,7 @@ def test_policies_are_made_for_the_share_of_pods_that_leave(
 
 
 def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     books.ledger.node_changed(make_node("b", 80))
@@ -122,7 +124,7 @@ def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
 
 
 def test_policies_are_made_at_50_100_200_and_then_every_250(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     seen = []
     learning.tick()
@@ -137,7 +139,7 @@ def test_policies_are_made_at_50_100_200_and_then_every_250(
 
 
 def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     learning.tick()
     for pods in (50, 50, 100, 400, 400):
@@ -152,7 +154,7 @@ def test_after_the_first_ones_policies_are_made_at_most_once_a_minute(
 
 
 def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     create(learning, books, 30)
     create(learning, books, 20, PLAIN)
@@ -164,7 +166,7 @@ def test_what_was_created_counts_by_class_and_so_do_the_devices_there_are(
 
 
 def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
-    learning: Learning, books: ManagedResource
+    learning: PolicyRefresher, books: ManagedResource
 ) -> None:
     old = books.ranking(SHARE)
     kinds = [Request(units, 1, models=("T4",)) for units in range(1, 5)]
@@ -179,7 +181,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
 
 @pytest.mark.parametrize("odd", [True, False])
 def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_later(
-    learning: Learning,
+    learning: PolicyRefresher,
     books: ManagedResource,
     maker: Maker,
     caplog: pytest.LogCaptureFixture,
@@ -207,7 +209,7 @@ def test_policies_that_cannot_be_made_leave_the_old_ones_and_are_tried_again_lat
 
 
 def test_metrics_say_how_much_was_learned_and_how_old_it_is(
-    learning: Learning, books: ManagedResource, maker: Maker
+    learning: PolicyRefresher, books: ManagedResource, maker: Maker
 ) -> None:
     none = dict.fromkeys(learning.state(), 0.0)
     assert learning.state() == none
@@ -227,7 +229,7 @@ def test_metrics_say_how_much_was_learned_and_how_old_it_is(
 
 def test_each_resource_learns_for_itself(maker: Maker) -> None:
     library = make_library(ALIYUN, NPU)
-    learning = Learning(library, maker, try_here, lambda: maker.clock)
+    learning = PolicyRefresher(library, maker, try_here, lambda: maker.clock)
     learning.tick()
     assert maker.asked == []
     create(learning, library.resources[1], 50)

@@ -12,7 +12,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, SAFE, Trial
 from gpushare.core.workload import Workload
-from gpushare.extender.learning.policy_refresher import SPACING, Learning
+from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
 from gpushare.extender.learning.policy_trials import TRIAL_SPACING
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Ledger
@@ -77,17 +77,17 @@ def books() -> ManagedResource:
 
 
 @pytest.fixture
-def learning(books: ManagedResource, referee: Referee, clock: Clock) -> Learning:
-    return Learning(ManagedResources((books,)), _make, referee, clock)
+def learning(books: ManagedResource, referee: Referee, clock: Clock) -> PolicyRefresher:
+    return PolicyRefresher(ManagedResources((books,)), _make, referee, clock)
 
 
-def create(learning: Learning, books: ManagedResource, pods: int) -> None:
+def create(learning: PolicyRefresher, books: ManagedResource, pods: int) -> None:
     for _ in range(pods):
         learning.created(books, SHARE)
 
 
 def test_before_enough_pods_were_seen_the_safe_policy_ranks(
-    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     learning.tick()
     create(learning, books, FEWEST_SEEN - 1)
@@ -104,7 +104,7 @@ def test_before_enough_pods_were_seen_the_safe_policy_ranks(
 
 
 def test_a_new_one_ranks_after_an_hour_at_the_earliest(
-    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     create(learning, books, FEWEST_SEEN)
     learning.tick()
@@ -120,7 +120,7 @@ def test_a_new_one_ranks_after_an_hour_at_the_earliest(
 
 
 def test_a_lead_that_may_be_chance_changes_nothing(
-    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     create(learning, books, FEWEST_SEEN)
     learning.tick()
@@ -132,7 +132,7 @@ def test_a_lead_that_may_be_chance_changes_nothing(
 
 
 def test_policies_made_anew_rank_under_the_winner_name_too(
-    learning: Learning, books: ManagedResource, clock: Clock
+    learning: PolicyRefresher, books: ManagedResource, clock: Clock
 ) -> None:
     create(learning, books, FEWEST_SEEN)
     learning.tick()
@@ -145,7 +145,7 @@ def test_policies_made_anew_rank_under_the_winner_name_too(
 
 
 def test_the_winner_knows_the_kinds_that_were_asked_for(
-    learning: Learning, books: ManagedResource
+    learning: PolicyRefresher, books: ManagedResource
 ) -> None:
     books.ranking(SHARE).scores(books.ledger.snapshot(), SHARE)
     create(learning, books, FEWEST_SEEN)
@@ -155,7 +155,7 @@ def test_the_winner_knows_the_kinds_that_were_asked_for(
 
 
 def test_a_trial_that_fails_changes_nothing_and_is_told_once(
-    learning: Learning,
+    learning: PolicyRefresher,
     books: ManagedResource,
     referee: Referee,
     clock: Clock,
@@ -179,7 +179,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
 
 
 def test_where_nothing_can_be_allocated_yet_the_next_trial_is_soon(
-    learning: Learning, books: ManagedResource, referee: Referee, clock: Clock
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
 ) -> None:
     referee.nothing = True
     create(learning, books, FEWEST_SEEN)
@@ -196,7 +196,7 @@ def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
     rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
     books = ManagedResource(ALIYUN, Ledger(), rankings, "spread", candidates=CANDIDATES)
     books.ledger.node_changed(make_node("a", 16, 16))
-    learning = Learning(ManagedResources((books,)), _make, referee, clock)
+    learning = PolicyRefresher(ManagedResources((books,)), _make, referee, clock)
     create(learning, books, FEWEST_SEEN)
     learning.tick()
     assert referee.pods == []
@@ -205,7 +205,7 @@ def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
 
 
 def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
-    learning: Learning, books: ManagedResource, caplog: pytest.LogCaptureFixture
+    learning: PolicyRefresher, books: ManagedResource, caplog: pytest.LogCaptureFixture
 ) -> None:
     create(learning, books, FEWEST_SEEN)
     with caplog.at_level(logging.INFO):
