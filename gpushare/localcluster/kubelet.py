@@ -34,6 +34,9 @@ RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
 """Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started."""
 
 _RETRY_SECONDS = 0.5
+_STOP_SECONDS = 0.25
+"""That containers take to stop. A client that deletes a pod and then waits for its end has begun to
+watch by then: kubectl would wait for good where a pod of the same name came before that."""
 
 
 @dataclass(order=True)
@@ -69,6 +72,7 @@ class Kubelet:
         self._admitted: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
         self._due: list[_Due] = []
+        self._stopped_at: dict[str, float] = {}
         self._inbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
         self._informers = [
@@ -125,6 +129,7 @@ class Kubelet:
         with self._lock:
             if after is None:
                 self._pods.pop(uid, None)
+                self._stopped_at.pop(uid, None)
                 self._release(uid)
                 self._logs.forget(uid)
                 return
@@ -161,8 +166,7 @@ class Kubelet:
         """Bring one pod one step further."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp"):
-            # The containers have stopped: this delete is the confirmation that removes the pod.
-            self._api.delete(_path(pod), grace_seconds=0, uid=uid)
+            self._end(uid, pod, phase)
         elif phase in ("Succeeded", "Failed"):
             with self._lock:
                 self._release(uid)
@@ -171,6 +175,16 @@ class Kubelet:
             self._end_when_due(uid, pod)
         else:
             self._admit(uid, pod)
+
+    def _end(self, uid: str, pod: Json, phase: str) -> None:
+        """Stop the containers of a pod that is being deleted, then confirm its deletion."""
+        now = time.monotonic()
+        if phase == "Running":
+            stopped = self._stopped_at.setdefault(uid, now + _STOP_SECONDS)
+            if now < stopped:
+                heapq.heappush(self._due, _Due(stopped, uid))
+                return
+        self._api.delete(_path(pod), grace_seconds=0, uid=uid)
 
     def _admit(self, uid: str, pod: Json) -> None:
         view = read_pod(pod)

@@ -24,6 +24,7 @@ _PAUSED = ("DeploymentPaused", "Deployment is paused")
 _RESUMED = ("DeploymentResumed", "Deployment is resumed")
 _GROWING = ("updatedReplicas", "readyReplicas", "availableReplicas")
 _NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", _REVISION)
+_OLD_PODS_END_SECONDS = 0.1
 
 
 def reconcile(cluster: Cluster, owner: Json) -> float | None:
@@ -38,6 +39,8 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
     elif owner["spec"]["strategy"]["type"] == "Recreate" and _still_running(cluster, owner, olds):
         for old in olds:
             _scale(cluster, owner, old, 0)
+        _tell(cluster, owner, new, olds)
+        return _OLD_PODS_END_SECONDS  # no ReplicaSet changes when its last pod has ended
     else:
         new = _newest(cluster, owner, new, olds)
         if not _grown(cluster, owner, new, olds):

@@ -140,7 +140,7 @@ def test_a_roll_out_keeps_to_its_limits(kubectl: Kubectl, server: Server) -> Non
     listed = server.api.get(path)
     held = {item["metadata"]["name"]: item for item in listed.body["items"]}
     counts: list[tuple[int, int]] = []
-    with server.api.watch(path, resourceVersion=listed.version, timeoutSeconds=8) as stream:
+    with server.api.watch(path, resourceVersion=listed.version, timeoutSeconds=60) as stream:
         kubectl("set", "image", "deploy/web", "main=app:2")
         while sum(map(_is_new, held.values())) < 4 or len(held) > 4:
             event = stream.next()
@@ -171,7 +171,7 @@ def test_recreate_ends_the_old_pods_before_it_makes_new_ones(
     kubectl("set", "image", "deploy/web", "main=app:2")
     rolled_out(kubectl)
     held = {"app:1": 2, "app:2": 0}
-    with server.api.watch(path, resourceVersion=version, timeoutSeconds=8) as stream:
+    with server.api.watch(path, resourceVersion=version, timeoutSeconds=60) as stream:
         while held != {"app:1": 0, "app:2": 2}:
             event = stream.next()
             image = event["object"]["spec"]["containers"][0]["image"]
