@@ -172,11 +172,11 @@ class Ledger(Reader):
             return allocation
 
     def landed(self, uid: str, now: float, stamp: str = "") -> None:
-        """The API server has confirmed the binding; it is a fact once the watch shows it."""
+        """Note that the API server took the Binding; it is a fact once the watch shows it."""
         self._answered(uid, Event.ACCEPTED, stamp, now)
 
     def doubt(self, uid: str, now: float, stamp: str = "") -> None:
-        """The binding was sent and its outcome is unknown: keep the charge, have the pod read."""
+        """Keep the charge of a Binding without an answer, and have its pod read."""
         self._answered(uid, Event.NO_ANSWER, stamp, now)
 
     def forget(self, uid: str, stamp: str = "") -> None:
@@ -186,7 +186,7 @@ class Ledger(Reader):
     def resume(
         self, uid: str, node: str, now: float, stamp: str = ""
     ) -> tuple[Allocation, int] | None:
-        """The binding that the caller may now send again, and the capacity of its first device.
+        """Return (the Binding to send again now, the capacity of its first device).
 
         None where it may not: it must be in doubt, sent to this node, and nobody else sending it.
         Raises UnknownNode, or InsufficientMemory where its devices are not to be had any more: one

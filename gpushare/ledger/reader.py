@@ -42,7 +42,7 @@ class Reader:
         self._view: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
-        """The books as arrays, never changed again."""
+        """Return all that is charged as arrays, never changed again."""
         with self._lock:
             tally = self._store.tally
             if self._view is None or self._view.generation != tally.generation:
@@ -50,7 +50,7 @@ class Reader:
             return self._view
 
     def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
-        """The nodes that share devices, by name, with what is charged on them (or the one node).
+        """Return the nodes that share devices, by name, with their charges (or the one node).
 
         Each as it is at one moment, one after the other: binds do not wait for all of them. Raises
         UnknownNode for a node that is not in the books.
@@ -92,7 +92,7 @@ class Reader:
         }
 
     def take_alarms(self) -> tuple[Alarm, ...]:
-        """The alarms since the last call, oldest first."""
+        """Return the alarms since the last call, oldest first."""
         with self._lock:
             alarms = tuple(self._untold)
             self._untold.clear()
@@ -109,7 +109,7 @@ class Reader:
         }
 
     def waiting(self) -> tuple[Waiting, ...]:
-        """The pods without a node that ask for devices, oldest first."""
+        """Return the pods without a node that ask for devices, oldest first."""
         with self._lock:
             kept = list(self._store.by_phase[Phase.UNCHARGED].values())
         found = (pod for pod in kept if isinstance(pod, Waiting) and pod.request.devices)
@@ -118,7 +118,7 @@ class Reader:
     # -- one pod, one node --------------------------------------------------------------------
 
     def standing(self, uid: str) -> Entry | None:
-        """The charge of the pod as it stands."""
+        """Return the charge of the pod as it stands."""
         with self._lock:
             return self._store.entry(uid)
 
@@ -128,7 +128,7 @@ class Reader:
             return node in self._store.nodes
 
     def asks(self, uid: str) -> Request | None:
-        """What the pod asks for as the watch shows it; None where it shows none that waits."""
+        """Return what the pod asks for; None where the watch shows none that waits."""
         with self._lock:
             record = self._store.records.get(uid)
         assumption = records.assumption_of(record)
@@ -155,13 +155,13 @@ class Reader:
     # -- charges whose pods have to be read -----------------------------------------------------
 
     def token(self, uid: str) -> int:
-        """The token to read the pod under, see settle; -1 where nothing is assumed for it."""
+        """Return the token to read the pod under, see settle; -1 where nothing is assumed."""
         with self._lock:
             assumption = records.assumption_of(self._store.records.get(uid))
             return -1 if assumption is None else assumption.token
 
     def overdue(self, now: float) -> tuple[Overdue, ...]:
-        """The assumed charges whose pods have to be read now, the longest due first; see settle."""
+        """Return the assumed charges whose pods must be read now, longest due first; see settle."""
         with self._lock:
             entries = self._store.entries(Phase.IN_DOUBT, Phase.LANDED).values()
         due = (
@@ -175,7 +175,7 @@ class Reader:
     # -- what an audit compares -----------------------------------------------------------------
 
     def held(self) -> tuple[dict[str, Entry], dict[str, NodeSpec]]:
-        """(the charges by uid, the nodes by name), both as last told."""
+        """Return (the charges by uid, the nodes by name), both as last shown."""
         with self._lock:
             entries, nodes = self._store.entries(), dict(self._store.nodes)
         return entries, {name: known.spec for name, known in nodes.items()}
