@@ -171,15 +171,28 @@ class Extender(Verbs):
         self.kill()
 
 
-def free_port() -> int:
-    """A port that nothing listens on, below those that the kernel gives to outgoing connections.
+_RESERVED: dict[int, socket.socket] = {}
 
-    One that the kernel chose could be taken again by a connection before we listen on it.
+
+def free_port() -> int:
+    """Return a port that nothing listens on, and that no other test of this machine is given.
+
+    It lies below those that the kernel gives to outgoing connections: one of those could be
+    taken by a connection before we listen on it. Tests run side by side, so a name for the port
+    is kept as long as this process lives, in the namespace of abstract sockets, where one process
+    can have it (unix(7)).
     """
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         port = random.randint(15000, 32000)
-        with socket.socket() as attempt, contextlib.suppress(OSError):
-            attempt.bind(("127.0.0.1", port))
-            return port
+        reserved = socket.socket(socket.AF_UNIX)
+        try:
+            reserved.bind(f"\0gpushare-test-port-{port}")
+            with socket.socket() as attempt:
+                attempt.bind(("127.0.0.1", port))
+        except OSError:
+            reserved.close()
+            continue
+        _RESERVED[port] = reserved
+        return port
     raise AssertionError("no free port")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.process import free_port
 from tests.integration.stalled_service import LARGE
 
 _SERVICE = Path(__file__).with_name("stalled_service.py")
@@ -32,9 +33,7 @@ class Server:
     """A gunicorn process of the test."""
 
     def __init__(self, log: Path, **options: object) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = int(free.getsockname()[1])
+        self.port = free_port()
         self.log = log
         options = {"bind": f"127.0.0.1:{self.port}", "threads": _THREADS} | options
         with log.open("w") as stderr:
