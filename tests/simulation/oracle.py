@@ -52,7 +52,7 @@ class Decision:
     """What a process knew when it decided where a pod goes; number: of how many it is the last.
 
     shares: units by index. cards: the devices of the node. rooms: units of each device taken.
-    shown, loose: pods, see Known.
+    shown, loose: pods, see Known. names: whether the node ever named its cards to it.
     """
 
     number: int
@@ -61,6 +61,7 @@ class Decision:
     rooms: dict[int, int]
     shown: frozenset[str]
     loose: dict[str, frozenset[str]]
+    names: bool
 
     @property
     def put(self) -> dict[str, int]:
@@ -135,6 +136,7 @@ class Oracle:
                 {device: known.room(node, device) for device in shares},
                 frozenset(known.pods),
                 dict(known.loose),
+                node in known.named,
             )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -195,9 +197,9 @@ class Oracle:
     def _held(self, node: str, device: int, by: str, decision: Decision) -> int:
         """Units held by others there: by ours, and by those the process had been shown."""
         return sum(
-            least_charged(other, decision.cards, decision.loose.get(other.uid, _NONE)).get(
-                device, 0
-            )
+            least_charged(
+                other, decision.cards, decision.loose.get(other.uid, _NONE), decision.names
+            ).get(device, 0)
             for other in self.pods.values()
             if other.node == node
             and not other.ended
@@ -415,9 +417,8 @@ class Oracle:
                 self._check_entry(replica, pod, entries.get(pod.uid))
                 cards = known.nodes.get(pod.node)
                 if cards is not None and known.can_find(pod, cards):
-                    _add(
-                        least[pod.node], least_charged(pod, cards, known.loose.get(pod.uid, _NONE))
-                    )
+                    loose, names = known.loose.get(pod.uid, _NONE), pod.node in known.named
+                    _add(least[pod.node], least_charged(pod, cards, loose, names))
         for name, node in nodes.items():
             _check_node(replica, node, least[name])
         for entry in entries.values():

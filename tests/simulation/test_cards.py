@@ -24,6 +24,12 @@ def cards(*ids: str, tells: str = "uuids", plugin: str = "own") -> Cards:
     return Cards((4,) * len(ids), (True,) * len(ids), False, plugin, ids, tells)
 
 
+def least(
+    pod: PodTruth, node: Cards, loose: frozenset[str] = NONE, names: bool = True
+) -> dict[int, int]:
+    return least_charged(pod, node, loose, names)
+
+
 def pod_on(node: Cards, **annotations: str) -> PodTruth:
     asked = Asked(2, 1, (2,))
     pod = PodTruth("u", "p", asked, node="n0", claim=claim_of(annotations, asked))
@@ -33,18 +39,18 @@ def pod_on(node: Cards, **annotations: str) -> PodTruth:
 
 def test_a_pod_named_by_uuid_goes_with_its_card() -> None:
     pod = pod_on(cards("a", "b"), **{IDX: "1", UUIDS: "b"})
-    assert least_charged(pod, cards("a", "b"), NONE) == {1: 2}
-    assert least_charged(pod, cards("b", "a"), NONE) == {0: 2}
-    assert least_charged(pod, cards("a"), NONE) == {}
+    assert least(pod, cards("a", "b")) == {1: 2}
+    assert least(pod, cards("b", "a")) == {0: 2}
+    assert least(pod, cards("a")) == {}
 
 
 def test_an_index_alone_counts_for_as_long_as_its_card_stays_there() -> None:
     pod = pod_on(cards("a", "b"), **{IDX: "1"})
-    assert least_charged(pod, cards("a", "b"), NONE) == {1: 2}
-    assert least_charged(pod, cards("b", "a"), NONE) == {}
+    assert least(pod, cards("a", "b")) == {1: 2}
+    assert least(pod, cards("b", "a")) == {}
     # Which of fewer cards it is nobody can tell, unless it had been known by name.
-    assert least_charged(pod, cards("a", tells="totals"), NONE) == {0: 2}
-    assert least_charged(pod, cards("a"), NONE) == {}
+    assert least(pod, cards("a", tells="totals"), names=False) == {0: 2}
+    assert least(pod, cards("a")) == {}
 
 
 def test_a_pod_that_waits_for_its_plug_in_counts_on_each_card_told_at_its_index() -> None:
@@ -56,10 +62,10 @@ def test_a_pod_that_waits_for_its_plug_in_counts_on_each_card_told_at_its_index(
     known.loosen(pod)
     assert not known.at_home(pod)
     assert known.loose["u"] == {"b"}
-    assert least_charged(pod, cards("b", "a"), known.loose["u"]) == {0: 2, 1: 2}
+    assert least(pod, cards("b", "a"), known.loose["u"]) == {0: 2, 1: 2}
     pod.cards = {"b": 2}
-    assert least_charged(pod, cards("b", "a"), known.loose["u"]) == {0: 2}
-    assert least_charged(pod, cards("b", "a"), NONE) == {}
+    assert least(pod, cards("b", "a"), known.loose["u"]) == {0: 2}
+    assert least(pod, cards("b", "a")) == {}
 
 
 def test_a_pod_known_to_be_admitted_stays_on_its_card() -> None:
@@ -75,6 +81,14 @@ def test_annotations_that_contradict_each_other_are_read_as_the_plug_in_reads_th
     reads_uuids = pod_on(cards("a", "b", plugin="exact"), **said)
     assert (reads_indices.put, reads_indices.odd) == ({"a": 2}, True)
     assert (reads_uuids.put, reads_uuids.odd) == ({"b": 2}, True)
+
+
+def test_one_nameless_device_holds_the_units_of_one_card() -> None:
+    asked, claimed = Asked(2, 2, (4,)), {IDX: "0,1"}
+    pod = PodTruth("u", "p", asked, node="n0", claim=claim_of(claimed, asked))
+    put_by(pod, claimed, cards("a", "b"))
+    assert least(pod, cards("a", tells="totals"), names=False) == {0: 4}
+    assert least(pod, cards("a", tells="totals"), names=True) == {0: 2}
 
 
 @pytest.mark.parametrize("failed", [{}, {"n0": "full", "n1": "full"}])

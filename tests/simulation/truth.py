@@ -198,17 +198,21 @@ def put_by(pod: PodTruth, annotations: Mapping[str, str], cards: Cards | None) -
         pod.put, pod.named = pod.asked.on_cards(pod.uuids), True
 
 
-def least_charged(pod: PodTruth, cards: Cards, loose: frozenset[str]) -> dict[int, int]:
+def least_charged(
+    pod: PodTruth, cards: Cards, loose: frozenset[str], names: bool
+) -> dict[int, int]:
     """Units by index that books must charge for the pod, which know its node to have these cards.
 
     What its containers hold, or will by where it was put. A card that the node does not have any
     more holds nothing. By index alone a card is known for as long as it stays there. loose: the
     other cards that count, see Known; nobody can know that a pod holds one that is not among them.
+    names: whether the node ever named its cards to these books.
     """
     beyond = pod.claim is None or any(device >= len(cards.units) for device, _ in pod.claim)
-    if pod.claim is None or (beyond and not pod.named and not cards.named):
+    if pod.claim is None or (beyond and not (pod.named or names)):
         # What names another device besides is charged there: its plug-in gives it none. Where the
-        # cards have names, those at its indices may have been known by them before they went.
+        # cards had names, those at its indices may have been known by them before they went: one
+        # device is then one of them, and does not hold the units of all.
         return {} if pod.odd else dict.fromkeys(range(len(cards.units)), pod.asked.total)
     if pod.put is None:
         return {}
@@ -235,7 +239,7 @@ class Known:
     and how often it had on their node when they were put there, or first shown. loose: for pods not
     known to be admitted, the cards told since at the indices where they were put: a plug-in that
     reads indices may give them those. orders: the cards of each node in the order in which its
-    object named them last.
+    object named them last. named: the nodes whose objects ever named their cards.
     """
 
     identity: str = ""
@@ -250,6 +254,7 @@ class Known:
     since: dict[str, int] = field(default_factory=dict)
     loose: dict[str, frozenset[str]] = field(default_factory=dict)
     orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    named: set[str] = field(default_factory=set)
     _told: dict[str, Cards | None] = field(default_factory=dict)
 
     def show_node(self, name: str, cards: Cards | None) -> None:
@@ -265,6 +270,7 @@ class Known:
             self.nodes[name] = cards
             if cards.named:
                 self.orders[name] = cards.ids
+                self.named.add(name)
 
     def can_find(self, pod: PodTruth, cards: Cards) -> bool:
         """Whether it can know on which devices of its node the pod's cards are.

@@ -145,7 +145,7 @@ class Life:
         except RequestRefused:
             return
         version = self.world.rigs[name].version
-        self.world.posts.append(Post(uid, allocation, self.world.now, version))
+        self.world.send(Post(uid, allocation, self.world.now, version))
         after = self.books.snapshot()
         row = after.row[name]
         assert all(after.used[row, d] <= after.capacity[row, d] for d in allocation.devices)
@@ -180,7 +180,7 @@ class Life:
         with suppress(RequestRefused):
             if self.books.resume(post.uid, post.allocation.node, self.world.now):
                 again = Post(post.uid, post.allocation, self.world.now, post.version)
-                self.world.posts.append(again)
+                self.world.send(again)
 
     def read_the_overdue(self) -> None:
         now = self.world.now

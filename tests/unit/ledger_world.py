@@ -102,7 +102,10 @@ class Post:
 
 @dataclass
 class World:
-    """Everything that is true, and how much of it the watch has shown."""
+    """Everything that is true, and how much of it the watch has shown.
+
+    sent: of every Binding of ours its pod, its shares, and the version of its node by then.
+    """
 
     now: float = 0.0
     nodes: dict[str, NodeSpec] = field(default_factory=dict)
@@ -112,6 +115,7 @@ class World:
     log: list[ObservedPod | str] = field(default_factory=list)
     cursor: int = 0
     shown: set[str] = field(default_factory=set)
+    sent: set[tuple[str, Shares, int]] = field(default_factory=set)
     listing: tuple[list[ObservedPod], int] | None = None
 
     def create(self, uid: str, request: Request) -> None:
@@ -126,6 +130,10 @@ class World:
     def delete(self, uid: str) -> None:
         del self.pods[uid]
         self.log.append(uid)
+
+    def send(self, post: Post) -> None:
+        self.posts.append(post)
+        self.sent.add((post.uid, post.allocation.shares, post.version))
 
     def land(self, post: Post) -> None:
         """The API server takes the binding or refuses it: 404, 409, or 504 when it is too late."""
@@ -227,6 +235,11 @@ class World:
             return [charges.get(card, 0) for card in rig.order]
         if pod.bound_at != rig.version or (not pod.ours and pod.ref.uid not in self.shown):
             return None
+        if not pod.ours and any(
+            (uid, shares) == (pod.ref.uid, pod.placement) and version != rig.version
+            for uid, shares, version in self.sent
+        ):
+            return None  # another's Binding reads as ours did, when its indices meant other cards
         if pod.placement is None or any(device >= count for device, _ in pod.placement):
             return [pod.request.total] * count
         return [dict(pod.placement).get(device, 0) for device in range(count)]

@@ -112,6 +112,15 @@ TestBooksAndWorld = BooksAndWorld.TestCase
 TestBooksAndWorld.settings = settings(max_examples=50, stateful_step_count=40)
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_anothers_binding_that_reads_as_ours_is_charged_where_either_may_be(told: bool) -> None:
+    life = Life(Pairing.AUTO, [4])
+    life.create_and_bind(Request(1, 1), "a")
+    life.change_nodes("set", "a", [4, 4], frozenset())
+    life.another_binds(0, "a", told)
+    life.rest()
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_books_stay_right_through_a_long_life(seed: int) -> None:
     chance = Random(seed)
