@@ -1,0 +1,60 @@
+{{/* Labels of every object; give a dict of the context and the component, or "". */}}
+{{- define "gpushare.labels" -}}
+app.kubernetes.io/name: gpushare
+{{- with .component }}
+app.kubernetes.io/component: {{ . }}
+{{- end }}
+app.kubernetes.io/managed-by: {{ .context.Release.Service }}
+helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
+{{- end }}
+
+{{/* Our image. */}}
+{{- define "gpushare.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
+{{/* kube-scheduler's image: the API server's version, without what a vendor adds to it. */}}
+{{- define "gpushare.schedulerImage" -}}
+{{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
+{{ .Values.scheduler.image.repository }}:{{ .Values.scheduler.image.tag | default $version }}
+{{- end }}
+
+{{/* The version of kube-scheduler's configuration that its release reads. */}}
+{{- define "gpushare.schedulerConfigVersion" -}}
+{{- $tag := .Values.scheduler.image.tag -}}
+{{- $version := ternary $tag .Capabilities.KubeVersion.Version (regexMatch "^v?1\\.[0-9]+" $tag) -}}
+{{- if semverCompare ">=1.25-0" $version -}} v1
+{{- else if semverCompare ">=1.23-0" $version -}} v1beta3
+{{- else -}} v1beta2
+{{- end -}}
+{{- end }}
+
+{{/* Fail with a sentence where the values or the cluster cannot work. */}}
+{{- define "gpushare.check" -}}
+{{- if ne .Release.Namespace "kube-system" -}}
+{{- fail "gpushare: install it into kube-system (--namespace kube-system): the ConfigMaps of unhealthy devices are there, and some clusters take the priority class system-cluster-critical nowhere else" -}}
+{{- end -}}
+{{- $policies := or .Values.policies.placements .Values.policies.schedulerName -}}
+{{- if and $policies (not (semverCompare ">=1.30-0" .Capabilities.KubeVersion.Version)) -}}
+{{- fail (printf "gpushare: policies.placements and policies.schedulerName need Kubernetes 1.30, and this is %s: leave them false" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if and .Values.policies.schedulerName (ne .Values.wiring "second-scheduler") -}}
+{{- fail "gpushare: policies.schedulerName belongs to wiring second-scheduler: with existing-scheduler GPU pods name no scheduler" -}}
+{{- end -}}
+{{- if and .Values.podMonitor.enabled (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail "gpushare: podMonitor.enabled needs the Prometheus operator's PodMonitor, which this cluster does not have; with helm template, add --api-versions monitoring.coreos.com/v1" -}}
+{{- end -}}
+{{- end }}
+
+{{/* The account of the extender, as a list of subjects: a static pod has a client certificate. */}}
+{{- define "gpushare.extender" -}}
+{{- if eq .Values.wiring "second-scheduler" -}}
+- kind: ServiceAccount
+  name: gpushare-extender
+  namespace: kube-system
+{{- else -}}
+- apiGroup: rbac.authorization.k8s.io
+  kind: User
+  name: gpushare-extender
+{{- end -}}
+{{- end }}

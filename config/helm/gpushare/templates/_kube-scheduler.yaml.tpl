@@ -1,0 +1,28 @@
+{{/* Read by both containers of the pod. */}}
+{{- define "gpushare.schedulerConfig" -}}
+apiVersion: kubescheduler.config.k8s.io/{{ include "gpushare.schedulerConfigVersion" . }}
+kind: KubeSchedulerConfiguration
+# No kubeconfig: the account of the pod.
+leaderElection:
+  leaderElect: true
+  # Not kube-scheduler's own Lease: else only one of the two schedulers of the cluster would work.
+  resourceName: gpushare-scheduler
+  resourceNamespace: kube-system
+percentageOfNodesToScore: 100
+profiles:
+  - schedulerName: gpushare-scheduler
+extenders:
+  - urlPrefix: http://127.0.0.1:32766/gpushare-scheduler
+    filterVerb: filter
+    prioritizeVerb: prioritize
+    weight: 150
+    bindVerb: bind
+    preemptVerb: preempt
+    enableHTTPS: false
+    httpTimeout: 10s
+    nodeCacheCapable: true
+    ignorable: false
+    managedResources:
+      - name: aliyun.com/gpu-mem
+        ignoredByScheduler: false
+{{- end }}

@@ -1,0 +1,61 @@
+"""The Helm chart as a real helm renders and installs it.
+
+Knows where helm is kept, and its command line; what must hold of the chart is in test_chart.py.
+"""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+Json = dict[str, Any]
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "config" / "helm" / "gpushare"
+_BUILD = Path(__file__).parent / "helm" / "build.sh"
+_TIMEOUT = 120.0
+
+
+def helm() -> str:
+    """Return the program; skip the test where there is none."""
+    found = shutil.which("helm")
+    if found is None:
+        command = [str(_BUILD), "--built"]
+        built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        if os.access(f"{built}/helm", os.X_OK):
+            return f"{built}/helm"
+        pytest.skip("no helm: `make helm` builds it with Go")
+    return found
+
+
+def call(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
+    """Run helm, which finds nothing of this user's."""
+    return subprocess.run(
+        [helm(), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT,
+        check=False,
+        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
+    )
+
+
+def template(
+    *values: str, version: str = "1.37.0", namespace: str = "kube-system", more: Sequence[str] = ()
+) -> "subprocess.CompletedProcess[str]":
+    """Render the chart with these values (NAME=VALUE) for that version of Kubernetes."""
+    settings = [part for value in values for part in ("--set", value)]
+    where = ("--namespace", namespace, "--kube-version", version)
+    return call("template", "gpushare", CHART, *where, *settings, *more)
+
+
+def rendered(*values: str, version: str = "1.37.0", more: Sequence[str] = ()) -> list[Json]:
+    """Return the documents, without tests."""
+    done = template(*values, version=version, more=("--skip-tests", *more))
+    assert done.returncode == 0, done.stderr
+    return [document for document in yaml.safe_load_all(done.stdout) if document]

@@ -1,0 +1,204 @@
+"""The Helm chart gives what the kustomize bases give, on every supported Kubernetes."""
+
+import copy
+import functools
+import subprocess
+from pathlib import Path
+
+import kubernetes_validate  # type: ignore[import-untyped]  # it has no annotations
+import pytest
+import yaml
+
+from gpushare import __version__
+from tests.e2e.binaries import needed
+from tests.e2e.chart import CHART, ROOT, Json, call, rendered, template
+from tests.e2e.plane import ADMIN, Plane
+
+CONFIG = ROOT / "config"
+DEVICE_PLUGIN = ("devicePlugin.enabled=true", "wiring=existing-scheduler")
+POLICIES = {
+    "placements": (
+        CONFIG / "extender" / "placements",
+        ("bindings", "edits", "new-pods", "static-pods"),
+    ),
+    "device-plugin": (CONFIG / "device-plugin", ("own-node", "variables")),
+    "scheduler-name": (CONFIG / "extender" / "admission", ("policy",)),
+}
+_OF_HELM = ("app.kubernetes.io/managed-by", "helm.sh/chart")
+_LABELS = ("app.kubernetes.io/name", "app.kubernetes.io/component")
+
+
+@functools.cache
+def kustomized(folder: str) -> list[Json]:
+    command: list[str | Path] = [needed("kubectl"), "kustomize", CONFIG / folder]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def compared(documents: list[Json]) -> dict[tuple[str, str], Json]:
+    """By kind and name, without what each tool adds: labels, and the hash in a name."""
+    found = {}
+    for document in copy.deepcopy(documents):
+        metadata = document["metadata"]
+        labels = metadata.pop("labels", {})
+        assert labels["app.kubernetes.io/name"] == "gpushare"
+        assert labels.keys() <= {*_OF_HELM, *_LABELS}
+        if document["kind"] == "ConfigMap":
+            metadata["name"] = metadata["name"].rpartition("-")[0] or metadata["name"]
+            text = document["data"].pop("kube-scheduler.yaml")
+            document["data"] = yaml.safe_load(text)
+        if document["kind"] == "Deployment":
+            pod = document["spec"]["template"]
+            pod["metadata"]["annotations"].pop("checksum/config", None)
+            (volume,) = (each for each in pod["spec"]["volumes"] if "configMap" in each)
+            volume["configMap"]["name"] = "gpushare-scheduler-config"
+        found[document["kind"], metadata["name"]] = document
+    assert len(found) == len(documents)
+    return found
+
+
+def named(documents: list[Json]) -> list[Json]:
+    """The same, the ConfigMap's name as kustomize makes it."""
+    for document in documents:
+        if document["kind"] == "ConfigMap":
+            document["metadata"]["name"] += "-hash"
+    return documents
+
+
+@pytest.mark.parametrize(
+    ("folder", "values"),
+    [
+        ("extender/second-scheduler", ()),
+        ("extender/existing-scheduler", ("wiring=existing-scheduler",)),
+    ],
+)
+def test_the_chart_gives_what_the_base_gives(folder: str, values: tuple[str, ...]) -> None:
+    assert compared(named(rendered(*values))) == compared(kustomized(folder))
+
+
+def test_the_chart_gives_the_device_plug_in_of_the_base() -> None:
+    base = compared(kustomized("device-plugin"))
+    workload = {key: each for key, each in base.items() if "Admission" not in key[0]}
+    rights = compared(rendered("wiring=existing-scheduler"))
+    ours = compared(rendered(*DEVICE_PLUGIN))
+    assert {key: each for key, each in ours.items() if key not in rights} == workload
+
+
+@pytest.mark.parametrize("kind", POLICIES)
+def test_the_policies_are_the_files_of_the_bases(kind: str) -> None:
+    folder, names = POLICIES[kind]
+    files = sorted((CHART / "policies" / kind).iterdir())
+    assert [file.stem for file in files] == sorted(names)
+    for file in files:
+        assert file.read_bytes() == (folder / file.name).read_bytes(), f"copy {file.name} anew"
+
+
+def test_each_policy_comes_with_its_value() -> None:
+    def policies(*values: str) -> set[str]:
+        return {
+            each["metadata"]["name"]
+            for each in rendered(*values)
+            if each["kind"] == "ValidatingAdmissionPolicy"
+        }
+
+    assert policies() == set()
+    placements = {f"gpushare-{name}" for name in ("bindings", "edits", "new-pods", "static-pods")}
+    assert policies("policies.placements=true") == placements
+    of_the_plugin = {"gpushare-device-plugin", "gpushare-device-plugin-deletes"}
+    both = policies("policies.placements=true", "devicePlugin.enabled=true")
+    assert both == placements | of_the_plugin | {"gpushare-variables"}
+    assert policies("policies.schedulerName=true") == {"gpushare-scheduler-name"}
+
+
+@pytest.mark.parametrize("minor", range(22, 38))
+def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -> None:
+    values = ["devicePlugin.enabled=true", "networkPolicy.enabled=true"]
+    if minor >= 30:
+        values += ["policies.placements=true", "policies.schedulerName=true"]
+    documents = rendered(*values, version=f"1.{minor}.0")
+    for document in documents:
+        kubernetes_validate.validate(document, f"1.{minor}", strict=True)
+    (config,) = (each for each in documents if each["kind"] == "ConfigMap")
+    (version,) = {22: {"v1beta2"}, 23: {"v1beta3"}, 24: {"v1beta3"}}.get(minor, {"v1"})
+    text = yaml.safe_load(config["data"]["kube-scheduler.yaml"])
+    assert text["apiVersion"] == f"kubescheduler.config.k8s.io/{version}"
+
+
+def test_the_versions_are_those_of_this_release() -> None:
+    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    assert (chart["version"], chart["appVersion"]) == (__version__, __version__)
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "text"),
+    [
+        (("wiring=third",), "1.37.0", "wiring"),
+        (("extender.args={policy=binpack}",), "1.37.0", "/extender/args/0"),
+        (("memoryUnit=GB",), "1.37.0", "memoryUnit"),
+        (("replicas=2",), "1.37.0", "replicas"),
+        (("policies.placements=true",), "1.29.4", "need Kubernetes 1.30, and this is v1.29.4"),
+        (
+            ("policies.schedulerName=true", "wiring=existing-scheduler"),
+            "1.37.0",
+            "second-scheduler",
+        ),
+        (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator"),
+        ((), "1.21.0", "kubeVersion: >=1.22.0-0"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_one_sentence(
+    values: tuple[str, ...], version: str, text: str
+) -> None:
+    done = template(*values, version=version)
+    assert done.returncode != 0
+    assert text in done.stderr
+    assert not done.stdout.strip()
+
+
+def test_another_namespace_is_refused() -> None:
+    assert "install it into kube-system" in template(namespace="default").stderr
+
+
+def test_a_pod_monitor_selects_the_pods() -> None:
+    more = ("--api-versions", "monitoring.coreos.com/v1")
+    values = ("podMonitor.enabled=true", "devicePlugin.enabled=true", "podMonitor.labels.team=ml")
+    documents = rendered(*values, more=more)
+    monitors = [each for each in documents if each["kind"] == "PodMonitor"]
+    pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
+    assert len(monitors) == len(pods) == 2
+    for monitor in monitors:
+        assert monitor["metadata"]["labels"]["team"] == "ml"
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (pod,) = (each for each in pods if wanted <= each["metadata"]["labels"].items())
+        (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        ports = [port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", ())]
+        assert endpoint["port"] in ports
+
+
+def test_helm_lints_it_without_a_word() -> None:
+    done = call("lint", CHART, "--namespace", "kube-system", "--strict", "--quiet")
+    assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
+
+
+def test_it_is_installed_changed_and_removed_on_a_real_api_server(plane: Plane) -> None:
+    where = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
+    deployment = "/apis/apps/v1/namespaces/kube-system/deployments/gpushare-scheduler"
+
+    def done(*arguments: str | Path) -> str:
+        result = call(*arguments, *where)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
+
+    policies = ("--set", "policies.placements=true", "--set", "devicePlugin.enabled=true")
+    told = done("install", "gpushare", CHART, *policies)
+    assert "kubectl inspect gpushare" in told
+    try:
+        pod = plane.api().get(deployment).body["spec"]["template"]
+        before = pod["metadata"]["annotations"]["checksum/config"]
+        done("upgrade", "gpushare", CHART, *policies, "--set", "extender.args={--policy=binpack}")
+        pod = plane.api().get(deployment).body["spec"]["template"]
+        assert pod["metadata"]["annotations"]["checksum/config"] == before
+        assert "--policy=binpack" in pod["spec"]["containers"][1]["args"]
+    finally:
+        done("uninstall", "gpushare")
+    assert plane.api().get(deployment).status == 404
