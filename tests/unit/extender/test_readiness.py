@@ -17,7 +17,8 @@ from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Create, Read, Term, Update, new_lease
 from gpushare.kube.lease_runner import LeaseRunner
-from gpushare.kube.listwatch import List, ListWatch, Timing
+from gpushare.kube.listwatch import ListWatch, Timing
+from gpushare.kube.listwatch_actions import List
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.objects import PODS, Decoded, Event, Pod
 
