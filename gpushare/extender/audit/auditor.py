@@ -38,7 +38,8 @@ from gpushare.extender.audit.comparer import (
 from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
-from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Pod
+from gpushare.wire.codec import Codec, Decoded
+from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import has_ended, observe_pod
 
 log = logging.getLogger("gpushare.audit")

@@ -22,7 +22,8 @@ from gpushare.extender.binding.bind_transaction import (
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
-from gpushare.wire.objects import PODS, Pod, binding, check_bound
+from gpushare.wire.codec import check_bound
+from gpushare.wire.objects import PODS, Pod, binding
 
 _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""

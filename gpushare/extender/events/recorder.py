@@ -15,6 +15,7 @@ from typing import Protocol
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.extender.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.kube.api import Api
+from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
     CONTROLLER,
     MERGE_PATCH,
@@ -24,7 +25,6 @@ from gpushare.wire.events import (
     encode_series,
     events_path,
 )
-from gpushare.wire.objects import check_kind
 
 log = logging.getLogger("gpushare.events")
 

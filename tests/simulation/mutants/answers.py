@@ -6,7 +6,7 @@ from typing import Any
 from gpushare.extender import service
 from gpushare.extender.binding import binder
 from gpushare.kube import api_errors
-from gpushare.wire.objects import Codec
+from gpushare.wire.codec import Codec
 from tests.simulation.mutants.museum import mutant
 
 

@@ -16,7 +16,8 @@ from gpushare.extender.event_handlers import (
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
-from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Codec, Decoded, Event, Pod
+from gpushare.wire.codec import Codec, Decoded, Event
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library, node_json, pod_json, read_pod
