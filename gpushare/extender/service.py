@@ -24,15 +24,15 @@ from gpushare.core.model import Request, Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
-from gpushare.extender.binding.bind_transaction import NOT_OURS, ResourceRequest
-from gpushare.extender.binding.bind_transaction import Answer as BindAnswer
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.binding.steps import NOT_OURS
+from gpushare.extender.binding.steps import Answer as BindAnswer
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.logs.formatters import Line
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
 from gpushare.wire.extender import (
     BindArgs,

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request, Shares
-from gpushare.extender.binding.bind_transaction import BindTransaction, ReadPod
+from gpushare.extender.binding.bind_transaction import BindTransaction
+from gpushare.extender.binding.steps import ReadPod
 from gpushare.extender.event_handlers import (
     NodeEventHandler,
     PodEventHandler,
