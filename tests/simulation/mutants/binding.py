@@ -9,7 +9,7 @@ from unittest.mock import patch
 from gpushare.core import decide
 from gpushare.core.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender import service
+from gpushare.extender import filter_verb
 from gpushare.extender.binding import bind_transaction, binder
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.binder import Binder
@@ -146,7 +146,7 @@ def takes_a_conflict_for_success(original: Any) -> Any:
     return written
 
 
-@mutant("A12", "KAI #848: filter and bind judge by different sums", service, "filter_nodes")
+@mutant("A12", "KAI #848: filter and bind judge by different sums", filter_verb, "filter_nodes")
 def filters_by_capacity(original: Any) -> Any:
     def by_capacity(snapshot: Any, names: Any, request: Any) -> Any:
         verdict = original(snapshot, names, request)
