@@ -8,8 +8,8 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpushare.core.model import ObservedPod, Request
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
 from gpushare.wire.codec import Decoded, Event, UnreadableObject

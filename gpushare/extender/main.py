@@ -12,11 +12,11 @@ from pathlib import Path
 
 import yaml
 
+from gpushare.daemon.logs.formatters import configure
 from gpushare.errors import SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.server import Server
-from gpushare.extender.logs.formatters import configure
 from gpushare.extender.parts import connect_client
 from gpushare.extender.process import Extender
 from gpushare.extender.scheduler_file import DocumentReader, SchedulerFile, read_scheduler_file

@@ -11,8 +11,8 @@ from gpushare.core.guarded import FallbackScorer, NoPreference
 from gpushare.core.model import Request
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.trial import AUTO
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
-from gpushare.extender.logs.formatters import Line
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.objects import Pod

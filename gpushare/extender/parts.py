@@ -11,6 +11,8 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, SAFE
+from gpushare.daemon.health import Checks, HealthServer
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.disruption_budgets import DisruptionBudgets
@@ -20,8 +22,6 @@ from gpushare.extender.event_handlers import (
     UnhealthyEventHandler,
 )
 from gpushare.extender.http.callers import Callers
-from gpushare.extender.http.health import Checks, HealthServer
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.readiness import Readiness, Source

@@ -10,6 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from gpushare.daemon.events.recorder import NullRecorder, Recorder
+from gpushare.daemon.logs.formatters import Line, start_logging
+from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.binder import Binder
@@ -18,15 +21,12 @@ from gpushare.extender.disruption_budgets import DisruptionBudgets
 from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
-from gpushare.extender.events.recorder import NullRecorder, Recorder
 from gpushare.extender.events.unserved_pods import UnservedPods
 from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
 from gpushare.extender.learning.policy_builder import make_policies, try_policies
 from gpushare.extender.learning.policy_refresher import PolicyRefresher
-from gpushare.extender.logs.formatters import Line, start_logging
-from gpushare.extender.logs.writer import LogWriter
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.parts import (
     callers_of,

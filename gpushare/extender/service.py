@@ -15,6 +15,7 @@ from gpushare.core.decide import (
 )
 from gpushare.core.model import Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.answer import Answer, pod_name
 from gpushare.extender.binding.binder import Binder
@@ -25,7 +26,6 @@ from gpushare.extender.binding.steps import Answer as BindAnswer
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.filter_verb import FilterVerb
 from gpushare.extender.http.document_cache import DocumentCache
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
 from gpushare.wire.extender import (

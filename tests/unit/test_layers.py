@@ -24,12 +24,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
     "kube": ("errors", "addresses"),
-    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube"),
-    # Of the extender's area it has what any process needs: log lines, events, probes.
-    "device_plugin": (
-        *("errors", "core", "wire", "ledger", "kube"),
-        *("extender.events", "extender.http.health", "extender.logs"),
-    ),
+    "daemon": ("errors", "wire", "kube"),
+    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon"),
+    "device_plugin": ("errors", "core", "wire", "ledger", "kube", "daemon"),
     "cli": ("errors", "core.model", "core.cover", "wire", "kube"),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.

@@ -13,10 +13,10 @@ from flask import Flask, Response, current_app, json, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.http.callers import Callers, browser_header, names_of
 from gpushare.extender.http.openapi import openapi_document
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.service import Service
 from gpushare.wire.extender import encode_bind, encode_filter
 

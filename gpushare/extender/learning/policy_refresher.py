@@ -25,8 +25,8 @@ from gpushare.core.snapshot import Ints
 from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
+from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.learning.policy_trials import PolicyTrials, Try
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 log = logging.getLogger("gpushare.learning")

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, FEWEST_SEEN, SAFE, Trial
 from gpushare.core.workload import Workload
-from gpushare.extender.logs.formatters import Line
+from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource
 
 log = logging.getLogger("gpushare.learning")

@@ -12,8 +12,8 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from gpushare.daemon.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
-from gpushare.extender.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.kube.api import Api
 from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
