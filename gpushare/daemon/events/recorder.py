@@ -60,15 +60,7 @@ class EventRecorder(Protocol):
 class NullRecorder:
     """A recorder that writes nothing: events are switched off."""
 
-    def record(
-        self,
-        regarding: ObjectReference,
-        reason: str,
-        action: str,
-        note: str,
-        *,
-        warning: bool = False,
-    ) -> None:
+    def record(self, *_event: object, **_options: object) -> None:
         """Do nothing."""
 
 
