@@ -67,7 +67,8 @@ class HttpClient:
         timeout: float,
         headers: Mapping[str, str] | None = None,
     ) -> Answer:
-        """The answer, whatever its status. Raises OSError or http.client.HTTPException for none.
+        """Send a call and return the answer, whatever its status. Raises OSError or
+        http.client.HTTPException for none.
 
         `timeout` (seconds) covers everything from connecting to the end of the body.
         """
@@ -94,7 +95,7 @@ class HttpClient:
     def stream(
         self, path: str, *, timeout: float, opened: Callable[[socket.socket], None]
     ) -> Iterator[http.client.HTTPResponse]:
-        """The open answer to a GET on a connection of its own.
+        """Open a GET on a connection of its own, and yield its answer.
 
         `opened` gets the socket before anything is waited for, so that another thread can shut it
         down. `timeout` is for connecting and for each read.
@@ -170,19 +171,19 @@ class ApiClient:
         self._timeout = timeout
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
-        """The object or list at the path."""
+        """Return the object or list at the path."""
         return self._json("GET", path, query=query)
 
     def create(self, path: str, body: Json) -> Json:
-        """The object as created (for a Binding: a Status)."""
+        """Create the object, and return it as stored (for a Binding: a Status)."""
         return self._json("POST", path, body)
 
     def replace(self, path: str, body: Json) -> Json:
-        """The object as stored."""
+        """Replace the object, and return it as stored."""
         return self._json("PUT", path, body)
 
     def patch(self, path: str, body: Json, content_type: str = STRATEGIC_PATCH) -> Json:
-        """The object after the patch."""
+        """Patch the object, and return it as stored."""
         return self._json("PATCH", path, body, content_type=content_type)
 
     def delete(
@@ -193,7 +194,8 @@ class ApiClient:
         uid: str | None = None,
         propagation: str = "",
     ) -> Json:
-        """The object as deleted or terminating; with `uid` only if it still is that object.
+        """Delete the object, with `uid` only if it still is that object; return it as deleted or
+        terminating.
 
         `propagation` is the policy for what it owns.
         """
@@ -207,7 +209,7 @@ class ApiClient:
         return self._json("DELETE", path, options)
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> "Watch":
-        """An opened stream of watch events; raises ApiGone when the version is too old."""
+        """Open a stream of watch events. Raises ApiGone when the version is too old."""
         full = _with_query(path, {**query, "watch": "true"})
         return Watch(self._http, full, read_timeout)
 
@@ -253,7 +255,9 @@ class Watch:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
-        """Events until the server ends the stream or `close()`; an ERROR event raises."""
+        """Yield events until the server ends the stream or `close()` is called; an ERROR event
+        raises.
+        """
         with self._client.stream(
             self._path, timeout=self._timeout, opened=self._opened
         ) as response:
@@ -289,7 +293,7 @@ class Watch:
 
 
 def api_error(method: str, path: str, answer: Answer) -> ApiError:
-    """The error an answer that is no success stands for, with the server's own message."""
+    """Return the error for an answer that is no success, with the server's own message."""
     try:
         message = str(json.loads(answer.body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -317,7 +321,9 @@ def _told(error: Exception) -> str:
 
 
 def _dropped(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server closed an idle connection: it is readable although nothing was asked."""
+    """Return whether the server closed an idle connection: it is readable although nothing was
+    asked.
+    """
     if connection.sock is None:
         return True
     readable, _, _ = select.select([connection.sock], [], [], 0)
@@ -329,7 +335,7 @@ def _read_until(
     response: http.client.HTTPResponse,
     deadline: float,
 ) -> bytes:
-    """The whole body; raises TimeoutError at the deadline even if bytes keep dripping in."""
+    """Return the whole body; raises TimeoutError at the deadline even if bytes keep dripping in."""
     chunks: list[bytes] = []
     while not response.isclosed():
         left = deadline - time.monotonic()

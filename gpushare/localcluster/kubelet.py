@@ -174,7 +174,7 @@ class Kubelet:
                 self._admitted[uid] = pod.node_name
 
     def _address(self, uid: str) -> str:
-        """The pod's address; nothing listens there."""
+        """Return the pod's address; nothing listens there."""
         number = self._numbers.setdefault(uid, len(self._numbers))
         return f"10.244.{number // 250 % 250}.{number % 250 + 1}"
 
@@ -201,7 +201,7 @@ class Kubelet:
 
 
 def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
-    """Reason and message when the node has not what the pod asks for; None when it has.
+    """Return the reason and message when the node has not what the pod asks for; None when it has.
 
     An extended resource that the node does not list at all is not checked, as the kubelet does it.
     """

@@ -95,6 +95,6 @@ class ControllerManager:
 
 
 def _same_place(before: Json, after: Json) -> bool:
-    """Whether nothing has changed that decides which pods a node may have."""
+    """Return whether nothing has changed that decides which pods a node may have."""
     same_labels = before["metadata"].get("labels") == after["metadata"].get("labels")
     return same_labels and before.get("spec") == after.get("spec")

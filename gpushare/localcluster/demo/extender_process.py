@@ -99,7 +99,7 @@ class ExtenderProcess:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that was free a moment ago."""
+    """Return a TCP port of loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
