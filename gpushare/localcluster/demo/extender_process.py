@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gpushare.errors import GpuShareError
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0

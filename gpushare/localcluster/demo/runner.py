@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
+from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.demo.board import Board, PodState
 from gpushare.localcluster.demo.expectations import Facts, complaint
 from gpushare.localcluster.demo.manifests import (
@@ -35,6 +35,7 @@ from gpushare.localcluster.demo.plan import (
     WaitFor,
 )
 from gpushare.localcluster.demo.report import Report
+from gpushare.localcluster.http_client import HttpClient
 
 # The extender learns of changes by its own watch: an expectation has this long to come true.
 _PATIENCE = 10.0

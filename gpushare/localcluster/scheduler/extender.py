@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
