@@ -14,9 +14,10 @@ from gpushare.errors import SettingsError, WireError
 from gpushare.kube.api import Api
 from gpushare.kube.client import connect
 from gpushare.wire.annotations import Names
+from gpushare.wire.codec import Codec
 from gpushare.wire.inventory import is_unit
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import NODES, PODS, Codec, Pod
+from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 
 Cells = dict[str, object]

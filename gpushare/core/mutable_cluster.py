@@ -38,7 +38,7 @@ class MutableSnapshot(Snapshot):
 
 
 def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
-    """bool (K, D): where the request fits by devices, CPU, memory and model."""
+    """Return bool (K, D): where the request fits by devices, CPU, memory and model."""
     enough = snapshot.cpu_free[rows] >= request.cpu
     enough &= snapshot.memory_free[rows] >= request.memory
     if request.models:
@@ -87,7 +87,7 @@ class MutableCluster:
         return self._put_best(row, request)
 
     def fits_empty(self, request: Request) -> bool:
-        """Whether there is a node that the request fits now; asked of an empty cluster."""
+        """Return whether there is a node that the request fits now; asked of an empty cluster."""
         return bool(fits(self.view, np.arange(len(self.view.names)), request).any())
 
     def _put_best(self, row: int, request: Request) -> Placement:

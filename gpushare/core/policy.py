@@ -24,8 +24,8 @@ class Policy(Protocol):
     """How good each placement of a request would be."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): the value of placing the request there, for the given rows; higher is
-        better.
+        """Return float64 (K, D): the value of placing the request there, for the given rows; higher
+        is better.
 
         It depends on the state of the row and on the shapes of the nodes there are, so that it may
         be remembered until the row or any shape changes. For a request of several devices an entry
@@ -62,12 +62,12 @@ class ClusterPricing(Policy, Protocol):
 
 
 def policy_names() -> tuple[str, ...]:
-    """The names of all installed policies, sorted."""
+    """Return the names of all installed policies, sorted."""
     return tuple(sorted(entry.name for entry in entry_points(group="gpushare.policies")))
 
 
 def load_policy(name: str, workload: Workload | None = None) -> Policy:
-    """The policy of that name, made for the workload.
+    """Return the policy of that name, made for the workload.
 
     Raises SettingsError when no installed package offers it, or the one that does is broken.
     """

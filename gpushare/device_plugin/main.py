@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpushare.daemon.events.recorder import NullRecorder, Recorder
+from gpushare.daemon.health import Checks, HealthServer
+from gpushare.daemon.logs.formatters import configure, start_logging
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
 from gpushare.device_plugin.checkpoint import Entry
@@ -28,9 +31,6 @@ from gpushare.device_plugin.rejected import Rejected
 from gpushare.device_plugin.server import PluginServer
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import GpuShareError, RequestRefused, SettingsError
-from gpushare.extender.events.recorder import NullRecorder, Recorder
-from gpushare.extender.http.health import Checks, HealthServer
-from gpushare.extender.logs.formatters import configure, start_logging
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector

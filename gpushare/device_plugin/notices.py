@@ -3,11 +3,11 @@
 from collections.abc import Iterable
 
 from gpushare.core.model import PodRef
+from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.device_plugin.cards import Cards
 from gpushare.device_plugin.identity import Candidate, Grant, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.start_check import Wrong
-from gpushare.extender.events.recorder import EventRecorder
 from gpushare.wire.events import ObjectReference
 
 

@@ -13,7 +13,8 @@ from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.annotations import Names
-from gpushare.wire.objects import PODS, Decoded, Event, Pod, UnreadableObject
+from gpushare.wire.codec import Decoded, Event, UnreadableObject
+from gpushare.wire.objects import PODS, Pod
 
 log = logging.getLogger("gpushare.pods")
 

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 
 from gpushare.core.entry import Entry
 from gpushare.core.model import Labels
-from gpushare.core.preemption.selection import Budget
+from gpushare.core.preemption.removals import Budget
 from gpushare.wire.budgets import DisruptionBudget, read_budget
-from gpushare.wire.objects import Decoded, Event, PodDisruptionBudget
+from gpushare.wire.codec import Decoded, Event
+from gpushare.wire.objects import PodDisruptionBudget
 
 _MAX_CACHED = 10_000
 """Sets of labels whose budgets are remembered: pods of one controller share theirs."""

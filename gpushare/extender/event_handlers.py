@@ -8,13 +8,14 @@ import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpushare.core.model import ObservedPod, Request
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
+from gpushare.wire.codec import Decoded, Event, UnreadableObject
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import ConfigMap, Decoded, Event, Node, Pod, UnreadableObject
+from gpushare.wire.objects import ConfigMap, Node, Pod
 from gpushare.wire.pods import observe_pod, pod_ref
 
 log = logging.getLogger("gpushare.watch")

@@ -11,8 +11,8 @@ from gpushare.core.guarded import FallbackScorer, NoPreference
 from gpushare.core.model import Request
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.trial import AUTO
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
-from gpushare.extender.logs.formatters import Line
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.objects import Pod
@@ -96,6 +96,10 @@ class ManagedResource:
         log.log(level, Line(text, policy=name, resource=self.names.resource, error=error_text))
 
 
+ResourceRequest = tuple[ManagedResource, Request]
+"""The managed resource that a pod asks for, and its request there."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExtenderScope:
     """Which pods kube-scheduler sends to the extender, as far as its configuration says.
@@ -145,13 +149,13 @@ class ManagedResources:
         """Return whether the API server has shown such a node."""
         return any(managed.ledger.knows(node) for managed in self.resources)
 
-    def resolve(self, pod: Pod) -> tuple[ManagedResource, Request] | None:
+    def resolve(self, pod: Pod) -> ResourceRequest | None:
         """Return the managed resource that a pod asks for, and its request there; None where it
         asks for none.
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        candidates: list[tuple[ManagedResource, Request]] = []
+        candidates: list[ResourceRequest] = []
         for managed in self.resources:
             request = request_of(pod, managed.names)
             if request.devices:

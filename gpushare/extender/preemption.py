@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare.core.entry import Entry
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
-from gpushare.core.preemption.selection import Budget
+from gpushare.core.preemption.removals import Budget
 from gpushare.core.preemption.victim_search import Steps
 from gpushare.errors import UnknownNode
 from gpushare.ledger import Ledger

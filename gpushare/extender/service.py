@@ -4,53 +4,42 @@ Knows no HTTP; every method may be called from many threads at once. Filter and 
 snapshot and change nothing. Each decision is one log line.
 """
 
-import contextlib
 import logging
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
 
 from gpushare.core.decide import (
     BEST,
-    FilterResult,
-    best_node,
-    filter_nodes,
-    restrict_to,
     score_nodes,
 )
-from gpushare.core.model import Request, Shares
+from gpushare.core.model import Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
-from gpushare.core.snapshot import Snapshot
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
-from gpushare.extender.binding.bind_transaction import NOT_OURS, ResourceRequest
-from gpushare.extender.binding.bind_transaction import Answer as BindAnswer
+from gpushare.extender.answer import Answer, pod_name
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.binding.steps import NOT_OURS
+from gpushare.extender.binding.steps import Answer as BindAnswer
 from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.filter_verb import FilterVerb
 from gpushare.extender.http.document_cache import DocumentCache
-from gpushare.extender.logs.formatters import Line
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
 from gpushare.wire.extender import (
     BindArgs,
-    FilterArgs,
     decode_bind,
     decode_filter,
     encode_bind,
-    encode_filter,
     encode_priorities,
 )
 from gpushare.wire.inspect import encode_inspect
-from gpushare.wire.pods import may_preempt, pod_ref, priority_of
-from gpushare.wire.preempt import PreemptArgs, decode_preempt, encode_preempt
+from gpushare.wire.pods import may_preempt, priority_of
+from gpushare.wire.preempt import decode_preempt, encode_preempt
 
 log = logging.getLogger("gpushare.decision")
-
-UNKNOWN_NODE = "node not found"
-"""The reason where the ledger does not have a node, without its name."""
 
 _NO_VALUES: Mapping[str, object] = {}
 _DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
@@ -58,15 +47,6 @@ _DEBUG_ONLY = frozenset({("prioritize", "scored"), ("prioritize", "plain")})
 
 Observe = Callable[[str, str, float], None]
 """Called for every call: verb, outcome (one word), seconds."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The body of an answer, one word for metrics, and what the log line says besides."""
-
-    body: bytes
-    outcome: str
-    line: Mapping[str, object] = field(default_factory=dict)
 
 
 class Service:
@@ -97,19 +77,25 @@ class Service:
         self._resources = resources
         self._binder = binder
         self._not_ready = not_ready
-        self._best_only = best_only
         self._binds = threading.BoundedSemaphore(max_binds)
         self._observe = observe
-        self._rejected = rejected
         self._event_messages = event_messages
         self._budgets_of = budgets_of
-        self._refusal_hold = refusal_hold
         self._request_cache = RequestCache()
+        self._filter = FilterVerb(
+            resources,
+            self._request_cache,
+            check_ready=self._check_ready,
+            best_only=best_only,
+            rejected=rejected,
+            event_messages=event_messages,
+            refusal_hold=refusal_hold,
+        )
         self._documents = DocumentCache()
 
     def filter(self, body: bytes) -> bytes:
         """Return the answer to filter; an error stands in its `Error`."""
-        return self._timed("filter", self._filter, body)
+        return self._timed("filter", self._filter.answer, body)
 
     def prioritize(self, body: bytes) -> bytes:
         """Return the answer to prioritize.
@@ -174,120 +160,6 @@ class Service:
         if reason:
             raise NotReady(f"gpushare is not ready: {reason}")
 
-    def _filter(self, body: bytes) -> Answer:
-        try:
-            args = decode_filter(body)
-        except MessageError as error:
-            answer = encode_filter(None, error=f"gpushare: {error}")
-            return Answer(answer, "malformed", {"error": str(error)})
-        name = _name(args)
-        try:
-            self._check_ready()
-        except NotReady as error:
-            line = {"pod": name, "error": str(error)}
-            return Answer(encode_filter(args, error=str(error)), "not_ready", line)
-        try:
-            resource_request = self._resources.resolve(args.pod)
-        except WireError as error:
-            # No node will ever do; an Error would have the scheduler try again and again.
-            self._cache_request(args, None, (), valid=False)
-            refused = dict.fromkeys(args.names, str(error))
-            line = {"pod": name, "error": str(error)}
-            return Answer(encode_filter(args, unresolvable=refused), "refused", line)
-        if resource_request is None:
-            known_nodes = next(iter(self._resources)).ledger.snapshot().row
-            self._cache_request(args, None, [name for name in args.names if name in known_nodes])
-            return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
-        return self._filter_by(args, *resource_request)
-
-    def _filter_by(self, args: FilterArgs, managed: ManagedResource, request: Request) -> Answer:
-        snapshot, result = self._filter_nodes(managed, args.names, request)
-        many = len(result.fit)
-        result = self._narrow(args, managed, request, snapshot, result)
-        fit = result.fit
-        self._cache_request(args, (managed, request), fit)
-        busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
-        unresolvable = {
-            name: why.value for name, why in result.failed.items() if not why.resolvable
-        }
-        # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
-        self._report_rejected(args, result, Counter([*busy.values(), *unresolvable.values()]))
-        busy.update((name, f'node "{name}" not found') for name in result.unknown)
-        line = {
-            "pod": _name(args),
-            "units": request.units,
-            "devices": request.devices,
-            "fit": max(many, len(fit)),
-            "busy": len(busy) - len(result.unknown),
-            "never": len(unresolvable),
-            "unknown": len(result.unknown),
-        }
-        return Answer(
-            encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
-        )
-
-    def _narrow(
-        self,
-        args: FilterArgs,
-        managed: ManagedResource,
-        request: Request,
-        seen: Snapshot,
-        result: FilterResult,
-    ) -> FilterResult:
-        """Return the result with one node alone, where there is a reason for it.
-
-        A pod that is charged already keeps its node, whatever else fits: kube-scheduler asks again
-        when a bind took too long, the pod's own charge must not exclude the node, and on another
-        node the pod would be refused until that bind is settled. Where that node is gone, or its
-        devices are closed or taken, the result stays as it is: its bind is refused, and repeated
-        until it is settled. Any other pod may be given its best node.
-        """
-        uid = args.pod.metadata.uid if args.pod.metadata else None
-        charged = managed.ledger.standing(uid) if uid else None
-        if charged is not None and charged.node in args.names and managed.ledger.keeps(uid or ""):
-            return restrict_to(result, charged.node)
-        if not self._best_only:
-            return result
-        best = best_node(seen, result.fit, request, managed.scorer(request))
-        return result if best is None else replace(result, fit=(best,))
-
-    def _filter_nodes(
-        self, managed: ManagedResource, names: Sequence[str], request: Request
-    ) -> tuple[Snapshot, FilterResult]:
-        """Return the snapshot and the nodes that fit; where none does now, wait a moment (see
-        refusal_hold.py).
-        """
-        seen = managed.ledger.snapshot()
-        result = filter_nodes(seen, names, request)
-
-        def fits_now() -> bool:
-            nonlocal seen, result
-            now = managed.ledger.snapshot()
-            if now.generation != seen.generation:
-                seen, result = now, filter_nodes(now, names, request)
-            return bool(result.fit)
-
-        if self._refusal_hold is not None and _may_change(result):
-            self._refusal_hold.wait_for(fits_now)
-        return seen, result
-
-    def _report_rejected(
-        self, args: FilterArgs, result: FilterResult, reasons: Counter[str]
-    ) -> None:
-        """Tell how many nodes do not take the pod for which reason; users, when none does.
-
-        Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
-        """
-        if result.unknown:
-            reasons[UNKNOWN_NODE] = len(result.unknown)
-        if self._rejected is not None and reasons:
-            self._rejected(reasons)
-        nominated = args.pod.status and args.pod.status.nominated_node_name
-        refused = reasons and not result.fit and [*args.names] != [nominated]
-        if self._event_messages is not None and refused:
-            with contextlib.suppress(WireError):  # a pod without name or uid
-                self._event_messages.no_fit(pod_ref(args.pod), reasons)
-
     def _prioritize(self, body: bytes) -> Answer:
         args = decode_filter(body)
         self._check_ready()
@@ -296,12 +168,17 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if resource_request is None:
-            return Answer(encode_priorities({}), "plain", {"pod": _name(args)})
+            return Answer(encode_priorities({}), "plain", {"pod": pod_name(args)})
         managed, request = resource_request
         snapshot = managed.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, managed.scorer(request))
         best = scores[BEST][0] if scores else "-"
-        line = {"pod": _name(args), "units": request.units, "nodes": len(args.names), "best": best}
+        line = {
+            "pod": pod_name(args),
+            "units": request.units,
+            "nodes": len(args.names),
+            "best": best,
+        }
         return Answer(encode_priorities(scores), "scored", line)
 
     def _preempt(self, body: bytes) -> Answer:
@@ -312,14 +189,14 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if resource_request is None:
-            return Answer(encode_preempt(args.victims), "plain", {"pod": _name(args)})
+            return Answer(encode_preempt(args.victims), "plain", {"pod": pod_name(args)})
         managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
             preemptor = Preemptor(request, priority_of(args.pod), managed.counted_by_scheduler)
             left = trim_candidates(managed.ledger, preemptor, args.victims, self._budgets_of)
         line = {
-            "pod": _name(args),
+            "pod": pod_name(args),
             "units": request.units,
             "devices": request.devices,
             "candidates": len(args.victims),
@@ -369,29 +246,3 @@ class Service:
         if self._event_messages is not None:
             self._event_messages.bound(args.ref, args.node, shares)
         return ",".join(f"{device}:{units}" for device, units in shares) or "-"
-
-    def _cache_request(
-        self,
-        args: FilterArgs,
-        resource_request: ResourceRequest | None,
-        nodes: Collection[str],
-        *,
-        valid: bool = True,
-    ) -> None:
-        """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
-        uid = args.pod.metadata.uid if args.pod.metadata else None
-        if uid:
-            is_ours = not self._resources.scope.refusal(args.pod)
-            self._request_cache.put(uid, resource_request, nodes, valid=valid and is_ours)
-
-
-def _may_change(result: FilterResult) -> bool:
-    """Return whether no node fits, but one would if some pods were gone."""
-    return not result.fit and any(why.resolvable for why in result.failed.values())
-
-
-def _name(args: FilterArgs | PreemptArgs) -> str:
-    try:
-        return str(pod_ref(args.pod))
-    except MessageError:
-        return "?"

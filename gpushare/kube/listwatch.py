@@ -17,117 +17,14 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
 """
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Generic, Protocol, TypeVar
+from typing import Generic
 
 from gpushare.errors import ApiError, ApiGone
+from gpushare.kube.decoder import Decoder, EventT, PageT
+from gpushare.kube.listwatch_actions import Action, List, Query, Replace, Sleep, Watch
 
 NEVER = float("-inf")
-Query = tuple[tuple[str, str], ...]
-
-
-class Page(Protocol):
-    """A decoded page of a list; its objects are for the event handler."""
-
-    @property
-    def resource_version(self) -> str:
-        """The resourceVersion of the list."""
-        ...
-
-    @property
-    def continue_token(self) -> str:
-        """The token that asks for the next page; empty: this was the last."""
-        ...
-
-    @property
-    def items(self) -> Sequence[object]:
-        """The objects that could be read."""
-        ...
-
-    @property
-    def bad(self) -> Sequence[object]:
-        """The objects that could not be read."""
-        ...
-
-
-class Event(Protocol):
-    """A decoded line of a watch."""
-
-    @property
-    def kind(self) -> str:
-        """ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
-        ...
-
-    @property
-    def resource_version(self) -> str:
-        """The resourceVersion of the event."""
-        ...
-
-    @property
-    def code(self) -> int:
-        """The status of an ERROR."""
-        ...
-
-    @property
-    def bad(self) -> object | None:
-        """The object that could not be read, if there is one."""
-        ...
-
-
-PageT = TypeVar("PageT", bound=Page)
-EventT = TypeVar("EventT", bound=Event)
-PageT_co = TypeVar("PageT_co", bound=Page, covariant=True)
-EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
-
-
-class Decoder(Protocol[PageT_co, EventT_co]):
-    """What makes pages and events of bytes; `gpushare.wire.objects.Codec` is one."""
-
-    def decode_list(self, body: bytes) -> PageT_co:
-        """Return a page; raises where the body is none."""
-        ...
-
-    def decode_event(self, line: bytes) -> EventT_co:
-        """Return an event; raises where the line is none."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class Sleep:
-    """Do nothing for so many seconds."""
-
-    seconds: float
-
-
-@dataclass(frozen=True, slots=True)
-class List:
-    """Ask for a page; answer with `on_page` or `on_error`."""
-
-    path: str
-    query: Query
-    timeout: float
-
-
-@dataclass(frozen=True, slots=True)
-class Watch:
-    """Open a watch; answer with `on_open`, `on_line` for each line, then `on_end` or `on_error`."""
-
-    path: str
-    query: Query
-    connect_timeout: float
-    read_timeout: float
-
-
-Action = Sleep | List | Watch
-
-
-@dataclass(frozen=True, slots=True)
-class Replace(Generic[PageT]):
-    """The whole collection, as of `started` or later (monotonic seconds)."""
-
-    pages: tuple[PageT, ...]
-    started: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,16 +97,9 @@ class ListWatch(Generic[PageT, EventT]):
         flags = (self.synced, self.watching, self._relist_wanted)
         place = (self._version, self._token, len(self._pages))
         times = (self.listed_at, self._list_started, self._watch_started, self._not_before)
-        trouble = (
-            self._pause,
-            self._pause_from,
-            self._failures,
-            self._gone,
-            self._bad_lines,
-            self._healthy_since,
-            self._opened and self.last_contact,
-        )
-        return flags + place + times + trouble
+        trouble = (self._pause, self._pause_from, self._failures, self._gone, self._bad_lines)
+        health = (self._healthy_since, self._opened and self.last_contact)
+        return flags + place + times + trouble + health
 
     @property
     def version(self) -> str:
@@ -285,7 +175,10 @@ class ListWatch(Generic[PageT, EventT]):
             self._bad_line(now)
             return None
         if event.kind == "ERROR":
-            self._error_event(event.code, now)
+            if event.code == 410:
+                self._versions_gone(now)
+            else:
+                self._fail("error-event", now)
             return None
         if not event.resource_version:
             self._bad_line(now)
@@ -370,12 +263,6 @@ class ListWatch(Generic[PageT, EventT]):
         self.decode_errors += 1
         self._bad_lines += 1
         self._fail("bad-line", now, relist=self._bad_lines > 1)
-
-    def _error_event(self, code: int, now: float) -> None:
-        if code == 410:
-            self._versions_gone(now)
-        else:
-            self._fail("error-event", now)
 
     def _versions_gone(self, now: float) -> None:
         """List again: the first time at once, as versions age in any cluster."""

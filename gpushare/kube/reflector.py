@@ -14,7 +14,9 @@ from typing import Generic, Protocol, TypeVar
 
 from gpushare.errors import ApiError
 from gpushare.kube.api import Api, Lines
-from gpushare.kube.listwatch import NEVER, Action, EventT, List, ListWatch, PageT, Sleep, Watch
+from gpushare.kube.decoder import EventT, PageT
+from gpushare.kube.listwatch import NEVER, ListWatch
+from gpushare.kube.listwatch_actions import Action, List, Sleep, Watch
 
 log = logging.getLogger(__name__)
 

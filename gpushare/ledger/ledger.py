@@ -222,7 +222,9 @@ class Ledger(Reader):
                 self._store.recount(node)
 
     def reshape(self, known: NodeSpec, spec: NodeSpec) -> bool:
-        """Whether nothing was told of the node since it was `known`; then it is taken over."""
+        """Take over a node of which nothing was told since it was `known`; return
+        whether it was.
+        """
         with self._lock:
             there = self._store.nodes.get(known.name)
             untold = there is not None and there.spec is known

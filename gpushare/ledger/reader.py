@@ -71,7 +71,7 @@ class Reader:
         return NodeBooks(known.shape, used, tuple(sorted(entries, key=_by_name)), cpu, memory)
 
     def counts(self) -> dict[str, int]:
-        """How many nodes, pods by state, and alarms (by kind) there are.
+        """Return how many nodes, pods by state, and alarms (by kind) there are.
 
         unplaced: charges on every device of their node, because their own are not known.
         """
@@ -99,7 +99,9 @@ class Reader:
         return alarms
 
     def closed_devices(self) -> dict[str, frozenset[int]]:
-        """By node, the devices that are not healthy; nodes without such a device are left out."""
+        """Return the devices that are not healthy, by node; nodes without such a device are left
+        out.
+        """
         with self._lock:
             nodes = dict(self._store.nodes)
         return {
@@ -123,7 +125,7 @@ class Reader:
             return self._store.entry(uid)
 
     def knows(self, node: str) -> bool:
-        """Whether the node is in the books."""
+        """Return whether the node is in the books."""
         with self._lock:
             return node in self._store.nodes
 
@@ -136,7 +138,8 @@ class Reader:
         return shown.request if isinstance(shown, Waiting) else None
 
     def keeps(self, uid: str) -> bool:
-        """Whether the pod is charged where it is bound already, or its bind may still be done.
+        """Return whether the pod is charged where it is bound already, or its bind may still be
+        done.
 
         It may not where the node has gone, or its devices were closed or given to others since.
         """

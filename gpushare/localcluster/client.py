@@ -1,151 +1,26 @@
-"""HTTP for the parts of the local cluster: keep-alive calls, JSON with the API server, watch lines.
+"""JSON with the API server: calls on objects, and watches.
 
-Knows HTTP/1.1, time limits and the API server's statuses; knows no resource. Every part of the
-cluster talks through this over real sockets, so that what a user sees is the true traffic.
+Knows the API server's statuses; knows no resource.
 """
 
-import gzip
 import http.client
 import json
-import select
 import socket
 import ssl
 import threading
-import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
+from gpushare.localcluster.http_client import Answer, HttpClient
 
 Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
 _ERRORS: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
-
-
-@dataclass(frozen=True)
-class Answer:
-    """Status and body of one answer; the body is unpacked if it came as gzip."""
-
-    status: int
-    body: bytes
-
-
-class HttpClient:
-    """Calls one server over a pool of kept-alive connections. Safe for many threads.
-
-    tls: how an https server is trusted; None for plain http.
-    """
-
-    def __init__(
-        self,
-        url: str,
-        *,
-        headers: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        parts = urllib.parse.urlsplit(url)
-        self._host = parts.hostname or "127.0.0.1"
-        self._port = parts.port or 80
-        self._tls = tls
-        self._prefix = parts.path.rstrip("/")
-        self._headers = dict(headers or {})
-        self._lock = threading.Lock()
-        self._idle: list[http.client.HTTPConnection] = []
-        self._closed = False
-
-    def call(
-        self,
-        method: str,
-        path: str,
-        body: bytes | None = None,
-        *,
-        timeout: float,
-        headers: Mapping[str, str] | None = None,
-    ) -> Answer:
-        """The answer, whatever its status. Raises OSError or http.client.HTTPException for none.
-
-        `timeout` (seconds) covers everything from connecting to the end of the body.
-        """
-        deadline = time.monotonic() + timeout
-        connection = self._take(timeout)
-        try:
-            connection.request(
-                method, self._prefix + path, body=body, headers={**self._headers, **(headers or {})}
-            )
-            response = connection.getresponse()
-            content = _read_until(connection, response, deadline)
-        except BaseException:
-            connection.close()
-            raise
-        if response.will_close:
-            connection.close()
-        else:
-            self._put_back(connection)
-        if response.getheader("Content-Encoding") == "gzip":
-            content = gzip.decompress(content)
-        return Answer(response.status, content)
-
-    @contextmanager
-    def stream(
-        self, path: str, *, timeout: float, opened: Callable[[socket.socket], None]
-    ) -> Iterator[http.client.HTTPResponse]:
-        """The open answer to a GET on a connection of its own.
-
-        `opened` gets the socket before anything is waited for, so that another thread can shut it
-        down. `timeout` is for connecting and for each read.
-        """
-        connection = self._connect(timeout)
-        try:
-            opened(connection.sock)
-            connection.request("GET", self._prefix + path, headers=self._headers)
-            with connection.getresponse() as response:
-                yield response
-        finally:
-            connection.close()
-
-    def close(self) -> None:
-        """Close the idle connections; calls under way finish and close theirs."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, []
-        for connection in idle:
-            connection.close()
-
-    def _take(self, timeout: float) -> http.client.HTTPConnection:
-        while True:
-            with self._lock:
-                connection = self._idle.pop() if self._idle else None
-            if connection is None:
-                return self._connect(timeout)
-            if not _dropped(connection):
-                connection.sock.settimeout(timeout)
-                return connection
-            connection.close()
-
-    def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        connection = self._connection(timeout)
-        connection.connect()
-        # Header and body leave in two small writes: without this each call waits for a delayed ACK.
-        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        place = (self._host, self._port)
-        if self._tls is not None:
-            return http.client.HTTPSConnection(*place, timeout=timeout, context=self._tls)
-        return http.client.HTTPConnection(*place, timeout=timeout)
-
-    def _put_back(self, connection: http.client.HTTPConnection) -> None:
-        with self._lock:
-            if not self._closed:
-                self._idle.append(connection)
-                return
-        connection.close()
 
 
 class ApiClient:
@@ -170,19 +45,19 @@ class ApiClient:
         self._timeout = timeout
 
     def get(self, path: str, query: Mapping[str, str] | None = None) -> Json:
-        """The object or list at the path."""
+        """Return the object or list at the path."""
         return self._json("GET", path, query=query)
 
     def create(self, path: str, body: Json) -> Json:
-        """The object as created (for a Binding: a Status)."""
+        """Create the object, and return it as stored (for a Binding: a Status)."""
         return self._json("POST", path, body)
 
     def replace(self, path: str, body: Json) -> Json:
-        """The object as stored."""
+        """Replace the object, and return it as stored."""
         return self._json("PUT", path, body)
 
     def patch(self, path: str, body: Json, content_type: str = STRATEGIC_PATCH) -> Json:
-        """The object after the patch."""
+        """Patch the object, and return it as stored."""
         return self._json("PATCH", path, body, content_type=content_type)
 
     def delete(
@@ -193,7 +68,8 @@ class ApiClient:
         uid: str | None = None,
         propagation: str = "",
     ) -> Json:
-        """The object as deleted or terminating; with `uid` only if it still is that object.
+        """Delete the object, with `uid` only if it still is that object; return it as deleted or
+        terminating.
 
         `propagation` is the policy for what it owns.
         """
@@ -207,7 +83,7 @@ class ApiClient:
         return self._json("DELETE", path, options)
 
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> "Watch":
-        """An opened stream of watch events; raises ApiGone when the version is too old."""
+        """Open a stream of watch events. Raises ApiGone when the version is too old."""
         full = _with_query(path, {**query, "watch": "true"})
         return Watch(self._http, full, read_timeout)
 
@@ -253,7 +129,9 @@ class Watch:
         self._closed = False
 
     def __iter__(self) -> Iterator[tuple[str, Json]]:
-        """Events until the server ends the stream or `close()`; an ERROR event raises."""
+        """Yield events until the server ends the stream or `close()` is called; an ERROR event
+        raises.
+        """
         with self._client.stream(
             self._path, timeout=self._timeout, opened=self._opened
         ) as response:
@@ -289,7 +167,7 @@ class Watch:
 
 
 def api_error(method: str, path: str, answer: Answer) -> ApiError:
-    """The error an answer that is no success stands for, with the server's own message."""
+    """Return the error for an answer that is no success, with the server's own message."""
     try:
         message = str(json.loads(answer.body)["message"])
     except (ValueError, KeyError, TypeError):
@@ -314,35 +192,3 @@ def _with_query(path: str, query: Mapping[str, str]) -> str:
 
 def _told(error: Exception) -> str:
     return str(error) or type(error).__name__
-
-
-def _dropped(connection: http.client.HTTPConnection) -> bool:
-    """Whether the server closed an idle connection: it is readable although nothing was asked."""
-    if connection.sock is None:
-        return True
-    readable, _, _ = select.select([connection.sock], [], [], 0)
-    return bool(readable)
-
-
-def _read_until(
-    connection: http.client.HTTPConnection,
-    response: http.client.HTTPResponse,
-    deadline: float,
-) -> bytes:
-    """The whole body; raises TimeoutError at the deadline even if bytes keep dripping in."""
-    chunks: list[bytes] = []
-    while not response.isclosed():
-        left = deadline - time.monotonic()
-        if left <= 0:
-            raise TimeoutError("timed out reading the answer")
-        if connection.sock is not None:
-            connection.sock.settimeout(left)
-        chunk = response.read1(65536)
-        if not chunk:
-            break
-        chunks.append(chunk)
-    if response.length:
-        raise http.client.IncompleteRead(b"".join(chunks), response.length)
-    # read1() leaves a fully read answer open, and the connection with it.
-    response.close()
-    return b"".join(chunks)

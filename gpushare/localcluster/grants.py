@@ -13,14 +13,16 @@ Json = dict[str, Any]
 
 
 def granted(pod: Json) -> dict[int, int]:
-    """Units by device index: the pod's total, spread evenly over the devices it was given."""
+    """Return the units by device index: the pod's total, spread evenly over the devices it was
+    given.
+    """
     devices = granted_devices(pod)
     total = asked_units(pod)
     return {device: total // len(devices) for device in devices}
 
 
 def granted_devices(pod: Json) -> tuple[int, ...]:
-    """The device indices of the IDX annotation in order; empty when there is none usable."""
+    """Return the device indices of the IDX annotation in order; empty when there is none usable."""
     text = str((pod["metadata"].get("annotations") or {}).get(ALIYUN.idx, ""))
     indices = [strict_number(part) for part in text.split(",")] if text else []
     known = [index for index in indices if index is not None]
@@ -28,12 +30,12 @@ def granted_devices(pod: Json) -> tuple[int, ...]:
 
 
 def asked_units(pod: Json) -> int:
-    """Units of device memory in the limits of all containers."""
+    """Return the units of device memory in the limits of all containers."""
     return sum(container_units(item) for item in pod["spec"].get("containers") or ())
 
 
 def container_units(container: Json) -> int:
-    """Units of device memory in one container's limits; 0 for none or nonsense."""
+    """Return the units of device memory in one container's limits; 0 for none or nonsense."""
     limits = (container.get("resources") or {}).get("limits") or {}
     try:
         return to_units(limits.get(ALIYUN.resource, "0"))

@@ -49,7 +49,7 @@ class Informer:
         self._thread.start()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Whether the first list has been handed over within `timeout` seconds."""
+        """Wait for the first list; return whether it was handed over within `timeout` seconds."""
         return self._synced.wait(timeout)
 
     def stop(self) -> None:

@@ -6,16 +6,13 @@ UnexpectedAdmissionError (pkg/kubelet/cm/devicemanager), for other resources wit
 Pods are seen by a watch and written through the API server, as everything in the cluster does it.
 """
 
-import heapq
 import logging
-import queue
 import threading
 import time
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol
 
-from gpushare.errors import ApiConflict, ApiError, ApiNotFound, WireError
+from gpushare.errors import ApiConflict, ApiNotFound, WireError
 from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.pod_status import (
@@ -27,24 +24,16 @@ from gpushare.localcluster.pod_status import (
 )
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.objects import PODS, PodView, read_node, read_pod
+from gpushare.localcluster.work_loop import WorkLoop
 
 log = logging.getLogger(__name__)
 
 RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
 """Pod annotation: the pod ends by itself (Succeeded) this many seconds after it started."""
 
-_RETRY_SECONDS = 0.5
 _STOP_SECONDS = 0.25
 """That containers take to stop. A client that deletes a pod and then waits for its end has begun to
 watch by then: kubectl would wait for good where a pod of the same name came before that."""
-
-
-@dataclass(order=True)
-class _Due:
-    """Something to look at later."""
-
-    at: float
-    uid: str = field(compare=False)
 
 
 class LogSink(Protocol):
@@ -71,33 +60,20 @@ class Kubelet:
         self._nodes: dict[str, NodeInfo] = {}
         self._admitted: dict[str, str] = {}
         self._numbers: dict[str, int] = {}
-        self._due: list[_Due] = []
         self._stopped_at: dict[str, float] = {}
-        self._inbox: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._thread = threading.Thread(target=self._run, name="kubelet", daemon=True)
-        self._informers = [
-            Informer(self._api, "/api/v1/nodes", self._on_node),
-            Informer(
-                self._api,
-                "/api/v1/pods",
-                self._on_pod,
-                query={"fieldSelector": "spec.nodeName!="},
-            ),
+        informers = [
+            Informer(api, "/api/v1/nodes", self._on_node),
+            Informer(api, "/api/v1/pods", self._on_pod, query={"fieldSelector": "spec.nodeName!="}),
         ]
+        self._loop = WorkLoop("kubelet", informers, self._look)
 
     def start(self) -> None:
         """Begin to run pods."""
-        for informer in self._informers:
-            informer.start()
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End all threads; the pods stay as they are."""
-        for informer in self._informers:
-            informer.stop()
-        self._inbox.put(None)
-        if self._thread.is_alive():
-            self._thread.join(5)
+        self._loop.stop()
         self._api.close()
 
     def _on_node(self, before: Json | None, after: Json | None) -> None:
@@ -119,7 +95,7 @@ class Kubelet:
             self._nodes[node.name] = info
             waiting = [uid for uid in self._pods if uid not in self._admitted]
         for uid in waiting:
-            self._inbox.put(uid)
+            self._loop.add(uid)
 
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
         pod = after or before
@@ -134,57 +110,43 @@ class Kubelet:
                 self._logs.forget(uid)
                 return
             self._pods[uid] = after
-        self._inbox.put(uid)
+        self._loop.add(uid)
 
-    def _run(self) -> None:
-        while (uid := self._next()) is not None:
-            with self._lock:
-                pod = self._pods.get(uid)
-            if pod is None:
-                continue
-            try:
-                self._step(uid, pod)
-            except (ApiNotFound, ApiConflict) as error:
-                log.debug("pod changed meanwhile pod=%s error=%s", pod_name(pod), error)
-            except (ApiError, WireError) as error:
-                log.info("pod not advanced pod=%s error=%s", pod_name(pod), error)
-                heapq.heappush(self._due, _Due(time.monotonic() + _RETRY_SECONDS, uid))
+    def _look(self, uid: str) -> float | None:
+        with self._lock:
+            pod = self._pods.get(uid)
+        if pod is None:
+            return None
+        try:
+            return self._step(uid, pod)
+        except (ApiNotFound, ApiConflict) as error:
+            log.debug("pod changed meanwhile pod=%s error=%s", pod_name(pod), error)
+            return None
 
-    def _next(self) -> str | None:
-        """The UID of the next pod to look at; None when stopping."""
-        while True:
-            now = time.monotonic()
-            if self._due and self._due[0].at <= now:
-                return heapq.heappop(self._due).uid
-            timeout = self._due[0].at - now if self._due else None
-            try:
-                return self._inbox.get(timeout=timeout)
-            except queue.Empty:
-                continue
-
-    def _step(self, uid: str, pod: Json) -> None:
-        """Bring one pod one step further."""
+    def _step(self, uid: str, pod: Json) -> float | None:
+        """Bring one pod one step further, and return the seconds until its next one, if any."""
         phase = (pod.get("status") or {}).get("phase", "Pending")
         if pod["metadata"].get("deletionTimestamp"):
-            self._end(uid, pod, phase)
-        elif phase in ("Succeeded", "Failed"):
+            return self._end(uid, pod, phase)
+        if phase == "Running":
+            self._hold(uid, read_pod(pod))
+            return self._end_when_due(pod)
+        if phase in ("Succeeded", "Failed"):
             with self._lock:
                 self._release(uid)
-        elif phase == "Running":
-            self._hold(uid, read_pod(pod))
-            self._end_when_due(uid, pod)
         else:
             self._admit(uid, pod)
+        return None
 
-    def _end(self, uid: str, pod: Json, phase: str) -> None:
+    def _end(self, uid: str, pod: Json, phase: str) -> float | None:
         """Stop the containers of a pod that is being deleted, then confirm its deletion."""
         now = time.monotonic()
         if phase == "Running":
             stopped = self._stopped_at.setdefault(uid, now + _STOP_SECONDS)
             if now < stopped:
-                heapq.heappush(self._due, _Due(stopped, uid))
-                return
+                return stopped - now
         self._api.delete(_path(pod), grace_seconds=0, uid=uid)
+        return None
 
     def _admit(self, uid: str, pod: Json) -> None:
         view = read_pod(pod)
@@ -212,20 +174,21 @@ class Kubelet:
                 self._admitted[uid] = pod.node_name
 
     def _address(self, uid: str) -> str:
-        """The pod's address; nothing listens there."""
+        """Return the pod's address; nothing listens there."""
         number = self._numbers.setdefault(uid, len(self._numbers))
         return f"10.244.{number // 250 % 250}.{number % 250 + 1}"
 
-    def _end_when_due(self, uid: str, pod: Json) -> None:
+    def _end_when_due(self, pod: Json) -> float | None:
+        """End a pod that has run for as long as it asked; return the seconds that are left."""
         seconds = _run_seconds(pod)
         started = (pod.get("status") or {}).get("startTime")
         if seconds is None or started is None:
-            return
+            return None
         left = _seconds_since_epoch(started) + seconds - time.time()
-        if left <= 0:
-            self._write_status(pod, succeeded_status(pod, started, _now()))
-        elif not any(due.uid == uid for due in self._due):
-            heapq.heappush(self._due, _Due(time.monotonic() + left, uid))
+        if left > 0:
+            return left
+        self._write_status(pod, succeeded_status(pod, started, _now()))
+        return None
 
     def _release(self, uid: str) -> None:
         node_name = self._admitted.pop(uid, None)
@@ -238,7 +201,7 @@ class Kubelet:
 
 
 def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
-    """Reason and message when the node has not what the pod asks for; None when it has.
+    """Return the reason and message when the node has not what the pod asks for; None when it has.
 
     An extended resource that the node does not list at all is not checked, as the kubelet does it.
     """

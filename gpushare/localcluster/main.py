@@ -21,7 +21,7 @@ import yaml
 from gpushare.errors import ApiError, GpuShareError
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient, HttpClient
+from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
@@ -31,6 +31,7 @@ from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import Program, load_program, load_scenario
 from gpushare.localcluster.heartbeat import Heartbeat
+from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler

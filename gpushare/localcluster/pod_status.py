@@ -11,13 +11,13 @@ Json = dict[str, Any]
 
 
 def pod_name(item: Json) -> str:
-    """`namespace/name`, or the name alone of what has no namespace."""
+    """Return `namespace/name`, or the name alone of what has no namespace."""
     meta = item["metadata"]
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
 def container_log(pod: Json, container: Json) -> str:
-    """What a container prints when it starts: which devices it was given."""
+    """Return what a container prints when it starts: which devices it was given."""
     node, units = pod["spec"].get("nodeName"), container_units(container)
     lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
     devices = ",".join(str(index) for index in granted_devices(pod))
@@ -30,7 +30,7 @@ def container_log(pod: Json, container: Json) -> str:
 
 
 def running_status(pod: Json, address: str, now: str) -> Json:
-    """The status of a pod whose containers have all started at `now`."""
+    """Return the status of a pod whose containers have all started at `now`."""
     return {
         "phase": "Running",
         "startTime": now,
@@ -47,7 +47,7 @@ def running_status(pod: Json, address: str, now: str) -> Json:
 
 
 def succeeded_status(pod: Json, started: str, now: str) -> Json:
-    """The status of a pod whose containers have all ended well at `now`."""
+    """Return the status of a pod whose containers have all ended well at `now`."""
     state = {
         "terminated": {
             "exitCode": 0,
@@ -67,7 +67,7 @@ def succeeded_status(pod: Json, started: str, now: str) -> Json:
 
 
 def failed_status(reason: str, message: str, now: str) -> Json:
-    """The status of a pod that its node refused."""
+    """Return the status of a pod that its node refused."""
     return {"phase": "Failed", "reason": reason, "message": message, "startTime": now}
 
 

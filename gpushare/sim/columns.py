@@ -28,12 +28,12 @@ Columns = Callable[[Sequence[str]], list[Column]]
 
 
 def learning(policy: str) -> str:
-    """What the policy is called in records where it learns what pods come."""
+    """Return the name of the policy in records where it learns what pods come."""
     return f"{policy}, learning"
 
 
 def _mean(policy: str, measure: Measure, head: str = "") -> Column:
-    """The mean of a measure; "" where it was not run, "-" where the runs have none."""
+    """Return the mean of a measure; "" where it was not run, "-" where the runs have none."""
 
     def text(records: Sequence[Record]) -> str:
         found = statistic(records, policy, policy, measure)
@@ -44,7 +44,7 @@ def _mean(policy: str, measure: Measure, head: str = "") -> Column:
 
 
 def _above(policy: str, other: str, measure: Measure, head: str) -> Column:
-    """How far a policy is above another, by pairs of seeds, and the standard error."""
+    """Return how far a policy is above another, by pairs of seeds, and the standard error."""
 
     def text(records: Sequence[Record]) -> str:
         return difference(statistic(records, policy, other, measure), measure.digits)
@@ -53,7 +53,7 @@ def _above(policy: str, other: str, measure: Measure, head: str) -> Column:
 
 
 def compared(policies: Sequence[str]) -> list[Column]:
-    """GPU allocated by each policy, and what ours has above each of the others."""
+    """Return GPU allocated by each policy, and what ours has above each of the others."""
     others = [policy for policy in policies if policy != OURS]
     return [
         *(_mean(policy, ALLOC) for policy in policies),
@@ -62,7 +62,7 @@ def compared(policies: Sequence[str]) -> list[Column]:
 
 
 def waits(policies: Sequence[str]) -> list[Column]:
-    """Pods that wait, and how long those of eight devices do."""
+    """Return the pods that wait, and how long those of eight devices do."""
     others = [policy for policy in policies if policy != OURS]
     return [
         *(_mean(policy, WAITING, f"waiting: {policy}") for policy in policies),
@@ -72,7 +72,7 @@ def waits(policies: Sequence[str]) -> list[Column]:
 
 
 def kept(policies: Sequence[str]) -> list[Column]:
-    """What ours allocates when it learns, and how much of its lead is left."""
+    """Return what ours allocates when it learns, and how much of its lead is left."""
     learner = learning(OURS)
 
     def share(records: Sequence[Record]) -> str:
@@ -90,7 +90,7 @@ def kept(policies: Sequence[str]) -> list[Column]:
 
 
 def beside_published(load: int) -> Columns:
-    """GPU allocated at a load, and in brackets how far it is above the published figure."""
+    """Return GPU allocated at a load, and in brackets how far it is above the published figure."""
 
     def columns(policies: Sequence[str]) -> list[Column]:
         told = published()
@@ -113,5 +113,5 @@ def beside_published(load: int) -> Columns:
 
 
 def leads(_policies: Sequence[str]) -> list[Column]:
-    """What ours has above the best published policy."""
+    """Return what ours has above the best published policy."""
     return [_above(OURS, BEST, allocated_at(load), f"at {load}") for load in LOADS]

@@ -20,13 +20,13 @@ except ImportError:
     COMPILED = False
 
     def compiled(function: _Function) -> _Function:
-        """The function as it is."""
+        """Return the function as it is."""
         return function
 else:
     COMPILED = not config.DISABLE_JIT  # type: ignore[attr-defined]  # numba sets it on import
 
     def compiled(function: _Function) -> _Function:
-        """The function, compiled when it is first called."""
+        """Return the function, compiled when it is first called."""
         try:
             made = njit(cache=True)(function)
         except RuntimeError:  # beside the modules and at home nothing can be written

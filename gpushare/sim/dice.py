@@ -19,12 +19,12 @@ class Dice:
         self._rng = np.random.default_rng(seed)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """A throw for each node that the request fits."""
+        """Return a random score for each node that the request fits."""
         mask = fits(snapshot, np.arange(len(snapshot.names)), request)
         values = np.where(mask.any(axis=1), self._rng.random(len(mask)), -np.inf)
         devices = np.where(mask, self._rng.random(mask.shape), -1).argmax(axis=1)
         return Scores(values, values[None], devices[None].astype(np.int16))
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
-        """A throw for each device."""
+        """Return a random score for each device."""
         return self._rng.random((len(rows), snapshot.used.shape[1]))

@@ -31,7 +31,7 @@ on the nodes of openb, which are all that its traces have."""
 
 
 def request_of(pod: TracePod) -> Request:
-    """What the pod asks for."""
+    """Return what the pod asks for."""
     return Request(
         units=pod.units if pod.devices else 0,
         devices=pod.devices,
@@ -44,7 +44,7 @@ def request_of(pod: TracePod) -> Request:
 def workload_of_trace(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], turnover: float = 0.0
 ) -> Workload:
-    """The workload that a trace is: each of its pods counts once."""
+    """Return the workload that a trace is: each of its pods counts once."""
     counts: dict[PodClass, int] = {}
     for pod in pods:
         cls = class_of(request_of(pod))
@@ -53,14 +53,14 @@ def workload_of_trace(
 
 
 def size_class(request: Request, capacity: int) -> str:
-    """What a pod is counted under: cpu, share, or its number of whole devices."""
+    """Return what a pod is counted under: cpu, share, or its number of whole devices."""
     if not request.devices:
         return "cpu"
     return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
 
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
-    """The judge by a policy, of what fits as kube-scheduler and the extender see it."""
+    """Return a ranking by the policy, of what fits as kube-scheduler and the extender see it."""
     # To compile, or to load what was compiled, costs more than few nodes take.
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
     if nodes >= COMPILED_FROM and COMPILED:
@@ -81,7 +81,7 @@ class Cluster(MutableCluster):
 
 
 def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:
-    """The nodes with nothing on them; rows and order are as given."""
+    """Return the nodes with nothing on them; rows and order are as given."""
     count, width = len(nodes), max([node.devices for node in nodes], default=1) or 1
     devices = np.arange(width) < np.array([node.devices for node in nodes])[:, None]
     capacity = np.zeros((count, width), dtype=np.int64)

@@ -33,7 +33,7 @@ _NO_PRICES = np.zeros(0)
 
 
 def has_kernel(policy: Policy) -> bool:
-    """Whether compiled loops can stand in for the policy here."""
+    """Return whether compiled loops can stand in for the policy here."""
     known = isinstance(policy, Fgd | ShadowPrice) and policy.measure.pods > 0
     return COMPILED and known and not (isinstance(policy, ShadowPrice) and not policy.classes)
 
@@ -57,7 +57,7 @@ class FastRanking(Ranking):
         return tuple(self._wanted)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """What placing the request on each row is worth, until the next is asked for."""
+        """Return what placing the request on each row is worth, until the next is asked for."""
         world = self._world or self._begin(snapshot)
         if self._supply is None:
             known = self._known(snapshot, request)
@@ -136,7 +136,9 @@ class FastRanking(Ranking):
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted)
 
     def _kept(self, snapshot: Snapshot, request: Request, world: World) -> FileOptions:
-        """What is kept of the kind. Of too many, the one asked for longest ago is forgotten."""
+        """Return what is kept of the kind. Of too many, the one asked for longest
+        ago is forgotten.
+        """
         wanted = self._wanted.pop(request.kind, None) or self._want(snapshot, request, world)
         self._wanted[request.kind] = wanted
         if len(self._wanted) > self._kinds:

@@ -37,7 +37,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of its command line."""
+    """Return the parser of its command line."""
     whole = _Parser(
         prog="gpushare simulate",
         description="Try placement policies on a cluster: how much GPU gets allocated, and what is"
@@ -201,13 +201,13 @@ def _add_common(verb: argparse.ArgumentParser, policies: str, some_seeds: str) -
 
 
 def _cores() -> int:
-    """Cores that this process may use, as far as the system tells."""
+    """Return the number of cores that this process may use, as far as the system tells."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def seeds(text: str) -> tuple[int, ...]:
-    """42-51 or 42,43,50-52 as numbers, each once."""
+    """Return the numbers of a text such as 42-51 or 42,43,50-52, each once."""
     found: dict[int, None] = {}
     for part in text.split(","):
         match = re.fullmatch(r"([0-9]{1,9})(?:-([0-9]{1,9}))?", part.strip(), re.ASCII)
@@ -223,7 +223,7 @@ def seeds(text: str) -> tuple[int, ...]:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """A list with commas, each word once."""
+    """Return the words of a list with commas, each once."""
     found = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
     if not all(found):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} has an empty name in it")
@@ -231,7 +231,7 @@ def words(text: str) -> tuple[str, ...]:
 
 
 def device_units(text: str) -> int:
-    """How many units a device has by `units:16`; 0 for `milli`."""
+    """Return how many units a device has by `units:16`; 0 for `milli`."""
     match = re.fullmatch(r"units:([0-9]{1,9})", text, re.ASCII)
     if text != "milli" and (match is None or not 1 <= int(match[1]) <= _MOST_UNITS):
         raise argparse.ArgumentTypeError(f"{text[:40]!r} is neither milli nor like units:16")
@@ -239,7 +239,7 @@ def device_units(text: str) -> int:
 
 
 def number(least: float, most: float) -> Callable[[str], float]:
-    """Reads numbers within these bounds, the lower one excluded."""
+    """Return a reader of numbers within these bounds, the lower one excluded."""
 
     def read(text: str) -> float:
         try:

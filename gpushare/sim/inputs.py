@@ -59,13 +59,15 @@ class Inputs:
 
 
 def shipped() -> dict[str, Path]:
-    """The shipped lists of pods by name."""
+    """Return the shipped lists of pods by name."""
     files = sorted(OPENB.glob(f"{_PODS}*.csv.xz"))
     return {file.name.removeprefix(_PODS).removesuffix(".csv.xz"): file for file in files}
 
 
 def read_inputs(options: Options, listing: Listing | None) -> Inputs:
-    """What the options name. Raises TraceError, SettingsError, and whatever `listing` raises."""
+    """Return what the options name. Raises TraceError, SettingsError, and whatever `listing`
+    raises.
+    """
     if options.cluster is not None:
         if listing is None:
             raise SettingsError("--from-cluster: no cluster can be listed here")
@@ -78,7 +80,7 @@ def read_inputs(options: Options, listing: Listing | None) -> Inputs:
 
 
 def read_shipped(name: str, units: int, lifetimes: str) -> Inputs:
-    """A shipped list of pods on the shipped nodes; units: of a device, 0 leaves them."""
+    """Return a shipped list of pods on the shipped nodes; units: of a device, 0 leaves them."""
     return _in_units(_of_files("", name, lifetimes), units)
 
 
@@ -90,7 +92,7 @@ def _in_units(inputs: Inputs, units: int) -> Inputs:
 
 
 def _without_misfits(inputs: Inputs) -> Inputs:
-    """The same without the pods that fit no node even while it is empty.
+    """Return the same without the pods that fit no node even while it is empty.
 
     No policy can place them, so they would only hide what policies differ in. Raises SettingsError
     where none that asks for GPU is left.
@@ -106,7 +108,7 @@ def _without_misfits(inputs: Inputs) -> Inputs:
 
 
 def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
-    """Nodes and pods of files, the shipped ones where none are named."""
+    """Return the nodes and pods of files, the shipped ones where none are named."""
     nodes = read_nodes(Path(nodes_file) if nodes_file else OPENB_NODES)
     pods_path = Path(pods_file)
     name = pods_file or _DEFAULT
@@ -128,7 +130,7 @@ def _of_files(nodes_file: str, pods_file: str, lifetimes: str) -> Inputs:
 
 
 def _of_cluster(rows: Mapping[str, object], pods_file: str) -> Inputs:
-    """Nodes of a live cluster, and its pods unless a file of others is given."""
+    """Return the nodes of a live cluster, and its pods unless a file of others is given."""
     told = rows["notes"]
     notes = [*map(str, told)] if isinstance(told, list) else []
     try:

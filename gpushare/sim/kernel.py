@@ -20,7 +20,7 @@ from gpushare.sim.compiled import Asked, Blocks, Judged, Prices, State, Typical,
 
 @compiled
 def judge(world: World, asked: Asked, judged: Judged, rows: Rows) -> None:
-    """Nothing: brings what is kept of a kind up to date for these rows."""
+    """Bring what is kept of a kind up to date for these rows."""
     chosen = np.zeros(world.state.free.shape[1], dtype=np.bool_)
     for row in rows:
         judged.best[:, row] = -np.inf
@@ -46,7 +46,9 @@ def _fits(state: State, asked: Asked, row: int) -> bool:
 
 @compiled
 def _choose(free: Ints, asked: Asked, chosen: Bools) -> int:
-    """How many devices fit, up to those asked for; marks the tightest, of equals the first."""
+    """Mark the tightest devices that fit, of equal ones the first; return how many, up to those
+    asked for.
+    """
     chosen[:] = False
     found = 0
     while found < asked.devices:
@@ -65,7 +67,7 @@ def _choose(free: Ints, asked: Asked, chosen: Bools) -> int:
 
 @compiled
 def _judge_devices(world: World, asked: Asked, judged: Judged, row: int) -> None:
-    """A pod of one device, on each that fits; of equal ones the first."""
+    """Judge a pod of one device, on each device that fits; of equal ones the first."""
     free, prices = world.state.free[row], world.prices
     before = _lost(world.typical, row, world.state.cpu_free[row], free)
     node = _node(world, asked, row)
@@ -88,7 +90,7 @@ def _judge_devices(world: World, asked: Asked, judged: Judged, row: int) -> None
 
 @compiled
 def _judge_node(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) -> None:
-    """A pod of no device, or of several: the chosen ones."""
+    """Judge a pod of no device, or of several: the chosen ones."""
     state, prices = world.state, world.prices
     free, cpu = state.free[row], state.cpu_free[row]
     before = _lost(world.typical, row, cpu, free)
@@ -113,7 +115,7 @@ def _judge_node(world: World, asked: Asked, judged: Judged, row: int, chosen: Bo
 
 @compiled
 def _stake(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) -> None:
-    """The blocks that the placement breaks."""
+    """Judge the blocks that the placement breaks."""
     state, blocks = world.state, world.blocks
     number = len(blocks.devices)
     whole = idle_devices(state, row)
@@ -135,7 +137,7 @@ def _stake(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) 
 
 @compiled
 def _taken(state: State, row: int, chosen: Bools) -> int:
-    """The idle devices among the chosen ones."""
+    """Return the idle devices among the chosen ones."""
     taken = 0
     for device in range(len(chosen)):
         if chosen[device] and state.free[row, device] == state.capacity[row, device]:
@@ -145,7 +147,7 @@ def _taken(state: State, row: int, chosen: Bools) -> int:
 
 @compiled
 def _value(world: World, row: int, fall: int, node: float, lost: float) -> float:
-    """The score of a pod with GPU, or of any pod by fgd."""
+    """Return the score of a pod with GPU, or of any pod by fgd."""
     even = world.prices.even
     if not len(world.prices.left):
         return float(math.floor(100 / (1 + math.exp(fall * (even * -0.001 / world.typical.pods)))))
@@ -155,8 +157,8 @@ def _value(world: World, row: int, fall: int, node: float, lost: float) -> float
 
 @compiled
 def _node(world: World, asked: Asked, row: int) -> float:
-    """What a pod with GPU strands on the node, how far that is from being drained, and for how
-    much longer it is held.
+    """Return what a pod with GPU strands on the node, how far that is from being drained, and for
+    how much longer it is held.
     """
     prices = world.prices
     if not len(prices.left):
@@ -198,7 +200,7 @@ def _without_gpu(world: World, asked: Asked, row: int, fall: int) -> float:
 
 @compiled
 def _lost(typical: Typical, row: int, cpu: int, free: Ints) -> int:
-    """The fragmentation of a node with so much CPU and these devices."""
+    """Return the fragmentation of a node with so much CPU and these devices."""
     line = typical.base[row] + _steps(typical.cpus, cpu)
     total, gpu = 0, 0
     for room in free:
@@ -218,7 +220,7 @@ def _lost(typical: Typical, row: int, cpu: int, free: Ints) -> int:
 
 @compiled
 def _steps(levels: Ints, value: int) -> int:
-    """How many of the rising levels are not above the value."""
+    """Return how many of the rising levels are not above the value."""
     low, high = 0, len(levels)
     while low < high:
         middle = (low + high) // 2
@@ -231,13 +233,13 @@ def _steps(levels: Ints, value: int) -> int:
 
 @compiled
 def _seen(free: Ints, device: int) -> bool:
-    """Whether a device before has the same room."""
+    """Return whether a device before has the same room."""
     return bool((free[:device] == free[device]).any())
 
 
 @compiled
 def idle_devices(state: State, row: int) -> int:
-    """How many devices of the row hold nothing."""
+    """Return how many devices of the row hold nothing."""
     count = 0
     for device in range(state.free.shape[1]):
         if state.free[row, device] == state.capacity[row, device] > 0:
@@ -247,7 +249,7 @@ def idle_devices(state: State, row: int) -> int:
 
 @compiled
 def blocks_left(blocks: Blocks, row: int, index: int, whole: int, left: tuple[int, int]) -> int:
-    """The blocks of one class on a row with so many idle devices, CPU and memory."""
+    """Return the blocks of one class on a row with so many idle devices, CPU and memory."""
     least = whole // blocks.devices[index]
     if least <= 0 or not blocks.accepted[row, index]:
         return 0
@@ -256,7 +258,7 @@ def blocks_left(blocks: Blocks, row: int, index: int, whole: int, left: tuple[in
 
 @compiled
 def _stranded(prices: Prices, row: int, gpu: int, cpu: int) -> float:
-    """GPU expected to be stranded with so many free units and CPU, in milli."""
+    """Return GPU expected to be stranded with so many free units and CPU, in milli."""
     capacity = prices.capacity[row]
     line = min((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MOST_DEVICES)
     place = line * (MOST_CORES + 1) + min(cpu // 1000, MOST_CORES)

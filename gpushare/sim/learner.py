@@ -53,7 +53,9 @@ class Learner:
         self._ranking = self._made()
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """What placing the request on each row is worth; asked once for each pod that comes."""
+        """Return what placing the request on each row is worth; asked once for each
+        pod that comes.
+        """
         if self._learned.is_due():
             self._choose(snapshot)
             self._ranking = self._made()
@@ -61,7 +63,7 @@ class Learner:
         return self._ranking.scores(snapshot, request)
 
     def moved(self, by: int) -> None:
-        """A pod has been placed (by: 1), or has left (-1)."""
+        """Count that a pod has been placed (by: 1), or has left (-1)."""
         self._learned.arrivals.moved(by)
 
     @property
@@ -70,7 +72,7 @@ class Learner:
         return self._ranking.policy
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """float64 (K, D): the same for each device of these rows, whether it fits or not."""
+        """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
         return self._ranking.score_devices(snapshot, rows, request)
 
     def _choose(self, snapshot: Snapshot) -> None:

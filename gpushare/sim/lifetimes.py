@@ -39,12 +39,14 @@ class Lifetimes:
         return means[self.size]
 
     def drawn(self, which: Ints, rng: np.random.Generator) -> Floats:
-        """float64: how long each of these pods stays, by the same chance for each time there is."""
+        """Return float64: how long each of these pods stays, by the same chance for each time there
+        is.
+        """
         return self._chosen(which, rng, long_lived=False)
 
     def standing(self, rate: float, rng: np.random.Generator) -> tuple[Ints, Floats]:
-        """Which pods run at a moment, the oldest first, and how long each still stays, where `rate`
-        pods come in a unit of time.
+        """Return which pods run at a moment, the oldest first, and how long each still stays, where
+        `rate` pods come in a unit of time.
 
         Of those that run, the long-lived are seen as often as they live long, each at any age.
         """
@@ -66,7 +68,7 @@ class Lifetimes:
 
 
 def lifetimes_of(pods: Sequence[TracePod], capacity: int) -> Lifetimes:
-    """The lifetimes of these pods, on devices of so many units.
+    """Return the lifetimes of these pods, on devices of so many units.
 
     A size of which none is known has those of all pods. Raises ValueError when no pod has any.
     """
@@ -86,7 +88,7 @@ def lifetimes_of(pods: Sequence[TracePod], capacity: int) -> Lifetimes:
 
 
 def lent(pods: Sequence[TracePod], lenders: Sequence[TracePod], capacity: int) -> list[TracePod]:
-    """The pods with the times that the lenders of their size have, these in turn.
+    """Return the pods with the times that the lenders of their size have, these in turn.
 
     For a list of pods that tells no times. A pod of a size that no lender has stays as it is.
     """
@@ -103,7 +105,7 @@ def lent(pods: Sequence[TracePod], lenders: Sequence[TracePod], capacity: int) -
 
 
 def _ran(pod: TracePod) -> float | None:
-    """How long the pod ran; None where it never did, or where that is not known."""
+    """Return how long the pod ran; None where it never did, or where that is not known."""
     if pod.scheduled is None or pod.deleted is None:
         return None
     return pod.deleted - pod.scheduled

@@ -54,7 +54,7 @@ class Options:
 
 
 def read_options(words: Sequence[str]) -> Options:
-    """The options of a command line. A wrong one ends the process with 2.
+    """Return the options of a command line. A wrong one ends the process with 2.
 
     Raises SettingsError where options do not go together.
     """
@@ -90,7 +90,7 @@ def read_options(words: Sequence[str]) -> Options:
 
 
 def _parameters(given: argparse.Namespace) -> experiments.Options:
-    """What an experiment may be told, of the flags that it has."""
+    """Return what an experiment may be told, of the flags that it has."""
     names = {field.name for field in fields(experiments.Options)}
     told = {name: value for name, value in vars(given).items() if name in names}
     return replace(experiments.Options(), picture=given.plot is not None, **told)

@@ -51,7 +51,7 @@ class Cell:
 
 
 def published() -> dict[tuple[str, str, int], float]:
-    """Published means by file, policy and load, in percent."""
+    """Return the published means by file, policy and load, in percent."""
     with _SOURCE.open(encoding="utf-8", newline="") as lines:
         return {
             (row["file"], row["policy"], int(row["load"])): float(row["mean"])
@@ -60,7 +60,7 @@ def published() -> dict[tuple[str, str, int], float]:
 
 
 def cells(records: Sequence[Record]) -> list[Cell]:
-    """A cell for each file, policy and load of the records; each record names its `file`."""
+    """Return a cell for each file, policy and load of the records; each record names its `file`."""
     known = published()
     found = []
     for file in _in_order(records, "file", FILES):
@@ -75,7 +75,9 @@ def cells(records: Sequence[Record]) -> list[Cell]:
 
 
 def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
-    """Rows of text: for each file and policy, published, ours and the difference at each load."""
+    """Return the rows of text: for each file and policy, published, ours and the difference at each
+    load.
+    """
     rows = [["FILE", "POLICY"]]
     rows[0] += [f"{word}@{load}" for load in LOADS for word in ("PUBLISHED", "OURS", "DIFF")]
     for file, policy in dict.fromkeys((cell.file, cell.policy) for cell in found):
@@ -87,7 +89,9 @@ def side_by_side(found: Sequence[Cell]) -> list[list[str]]:
 
 
 def printed(records: Sequence[Record]) -> str:
-    """The published figures and ours, and which of ours is farthest from what was published."""
+    """Return the published figures and ours, and which of ours is farthest from
+    what was published.
+    """
     found = cells(records)
     far = worst(found)
     table = aligned(side_by_side(found))
@@ -98,7 +102,7 @@ def printed(records: Sequence[Record]) -> str:
 
 
 def worst(found: Sequence[Cell]) -> Cell | None:
-    """The cell that is farthest from what was published."""
+    """Return the cell that is farthest from what was published."""
     compared = [cell for cell in found if cell.difference is not None]
     return max(compared, key=lambda cell: abs(cell.difference or 0), default=None)
 
@@ -114,6 +118,6 @@ def _three(found: Sequence[Cell], file: str, policy: str, load: int) -> list[str
 
 
 def _in_order(records: Sequence[Record], key: str, order: Sequence[str]) -> list[str]:
-    """The values of the records: those of the order first, then others as they come."""
+    """Return the values of the records: those of the order first, then others as they come."""
     there = dict.fromkeys(str(record[key]) for record in records)
     return [*(one for one in order if one in there), *(one for one in there if one not in order)]

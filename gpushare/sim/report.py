@@ -40,7 +40,7 @@ class Measure:
         return f"{self.key}_{self.at}" if self.at else self.key
 
     def of(self, record: Record) -> float | None:
-        """Its value in the record; None where it has none."""
+        """Return the value in the record; None where it has none."""
         value = record.get(self.key)
         if self.at and isinstance(value, Mapping):
             reached = _before(value, self.at) if self.key == "allocated" else None
@@ -49,7 +49,7 @@ class Measure:
 
 
 def _before(course: Mapping[str, object], load: str) -> object:
-    """The value at the last load before this one.
+    """Return the value at the last load before this one.
 
     In a small cluster a pod may carry the load past a whole percent.
     """
@@ -58,12 +58,12 @@ def _before(course: Mapping[str, object], load: str) -> object:
 
 
 def allocated_at(load: int) -> Measure:
-    """GPU allocated when `load` percent of the cluster's GPU has been asked for."""
+    """Return GPU allocated when `load` percent of the cluster's GPU has been asked for."""
     return Measure("allocated", f"ALLOC@{load}", str(load))
 
 
 def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measure]:
-    """What the table shows of such records, in percent but for counts and times."""
+    """Return what the table shows of such records, in percent but for counts and times."""
     there = {key for record in records for key in record}
     found: list[Measure] = []
     if "allocated" in there:
@@ -97,7 +97,7 @@ class Statistic:
 
 
 def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -> Statistic | None:
-    """The measure of a policy, beside the first one's; None where no run of it has one."""
+    """Return the measure of a policy, beside the first one's; None where no run of it has one."""
     mine, base = _by_seed(records, policy, of), _by_seed(records, first, of)
     if not mine:
         return None
@@ -113,12 +113,14 @@ def statistic(records: Sequence[Record], policy: str, first: str, of: Measure) -
 
 
 def policies_of(records: Iterable[Record]) -> list[str]:
-    """The policies in the order of their first record."""
+    """Return the policies in the order of their first record."""
     return list(dict.fromkeys(str(record["policy"]) for record in records))
 
 
 def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """A line for each policy, mean and spread; then what each is above the first, and the error."""
+    """Return a line for each policy, mean and spread; then what each is above the first, and the
+    error.
+    """
     policies = policies_of(records)
     measures = [m for m in measures if _by_seed(records, policies[0], m)] if policies else []
     rows = [["POLICY", "SEEDS", *(measure.head for measure in measures)]]
@@ -135,7 +137,7 @@ def as_table(records: Sequence[Record], measures: Sequence[Measure]) -> str:
 
 
 def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
-    """A line for each run: these measures, and whatever else is one number or one word."""
+    """Return a line for each run: these measures, and whatever else is one number or one word."""
     lines = []
     for record in records:
         line = {key: value for key, value in record.items() if isinstance(value, str | int | float)}
@@ -150,7 +152,7 @@ def as_csv(records: Sequence[Record], measures: Sequence[Measure]) -> str:
 def document(
     records: Sequence[Record], measures: Sequence[Measure], about: Mapping[str, object]
 ) -> dict[str, object]:
-    """The runs and what they say together, for programs; keys may be added, none changes."""
+    """Return the runs and what they say together, for programs; keys may be added, none changes."""
     summary = [
         {
             **dict(case),
@@ -177,7 +179,8 @@ def document(
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> str:
-    """Lines with their cells below each other, the first column to the left, others to the right.
+    """Return the lines with their cells below each other, the first column to the left, others to
+    the right.
 
     All rows have as many cells.
     """
@@ -190,13 +193,13 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """The rows, the first one a heading, as a table of Markdown."""
+    """Return the rows, the first one a heading, as a table of Markdown."""
     head, *rest = [f"| {' | '.join(row)} |" for row in rows]
     return "\n".join([head, f"|{' --- |' * len(rows[0])}", *rest])
 
 
 def _by_case(records: Iterable[Record]) -> dict[tuple[tuple[str, object], ...], list[Record]]:
-    """The records that may be compared, by what they have in common."""
+    """Return the records that may be compared, by what they have in common."""
     cases: dict[tuple[tuple[str, object], ...], list[Record]] = {}
     for record in records:
         case = tuple((key, record[key]) for key in _CASE if key in record)
@@ -220,7 +223,9 @@ def _mean(found: Statistic | None, digits: int) -> str:
 
 
 def difference(found: Statistic | None, digits: int) -> str:
-    """What it is above the first policy, the error in brackets; "-" where it is not known."""
+    """Return how far it is above the first policy, the error in brackets; "-" where it is not
+    known.
+    """
     if found is None or found.difference is None:
         return "-"
     error = "" if found.error is None else f" ({found.error:.{digits}f})"

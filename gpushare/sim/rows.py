@@ -41,15 +41,15 @@ class Row:
     cells: Mapping[str, str]
 
     def wrong(self, role: str, what: str) -> TraceError:
-        """What to raise when a cell makes no sense."""
+        """Return the error for a cell that makes no sense."""
         return TraceError(f"{self.where}, column {self.columns[role]}: {what}")
 
     def text(self, role: str) -> str:
-        """The cell; "" where there is no such column."""
+        """Return the cell; "" where there is no such column."""
         return self.cells[self.columns[role]] if role in self.columns else ""
 
     def name(self) -> str:
-        """The name of what the row tells of."""
+        """Return the name of what the row tells of."""
         name = self.text("name")
         if not name or not name.isprintable() or len(name) > _LONGEST:
             what = f"is no name of 1 to {_LONGEST} printable characters: {name[:40]!r}"
@@ -57,18 +57,18 @@ class Row:
         return name
 
     def count(self, role: str, least: int, most: int) -> int:
-        """A whole number within these bounds."""
+        """Return a whole number within these bounds."""
         return self.number(role, self.text(role), least, most)
 
     def number(self, role: str, text: str, least: int, most: int) -> int:
-        """A whole number within these bounds, which is a part of the cell."""
+        """Return a whole number within these bounds, which is a part of the cell."""
         number = int(text) if text.isascii() and text.isdigit() and len(text) <= 20 else -1
         if not least <= number <= most:
             raise self.wrong(role, f"is no whole number from {least} to {most}: {text[:40]!r}")
         return number
 
     def seconds(self, role: str) -> float | None:
-        """A time; None where there is none."""
+        """Return a time; None where there is none."""
         text = self.text(role)
         if not text:
             return None
@@ -82,7 +82,7 @@ class Row:
 
 
 def named(rows: Iterator[Row]) -> Iterator[Row]:
-    """The same rows, whose names must differ."""
+    """Yield the same rows, whose names must differ."""
     seen: set[str] = set()
     for row in rows:
         name = row.name()
@@ -93,7 +93,9 @@ def named(rows: Iterator[Row]) -> Iterator[Row]:
 
 
 def read_rows(found: Found, columns: Columns, optional: Collection[str]) -> Iterator[Row]:
-    """The rows with the columns that we know. Raises TraceError where one that is needed lacks."""
+    """Yield the rows with the columns that we know. Raises TraceError where one that is needed
+    lacks.
+    """
     roles: dict[str, str] = {}
     known: Collection[str] = ()
     for where, cells in found:
@@ -103,13 +105,13 @@ def read_rows(found: Found, columns: Columns, optional: Collection[str]) -> Iter
 
 
 def of_file(path: Path) -> Found:
-    """What stands in a file. Raises TraceError."""
+    """Return what stands in a file. Raises TraceError."""
     text = _text(path)
     return _json(path, text) if ".json" in path.suffixes else _csv(path, text)
 
 
 def of_items(where: str, items: object) -> Found:
-    """What a list of objects says. Raises TraceError."""
+    """Yield what a list of objects says. Raises TraceError."""
     if not isinstance(items, list) or not items:
         raise TraceError(f"{where}: must be a list of objects, and not empty")
     for number, item in enumerate(items, 1):
@@ -122,7 +124,7 @@ def of_items(where: str, items: object) -> Found:
 def _roles(
     where: str, given: Collection[str], columns: Columns, optional: Collection[str]
 ) -> dict[str, str]:
-    """By role the name of its column here."""
+    """Return the names of the columns here, by role."""
     roles = {}
     for role, names in columns.items():
         name = next((name for name in names if name in given), None)
@@ -178,7 +180,7 @@ def _json(path: Path, text: str) -> Found:
 
 
 def _as_cell(value: object) -> str:
-    """The value as a cell of a table would hold it; a list of models joined."""
+    """Return the value as a cell of a table would hold it; a list of models joined."""
     if value is None:
         return ""
     if isinstance(value, list):

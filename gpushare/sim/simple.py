@@ -23,7 +23,7 @@ class SimpleRanking(Ranking):
         self._packs = isinstance(policy, Binpack)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """What placing the request on each row is worth."""
+        """Return what placing the request on each row is worth."""
         enough = (snapshot.cpu_free >= request.cpu) & (snapshot.memory_free >= request.memory)
         if request.models:
             accepted = np.array([*(model in request.models for model in snapshot.models), False])

@@ -39,7 +39,7 @@ class Line:
         return {**told, "units": self.units}
 
     def has(self, record: Record) -> bool:
-        """Whether the record is of one of its runs."""
+        """Return whether the record is of one of its runs."""
         return all(record[key] == value for key, value in self.told.items())
 
 
@@ -66,7 +66,7 @@ class Table:
         return (*known, *((policy, LEARNED) for policy in self.learners))
 
     def rows(self, view: str, records: Sequence[Record]) -> Rows:
-        """A heading, and a row for each line of which there are records."""
+        """Return a heading, and a row for each line of which there are records."""
         columns = self.views[view](self.policies)
         rows = [[*self.heads, "seeds", *(column.head for column in columns)]]
         for line in self.lines:
@@ -77,19 +77,21 @@ class Table:
         return rows
 
     def markdown(self, records: Sequence[Record]) -> dict[str, str]:
-        """The views of what there are records of, by the name in their marks."""
+        """Return the views of what there are records of, by the name in their marks."""
         own = [record for record in records if record["table"] == self.name]
         return {view: markdown(self.rows(view, own)) for view in self.views} if own else {}
 
 
 def _labelled(record: Record) -> Record:
-    """The record, its policy named by what it knew."""
+    """Return the record, its policy named by what it knew."""
     learns = record["workload"] == LEARNED
     return {**record, "policy": learning(str(record["policy"]))} if learns else record
 
 
 def _seeds(records: Sequence[Record]) -> str:
-    """Of how many seeds there are runs: of each policy as many, or from the fewest to the most."""
+    """Return how many seeds there are runs of: of each policy as many, or from the fewest to the
+    most.
+    """
     runs: dict[object, set[object]] = {}
     for record in records:
         runs.setdefault(record["policy"], set()).add(record["seed"])
@@ -166,7 +168,8 @@ TABLES = (
 def chosen(
     names: Sequence[str], files: Sequence[str], policies: Sequence[str], seeds: Sequence[int]
 ) -> tuple[Table, ...]:
-    """The tables of these names, with these lists of pods, policies and seeds instead of their own.
+    """Return the tables of these names, with these lists of pods, policies and seeds instead of
+    their own.
 
     What is empty leaves the table's own. Raises SettingsError for a name of nothing.
     """
@@ -189,7 +192,7 @@ def chosen(
 
 
 def renew(document: str, made: Mapping[str, str]) -> str:
-    """The document with these tables between its marks.
+    """Return the document with these tables between its marks.
 
     Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError where the
     document has none for one of the tables.

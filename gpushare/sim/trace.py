@@ -77,7 +77,7 @@ class TraceNode:
         return self.mixed or (self.capacity,) * self.devices
 
     def can_run(self, pod: "TracePod") -> bool:
-        """Whether the pod fits the node while nothing else runs there."""
+        """Return whether the pod fits the node while nothing else runs there."""
         if pod.devices and pod.models and self.model not in pod.models:
             return False
         room = sum(units >= pod.units for units in self.sizes) if pod.devices else 0
@@ -103,12 +103,12 @@ class TracePod:
 
 
 def read_nodes(path: Path) -> list[TraceNode]:
-    """The nodes of a file, in its order. Raises TraceError."""
+    """Return the nodes of a file, in its order. Raises TraceError."""
     return nodes_of(of_file(path), str(path))
 
 
 def read_pods(path: Path, models: Collection[str] | None = None) -> list[TracePod]:
-    """The pods of a file, in its order. Raises TraceError.
+    """Return the pods of a file, in its order. Raises TraceError.
 
     models: those that the nodes have, so that a pod that names another is refused; None asks none.
     """
@@ -116,7 +116,7 @@ def read_pods(path: Path, models: Collection[str] | None = None) -> list[TracePo
 
 
 def nodes_of(found: Found, where: str, left_out: list[str] | None = None) -> list[TraceNode]:
-    """The nodes that rows tell of. Raises TraceError.
+    """Return the nodes that rows tell of. Raises TraceError.
 
     left_out: where a row that is wrong is left out, and said here; None: it is raised.
     """
@@ -132,7 +132,7 @@ def pods_of(
     models: Collection[str] | None = None,
     left_out: list[str] | None = None,
 ) -> list[TracePod]:
-    """The pods that rows tell of; models: as read_pods has them, left_out: as nodes_of.
+    """Return the pods that rows tell of; models: as read_pods has them, left_out: as nodes_of.
 
     Raises TraceError.
     """
@@ -170,7 +170,7 @@ def _node(row: Row) -> TraceNode:
 
 
 def _sizes(row: Row, devices: int) -> tuple[int, ...]:
-    """Units of each device, or of all of them."""
+    """Return the units of each device, or of all of them."""
     if not devices or "units" not in row.columns:
         return (MILLI,)
     several = row.text("units").split("|")
@@ -221,10 +221,10 @@ def _models(row: Row, known: Collection[str] | None) -> tuple[str, ...]:
 def in_units(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], units: int
 ) -> tuple[list[TraceNode], list[TracePod]]:
-    """The same with devices of so many units, the sizes of pods rounded up to them.
+    """Return the same with devices of so many units, the sizes of pods rounded up to them.
 
-    What a cluster that counts GPU memory in units of a device makes of a trace that counts in
-    thousandths. Raises TraceError where devices are not all of one size.
+    A trace counts in thousandths of a device, a cluster in units of it. Raises TraceError where
+    devices are not all of one size.
     """
     sizes = {units for node in nodes for units in node.sizes}
     if len(sizes) > 1:

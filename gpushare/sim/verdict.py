@@ -28,13 +28,13 @@ class Scale:
 
 
 def headline(measures: Sequence[Measure], load: float) -> Measure | None:
-    """The measure that policies are compared by; None where there is none."""
+    """Return the measure that policies are compared by; None where there is none."""
     wanted = allocated_at(round(100 * load)) if measures and measures[0].at else None
     return next((one for one in measures if wanted in (None, one)), None)
 
 
 def legend(measures: Sequence[Measure], scale: Scale) -> list[str]:
-    """A line for each column of the table."""
+    """Return a line for each column of the table."""
     heads = [measure.head for measure in measures]
     width = max(map(len, heads), default=0)
     said = [_meaning(measure, scale) for measure in measures]
@@ -55,7 +55,7 @@ def _meaning(measure: Measure, scale: Scale) -> str:
 
 
 def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str]:
-    """A sentence for each policy but the first, with which it is compared."""
+    """Yield a sentence for each policy but the first, with which it is compared."""
     policies = policies_of(records)
     if measure is None or len(policies) < 2:
         return

@@ -19,8 +19,9 @@ from msgspec.json import Decoder
 
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
+from gpushare.wire.codec import decode_with
 from gpushare.wire.fields import LABEL, MAX_NAME_LENGTH, NAME, UID
-from gpushare.wire.objects import Metadata, Pod, decode_with
+from gpushare.wire.objects import Metadata, Pod
 
 _T = TypeVar("_T", bound=Struct)
 

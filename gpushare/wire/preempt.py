@@ -14,8 +14,9 @@ from msgspec.json import Decoder
 
 from gpushare.core.preemption.preemptor import Victims
 from gpushare.errors import MessageError
+from gpushare.wire.codec import decode_with
 from gpushare.wire.extender import checked_length, checked_pod, checked_uid, decode_body
-from gpushare.wire.objects import Metadata, Pod, decode_with
+from gpushare.wire.objects import Metadata, Pod
 
 _MAX_VIOLATIONS = 2**31
 """More violations than pods can be; the answer's number is an int64."""

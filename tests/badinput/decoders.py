@@ -19,11 +19,12 @@ from gpushare.kube.lease import read_lease, seconds_of
 from gpushare.kube.line_splitter import LineSplitter
 from gpushare.wire.annotations import ALIYUN, is_uuid, placement
 from gpushare.wire.budgets import read_budget
+from gpushare.wire.codec import Codec, check_bound
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.fields import parse_duration
 from gpushare.wire.inventory import decode_inventory, decode_unhealthy, encode_inventory
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS, Codec, check_bound
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.pods import observe_pod, pod_ref, priority_of, units_of
 from gpushare.wire.preempt import decode_preempt
 from gpushare.wire.quantity import MAX_VALUE, to_bytes, to_milli, to_units

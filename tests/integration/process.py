@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import Json
 from tests.integration.verbs import PATIENCE, Reply, Verbs, poll
 

@@ -7,11 +7,12 @@ from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.faults import FaultPlan, delay
 from gpushare.localcluster.api.httpserver import Environ, HttpServer, StartResponse
 from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient, HttpClient
+from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.report import Report
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import load_scenario
+from gpushare.localcluster.http_client import HttpClient
 
 
 def no_books(_: Environ, start: StartResponse) -> list[bytes]:

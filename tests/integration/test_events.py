@@ -7,7 +7,7 @@ import time
 import pytest
 
 from gpushare.localcluster.api.faults import Fault, FaultRequest, delay, status
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import Cluster, Json
 from tests.integration.conftest import StartExtender, World
 from tests.integration.verbs import PATIENCE, poll

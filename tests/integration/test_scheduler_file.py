@@ -17,7 +17,7 @@ from gpushare.cli.main import main
 from gpushare.errors import SettingsError
 from gpushare.extender.scheduler_file import DocumentReader, SchedulerFile, read_scheduler_file
 from gpushare.kube.client import KubeClient, connect
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import MAPS, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import free_port

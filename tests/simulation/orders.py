@@ -11,7 +11,7 @@ from itertools import product
 from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
-from gpushare.extender.binding.bind_transaction import WriteBinding
+from gpushare.extender.binding.steps import WriteBinding
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.binding.bind_world import Move, World

@@ -1,4 +1,4 @@
-"""One process of ours: the production objects, wired as gpushare.extender.main wires them.
+"""One process of ours: the production objects, wired as gpushare.extender.process wires them.
 
 Its threads are tasks, its clock is the story's, its API server is the simulated one. Everything
 else is the production code itself.
@@ -311,14 +311,14 @@ class Replica:
         )
 
     def _settle(self) -> None:
-        """The loop of gpushare.extender.main."""
+        """The loop of gpushare.extender.process."""
         while True:
             self.readiness.tick()
             self.binder.settle_overdue()
             self._tasks.sleep(_SETTLE_EVERY)
 
     def _end(self, drain: float) -> None:
-        """The end of gpushare.extender.main."""
+        """The end of gpushare.extender.process."""
         until = self._tasks.now + drain
         while self._tasks.now < until and any(not call.ended for call in self._calls):
             self._tasks.sleep(_LOOK_EVERY)

@@ -20,7 +20,7 @@ MADE = frozenset({"Thread", "Timer", "ThreadPoolExecutor", "ProcessPoolExecutor"
 _FORKS = """
 import os, threading
 from http.client import HTTPConnection
-from gpushare.extender.http.health import HealthServer
+from gpushare.daemon.health import HealthServer
 
 server = HealthServer("127.0.0.1", 0, dict, dict, bytes)
 if child := os.fork():

@@ -18,11 +18,11 @@ class BestFit:
     """floor(100 (1 - the mean of the shares of CPU and GPU left over))."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """It judges by what is left of a node, whatever comes."""
+        """Ignore the workload: this policy looks at what is left of a node alone."""
         self._ground = PerLayout(ground)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """By what the node has left once the request is placed."""
+        """Return how little the node has left once the request is placed."""
         facts, free = self._ground(snapshot), snapshot.free[rows]
         gpu = (free.sum(axis=1) - request.total) * facts.milli[rows]
         cpu = snapshot.cpu_free[rows] - request.cpu

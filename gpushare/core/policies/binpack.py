@@ -12,10 +12,12 @@ class Binpack:
     """Least free units on the node first; there, the device with the least free units."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """It judges by free memory alone, whatever comes."""
+        """Ignore the workload: this policy looks at free memory alone."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Minus the free units of the node, minus a fraction below one for those of the device."""
+        """Return minus the free units of the node, minus a fraction below one for those of the
+        device.
+        """
         free = snapshot.free[rows]
         scale = 1.0 + snapshot.capacity[rows].max(axis=1, keepdims=True, initial=0)
         value: Floats = -(free.sum(axis=1, keepdims=True) + free / scale)

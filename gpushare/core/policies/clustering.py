@@ -18,11 +18,11 @@ class Clustering:
     """75 for nodes that run this kind alone, 50 with others, 25 for none, 0; up to 25 if full."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """It judges by what runs on a node, whatever comes."""
+        """Ignore the workload: this policy looks at what runs on a node alone."""
         self._ground = PerLayout(ground)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """By the kinds of pods on the node, then by how full it is."""
+        """Return a score by the kinds of pods on the node, then by how full it is."""
         facts, free = self._ground(snapshot), snapshot.free[rows]
         if not request.devices:
             return np.zeros(free.shape)

@@ -15,10 +15,12 @@ class DeviceBestFit:
     """Least units left over on the devices used; then the node with the least share free."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """It judges by free memory alone, whatever comes."""
+        """Ignore the workload: this policy looks at free memory alone."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Minus the leftovers of the best placement with it, minus the free share of the node."""
+        """Return minus the leftovers of the best placement with the device, minus the free share of
+        the node.
+        """
         free = snapshot.free[rows]
         # At most a half, so that it decides between equal leftovers alone, whatever a unit is.
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
@@ -28,7 +30,8 @@ class DeviceBestFit:
 
 
 def _least_left(free: Ints, request: Request) -> Ints:
-    """int64 (K, D): the least leftovers, summed over the devices of a placement with this one.
+    """Return int64 (K, D): the least leftovers, summed over the devices of a placement with this
+    one.
 
     With v the devices' leftovers and k devices asked for, the best set with device i is i and the
     k-1 tightest others: max(v_i, the k-th tightest) + the sum of the k-1 tightest.

@@ -17,11 +17,11 @@ class DotProduct:
     """floor(100 (1 - the mean over CPU and GPU of share free x share asked))."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """It judges by what is free on a node, whatever comes."""
+        """Ignore the workload: this policy looks at what is free on a node alone."""
         self._ground = PerLayout(ground)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """By how little the node's free shares resemble the request."""
+        """Return how little the node's free shares resemble the request."""
         facts, free = self._ground(snapshot), snapshot.free[rows]
         milli = facts.milli[rows]
         gpu = (free.sum(axis=1) * milli / LARGEST_GPU) * (request.total * milli / LARGEST_GPU)

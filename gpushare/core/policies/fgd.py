@@ -25,7 +25,7 @@ class Fgd:
         self.tables = PerLayout(self.measure.tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """By the fall of fragmentation on each device; as DeviceBestFit without a workload."""
+        """Return the fall of fragmentation on each device; without a workload as DeviceBestFit."""
         if not self.measure.pods:
             return DeviceBestFit().score(snapshot, rows, request)
         facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)

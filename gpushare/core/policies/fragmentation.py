@@ -53,7 +53,7 @@ class Fragmentation:
         self.pods = int(self._counts.sum())
 
     def tables(self, snapshot: Snapshot) -> Tables:
-        """The tables for the nodes of the snapshot."""
+        """Return the tables for the nodes of the snapshot."""
         runs = self._may_run(snapshot.models)
         width = snapshot.capacity.shape[1]
         several = sorted({cls.units for cls in self._classes if cls.devices > 1})
@@ -71,13 +71,13 @@ class Fragmentation:
         )
 
     def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
-        """int64 (K,): the fragmentation of the rows as they are, in pods times units."""
+        """Return int64 (K,): the fragmentation of the rows as they are, in pods times units."""
         line = tables.base[rows] + self.cpus.searchsorted(snapshot.cpu_free[rows], "right")
         return self._lost(tables, line, snapshot.free[rows])
 
     def fall(self, tables: Tables, rows: Rows, request: Request, free: Ints, cpu: Ints) -> Ints:
-        """int64 (K, D) or (K, 1): by how much fragmentation falls if the request is placed on each
-        device of rows with so much free GPU (K, D) and CPU (K,).
+        """Return int64 (K, D) or (K, 1): by how much fragmentation falls if the request is placed
+        on each device of rows with so much free GPU (K, D) and CPU (K,).
 
         One column where there is but one choice: no device, or several at once. CPU may be too
         little for the request: kube-scheduler hears of a pod that ended before we do.
@@ -93,7 +93,7 @@ class Fragmentation:
         return fall
 
     def _lost(self, tables: Tables, line: Ints, free: Ints) -> Ints:
-        """int64 (..., K): the fragmentation of nodes of these lines with these devices."""
+        """Return int64 (..., K): the fragmentation of nodes of these lines with these devices."""
         at = line[..., None] * tables.small.shape[1] + self._looked_up(tables, free)
         lost: Ints = np.add.reduce(tables.small.take(at, mode="clip") * free, axis=-1)
         lost += np.add.reduce(free, axis=-1) * tables.barred.take(line, mode="clip")
@@ -119,14 +119,14 @@ class Fragmentation:
         return fall
 
     def _room(self, free: Ints) -> Ints:
-        """int64: how many of the sizes fit into so much."""
+        """Return int64: how many of the sizes fit into so much."""
         return self.sizes.searchsorted(free, "right")
 
     def _looked_up(self, tables: Tables, free: Ints) -> Ints:
         return tables.rooms.take(free, mode="clip") if len(tables.rooms) else self._room(free)
 
     def _may_run(self, models: tuple[str, ...]) -> Bools:
-        """bool (lines, classes): by model (the last: none) and step of CPU."""
+        """Return bool (lines, classes): by model (the last: none) and step of CPU."""
         accepts = [
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
             for model in (*models, None)
@@ -142,7 +142,7 @@ class Fragmentation:
         return counted
 
     def _by_room(self, runs: Bools) -> Ints:
-        """int64 (lines, sizes + 1): those that need more room than so many of the sizes."""
+        """Return int64 (lines, sizes + 1): those that need more room than so many of the sizes."""
         by_size = np.zeros((len(self.sizes) + 1, len(runs)), dtype=np.int64)
         size = self.sizes.searchsorted([cls.units for cls in self._classes])
         np.add.at(by_size, size, (runs * self._counts).T)
@@ -150,7 +150,9 @@ class Fragmentation:
         return more
 
     def _too_many(self, runs: Bools, size: int, width: int) -> Ints:
-        """int64 (lines, width + 1): pods of several devices of that size, by devices with room."""
+        """Return int64 (lines, width + 1): pods of several devices of that size, by devices with
+        room.
+        """
         alike = [
             at for at, cls in enumerate(self._classes) if cls.devices > 1 and cls.units == size
         ]
@@ -161,7 +163,9 @@ class Fragmentation:
 
 
 def _fall_of_many(size: int, many: Ints, lines: Ints, free: Ints, left: Ints) -> Ints:
-    """int64 (K, D): the fall by the pods of several devices of this size that find too few."""
+    """Return int64 (K, D): the fall by the pods of several devices of this size
+    that find too few.
+    """
     large = free >= size
     room = large * free
     count, sum_ = np.add.reduce(large, axis=1), np.add.reduce(room, axis=1)

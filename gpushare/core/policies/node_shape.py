@@ -45,7 +45,7 @@ class PerLayout(Generic[_Made]):
         self._last: tuple[Ints, _Made] | None = None
 
     def __call__(self, snapshot: Snapshot) -> _Made:
-        """What was made for the layout of this snapshot."""
+        """Return what was made for the layout of this snapshot."""
         last = self._last
         # Snapshots between two changes of nodes share these arrays.
         if last is None or last[0] is not snapshot.capacity:
@@ -53,7 +53,7 @@ class PerLayout(Generic[_Made]):
         return last[1]
 
     def __getstate__(self) -> dict[str, object]:
-        """What survives a pickle: not the memo."""
+        """Return what is pickled: everything but the memo."""
         return {"_make": self._make, "_last": None}
 
 
@@ -75,7 +75,7 @@ class Ground:
 
 
 def ground(snapshot: Snapshot) -> Ground:
-    """The facts of the nodes of a snapshot."""
+    """Return the facts of the nodes of a snapshot."""
     capacity = np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
     blind = snapshot.cpu_capacity < 0
     even = MILLI / int(capacity.max(initial=1))
@@ -83,7 +83,7 @@ def ground(snapshot: Snapshot) -> Ground:
 
 
 def tightest(free: Ints, request: Request) -> Bools:
-    """bool (K, D): the devices with the least room among those where the request fits.
+    """Return bool (K, D): the devices with the least room among those where the request fits.
 
     As many as it asks for, the lowest index among equals; for one device all that are equal.
     """
@@ -98,7 +98,7 @@ def tightest(free: Ints, request: Request) -> Bools:
 
 
 def on_tightest(values: npt.NDArray[np.generic], free: Ints, request: Request) -> Floats:
-    """float64 (K, D): a node's value (K,) on its tightest devices, less on the others."""
+    """Return float64 (K, D): a node's value (K,) on its tightest devices, less on the others."""
     column = values[:, None].astype(np.float64)
     if not request.devices:
         return np.repeat(column, free.shape[1], axis=1)
@@ -108,7 +108,7 @@ def on_tightest(values: npt.NDArray[np.generic], free: Ints, request: Request) -
 def with_blind(
     values: Floats, ground_: Ground, snapshot: Snapshot, rows: Rows, request: Request
 ) -> Floats:
-    """float64 (K, D): the values, but those of DeviceBestFit on nodes whose CPU is unknown.
+    """Return float64 (K, D): the values, but those of DeviceBestFit on nodes whose CPU is unknown.
 
     Without CPU the policies that price it are worse than that one.
     """

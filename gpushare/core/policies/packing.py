@@ -16,11 +16,11 @@ class Packing:
     """A whole number: over 50 on used devices, 33..50 on idle ones, less on idle nodes."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """It judges by what is in use, whatever comes."""
+        """Ignore the workload: this policy looks at what is in use alone."""
         self._ground = PerLayout(ground)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """By the state of the tightest devices and of their node."""
+        """Return a score by the state of the tightest devices and of their node."""
         free = snapshot.free[rows]
         if not request.devices:
             return np.zeros(free.shape)

@@ -22,7 +22,8 @@ from math import inf
 
 from gpushare.core.entry import Entry, NodeBooks, Phase
 from gpushare.core.model import Request
-from gpushare.core.preemption.selection import Budget, VictimSelection, importance
+from gpushare.core.preemption.removals import Budget, importance
+from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, Steps
 
 

@@ -1,18 +1,16 @@
-"""The fit of a request on a node without some of its pods, and the choice of victims.
+"""The choice of victims for any request on one node.
 
-Pure arithmetic on the charges of one node, for any request; knows nothing of the victims that
-kube-scheduler proposes (see preemptor.py). It works on plain numbers, not arrays: it asks about
-hundreds of sets of a few pods. Only memory counts: where an equal pod waits for its device plug-in
-(see pairing.py), removing another pod does not help.
+Knows nothing of the victims that kube-scheduler proposes (see preemptor.py). It works on plain
+numbers, not arrays: it asks about hundreds of sets of a few pods.
 """
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import accumulate, combinations
 from math import comb, inf
 
-from gpushare.core.entry import Entry, NodeBooks
-from gpushare.core.model import Request, Shares
+from gpushare.core.entry import Entry
+from gpushare.core.preemption.removals import Removals, importance, started_at
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, Steps, find_victims
 
 _MAX_TARGETS = 28
@@ -22,40 +20,8 @@ _LOWEST = -(2**31)
 """No priority is lower: it is an int32."""
 
 
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """A PodDisruptionBudget: how many of the pods it covers (by uid) may go."""
-
-    allowed: int
-    covers: frozenset[str]
-
-
-class VictimSelection:
-    """The choice of victims for one request on one node, with the budgets that cover its pods."""
-
-    def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:
-        self._request = request
-        self._budgets = budgets
-        self._budgets_by_uid: dict[str, tuple[int, ...]] = {}
-        for number, budget in enumerate(budgets):
-            for uid in budget.covers:
-                self._budgets_by_uid[uid] = (*self._budgets_by_uid.get(uid, ()), number)
-        # If no pod is covered twice, it makes no difference to the budgets in which order they go.
-        self._overlapping = any(len(numbers) > 1 for numbers in self._budgets_by_uid.values())
-        spec = books.spec
-        self._devices = tuple(
-            device
-            for device, (units, fine) in enumerate(zip(spec.capacity, spec.healthy, strict=True))
-            if fine and not spec.closed and units >= request.units
-        )
-        self._left = [has - held for has, held in zip(spec.capacity, books.used, strict=True)]
-
-    def fits(self, removed: Iterable[Entry]) -> bool:
-        """Return whether the request fits once the pods are gone."""
-        return (
-            sum(1 for shortage in self.shortages(removed).values() if not shortage)
-            >= self._request.devices
-        )
+class VictimSelection(Removals):
+    """The choice of victims for one request on one node."""
 
     def choose(self, removed: Pods, candidates: Pods, steps: Steps) -> Pods | None:
         """Return the candidates with the least loss that free enough, besides those removed anyway;
@@ -69,58 +35,7 @@ class VictimSelection:
             return ()
         if not self.fits(removed + candidates):
             return None
-        return _VictimChooser(self, self._request.devices, removed, candidates, steps).best()
-
-    def shortages(self, removed: Iterable[Entry]) -> dict[int, int]:
-        """Return the units that each usable device lacks once the pods are gone; 0: it has room."""
-        left = self._left.copy()
-        for entry in removed:
-            for device, units in self.shares(entry):
-                left[device] += units
-        return {device: max(self._request.units - left[device], 0) for device in self._devices}
-
-    def shares(self, entry: Entry) -> Shares:
-        """Return what the entry is charged with; an unplaced one with its whole request on every
-        device.
-        """
-        count = len(self._left)
-        if entry.placement is not None and all(device < count for device, _ in entry.placement):
-            return entry.placement
-        return tuple((device, entry.request.total) for device in range(count))
-
-    def violations(self, removed: Iterable[Entry]) -> int:
-        """Return how many of the pods violate a budget, counting the most important first.
-
-        Those that end anyway are not among them: a budget does not count on them any more.
-        """
-        allowed = [budget.allowed for budget in self._budgets]
-        covered = [
-            pod for pod in removed if pod.ref.uid in self._budgets_by_uid and not pod.terminating
-        ]
-        if self._overlapping:
-            covered.sort(key=importance)
-        count = 0
-        for entry in covered:
-            numbers = self.budgets_of(entry)
-            count += any(allowed[number] <= 0 for number in numbers)
-            for number in numbers:
-                allowed[number] -= 1
-        return count
-
-    def budgets_of(self, entry: Entry) -> tuple[int, ...]:
-        """Return the numbers of the budgets that cover the pod."""
-        return self._budgets_by_uid.get(entry.ref.uid, ())
-
-    def budget_class(self, entry: Entry) -> Hashable:
-        """Return a key that is equal for pods that count alike against budgets, whatever else is
-        removed.
-        """
-        numbers = self.budgets_of(entry)
-        return entry.ref.uid if numbers and self._overlapping else numbers
-
-    def is_protected(self, entry: Entry) -> bool:
-        """Return whether a budget that covers the pod allows no disruption."""
-        return any(self._budgets[number].allowed <= 0 for number in self.budgets_of(entry))
+        return _VictimChooser(self, self.request.devices, removed, candidates, steps).best()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +64,7 @@ class _VictimChooser:
     """
 
     def __init__(
-        self, selection: VictimSelection, count: int, removed: Pods, candidates: Pods, steps: Steps
+        self, selection: Removals, count: int, removed: Pods, candidates: Pods, steps: Steps
     ) -> None:
         self._selection = selection
         self._count = count
@@ -295,7 +210,7 @@ class _VictimChooser:
                     for at in self._pods_on(part, None if with_budgets else limit)
                 ],
                 lambda pods: self._loss(pods, limit, with_budgets=with_budgets),
-                lambda pod: (pod.priority, -_started(pod), pod.ref.uid),
+                lambda pod: (pod.priority, -started_at(pod), pod.ref.uid),
                 self._steps,
             )
         return self._freed[key]
@@ -315,22 +230,10 @@ class _VictimChooser:
             highest,
             len(chosen),
             sum(pod.priority for pod in chosen),
-            -min((_started(pod) for pod in chosen if pod.priority == highest), default=inf),
+            -min((started_at(pod) for pod in chosen if pod.priority == highest), default=inf),
         )
 
     def _total_order(self, chosen: Pods) -> tuple[Loss, list[str]]:
         """Return the loss and the uids, so that no two sets are equal."""
         loss = self._loss(chosen, _LOWEST, with_budgets=True)
         return loss, sorted(pod.ref.uid for pod in chosen)
-
-
-def importance(entry: Entry) -> tuple[object, ...]:
-    """Return a key to sort the most important pods first: higher priority, then earlier start."""
-    return (-entry.priority, _started(entry), entry.ref.uid)
-
-
-def _started(entry: Entry) -> float:
-    """Return when the pod started; one that has not counts as the last (kube-scheduler's
-    GetPodStartTime).
-    """
-    return entry.started or inf

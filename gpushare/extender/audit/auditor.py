@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from gpushare.core.model import PodRef
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable, ApiUnreachable, WireError
 from gpushare.extender.audit.comparer import (
     ARRAYS,
@@ -35,10 +36,10 @@ from gpushare.extender.audit.comparer import (
     compare_pods,
     narrowed,
 )
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.kube.api import Api
-from gpushare.wire.objects import NODES, PODS, Codec, Decoded, Pod
+from gpushare.wire.codec import Codec, Decoded
+from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import has_ended, observe_pod
 
 log = logging.getLogger("gpushare.audit")

@@ -16,8 +16,9 @@ from gpushare.core.entry import Entry, Phase
 from gpushare.core.model import NodeSpec, PodRef
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource
+from gpushare.wire.codec import Decoded
 from gpushare.wire.nodes import node_spec
-from gpushare.wire.objects import Decoded, Metadata, Node, Pod
+from gpushare.wire.objects import Metadata, Node, Pod
 from gpushare.wire.pods import units_of
 
 MISSING = "not charged"

@@ -21,83 +21,26 @@ one.
 from dataclasses import dataclass, field
 from enum import Enum
 
-from gpushare.core.decide import place
 from gpushare.core.entry import Entry
-from gpushare.core.model import Allocation, ObservedPod, PodRef, Request
+from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.errors import (
     ApiConflict,
     ApiError,
     ApiNotFound,
     ApiUnavailable,
-    InsufficientMemory,
     RequestRefused,
     WireError,
 )
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.binding.charge import charge, observed_pod
+from gpushare.extender.binding.steps import NOT_OURS, Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.ledger import HOLD, Ledger
-from gpushare.wire.annotations import Names, encode
+from gpushare.wire.annotations import encode
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import has_ended, observe_pod, pod_ref
+from gpushare.wire.pods import pod_ref
 
 BUDGET = 4.0
 """Seconds one bind may take: less than kube-scheduler's default httpTimeout of 5 s."""
-
-NOT_OURS = "not_ours"
-"""The reason for a pod that kube-scheduler would not have had bound here."""
-
-_BEST_ATTEMPTS = 4
-"""Looks at a node that must not have changed before what was chosen is charged."""
-_PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
-"""Looks in all; in the later ones what was chosen only has to fit."""
-
-
-def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
-    """Return what was read under the pod's name, for the ledger to settle by; None: the pod is
-    gone.
-
-    A successor is none, however little sense it makes: that it is there says that ours is gone. And
-    a pod without a node settles, whatever its user has made of its annotations meanwhile. Raises
-    WireError where it is on a node and cannot be read.
-    """
-    metadata = seen.metadata if seen else None
-    if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):
-        return None
-    try:
-        return observe_pod(seen, names)
-    except WireError:
-        if not metadata or not metadata.uid or (seen.spec and seen.spec.node_name):
-            raise
-        return ObservedPod(ref, Request(), ended=has_ended(seen))
-
-
-@dataclass(frozen=True, slots=True)
-class ReadPod:
-    """Step: GET the pod by its name; hand the result to `read`."""
-
-    ref: PodRef
-
-
-@dataclass(frozen=True, slots=True)
-class WriteBinding:
-    """Step: POST the Binding; hand the result to `written`."""
-
-    ref: PodRef
-    node: str
-    annotations: dict[str, str]
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """Step: the end. error "" means bound; `reason` is one word for logs and metrics."""
-
-    error: str
-    reason: str
-
-
-Step = ReadPod | WriteBinding | Answer
-
-ResourceRequest = tuple[ManagedResource, Request]
-"""The managed resource that a pod asks for, and its request there."""
 
 
 class ReadReason(Enum):
@@ -210,13 +153,10 @@ class BindTransaction:
 
     def _contradicts_watch(self) -> bool:
         """Return whether the watch shows another request of the pod than filter had."""
+        own, request = self.resource_request or (None, Request())
         for managed in self.resources:
             watched = managed.ledger.asks(self.ref.uid)
-            ours = (
-                self.resource_request[1]
-                if self.resource_request and self.resource_request[0] is managed
-                else Request()
-            )
+            ours = request if managed is own else Request()
             if watched is not None and _device_demand(watched) != _device_demand(ours):
                 return True
         return False
@@ -247,34 +187,13 @@ class BindTransaction:
             return WriteBinding(self.ref, self.node, {})
         managed, request = self.resource_request
         try:
-            allocation, capacity = self._assume(managed, request, now)
+            allocation, capacity = charge(
+                self.resource_request, self.ref, self.node, now=now, stamp=self.assume_time
+            )
         except (RequestRefused, WireError) as error:
             return Answer(str(error), type(error).__name__)
         self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
         return WriteBinding(self.ref, self.node, self.annotations)
-
-    def _assume(
-        self, managed: ManagedResource, request: Request, now: float
-    ) -> tuple[Allocation, int]:
-        """Return (what is charged now, units of its first device)."""
-        ranking = managed.scorer(request)
-        for attempt in range(_PLACE_ATTEMPTS):
-            snapshot = managed.ledger.snapshot()
-            allocation = place(snapshot, self.node, request, ranking)
-            seen = snapshot.generation if attempt < _BEST_ATTEMPTS else None
-            try:
-                allocation = managed.ledger.assume(
-                    self.ref, request, allocation, now, stamp=self.assume_time, seen=seen
-                )
-            except InsufficientMemory:
-                # Another bind took something of the node between our look and the lock. Look again:
-                # the best device may be another one now.
-                if attempt == _PLACE_ATTEMPTS - 1:
-                    raise
-                continue
-            row = snapshot.row[self.node]
-            return allocation, int(snapshot.capacity[row, allocation.devices[0]])
-        raise AssertionError("unreachable")
 
     def _read_pod(self) -> ReadPod:
         self.token = (

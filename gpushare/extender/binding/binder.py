@@ -9,20 +9,14 @@ from collections.abc import Callable
 
 from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
-from gpushare.extender.binding.bind_transaction import (
-    BUDGET,
-    Answer,
-    BindTransaction,
-    ReadPod,
-    ResourceRequest,
-    Step,
-    WriteBinding,
-    observed_pod,
-)
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.binding.bind_transaction import BUDGET, BindTransaction
+from gpushare.extender.binding.charge import observed_pod
+from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
-from gpushare.wire.objects import PODS, Pod, binding, check_bound
+from gpushare.wire.codec import check_bound
+from gpushare.wire.objects import PODS, Pod, binding
 
 _POST_TIMEOUT = 3.0
 """Seconds a Binding may take."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from gpushare.core.nodeset import NodeNumbers
-from gpushare.extender.binding.bind_transaction import ResourceRequest
+from gpushare.extender.managed_resources import ResourceRequest
 
 TTL = 900.0
 """Seconds. Between filter and bind kube-scheduler may wait for volumes: 10 minutes by default."""

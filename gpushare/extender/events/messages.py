@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
+from gpushare.daemon.events.aggregator import NoFitLimiter
+from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.extender.audit.comparer import Finding
-from gpushare.extender.events.aggregator import NoFitLimiter
-from gpushare.extender.events.recorder import EventRecorder
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.events import ObjectReference
 

@@ -9,8 +9,8 @@ import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
-from gpushare.extender.logs.formatters import Line
 from gpushare.kube.trust import trust_as_kubernetes
 
 log = logging.getLogger("gpushare.serve")

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady
 from gpushare.extender.http.access_control import AccessControl
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.service import Service
 from gpushare.wire.extender import encode_bind, encode_filter
 

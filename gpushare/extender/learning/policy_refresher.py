@@ -25,8 +25,8 @@ from gpushare.core.snapshot import Ints
 from gpushare.core.trial import AUTO
 from gpushare.core.workload import Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
+from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.learning.policy_trials import PolicyTrials, Try
-from gpushare.extender.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
 log = logging.getLogger("gpushare.learning")
@@ -79,7 +79,7 @@ class _Course:
     took: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether policies are to be made now."""
+        """Return whether policies are to be made now."""
         learned = self.learned
         if now >= self.tried + SPACING:
             return learned.is_due()
@@ -87,7 +87,7 @@ class _Course:
         return not self.failing and learned.fit_at <= min(learned.arrivals.seen, _EARLY)
 
     def names(self, now: float) -> tuple[str, ...]:
-        """The policies that are to be made now."""
+        """Return the policies that are to be made now."""
         none = _Broken()
         return tuple(
             name
@@ -130,12 +130,12 @@ class PolicyRefresher:
         self._thread: threading.Thread | None = None
 
     def created(self, books: ManagedResource, request: Request) -> None:
-        """A pod was created that asks the books' resource for this; tell each pod once."""
+        """Count a pod that was created and asks for this resource; call it once for each pod."""
         with self._counting:
             self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
 
     def moved(self, books: ManagedResource, by: int) -> None:
-        """A pod has been placed (by: 1), or one that had been has gone (-1)."""
+        """Count that a pod has been placed (by: 1), or that one that had been is gone (-1)."""
         with self._counting:
             self._courses[books.names.resource].learned.arrivals.moved(by)
 
@@ -161,7 +161,9 @@ class PolicyRefresher:
                 self._try(course)
 
     def state(self) -> dict[str, float]:
-        """Figures for metrics, over all resources; the age is that of the oldest policies."""
+        """Return the figures for metrics, over all resources; the age is that of the oldest
+        policies.
+        """
         courses = self._courses.values()
         now = self._clock()
         return {
@@ -222,7 +224,7 @@ class PolicyRefresher:
     def _fresh(
         self, course: _Course, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
-        """Rankings by name, and why there is none of the others."""
+        """Return the new rankings by name, and why there is none of the others."""
         books, names = course.books, course.names(course.tried)
         # One that nobody has asked yet shows by the last kind of pod whether it judges at all.
         last = books.rankings[books.default_policy].asked[-1:]
@@ -244,7 +246,7 @@ class PolicyRefresher:
         return fresh, failed
 
     def _tell_failed(self, course: _Course, failed: Mapping[str, BaseException], seen: int) -> None:
-        """One line for each error, of those policies that have not been told as failing."""
+        """Log one line for each error, of those policies that have not been logged as failing."""
         alike: dict[str, list[str]] = defaultdict(list)
         for name, error in failed.items():
             alike[f"{type(error).__name__}: {error}"].append(name)
@@ -255,7 +257,7 @@ class PolicyRefresher:
             log.log(level, Line("policies stay as they are", **values))
 
     def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: ManagedResource) -> Ranking:
-        """The ranking, knowing the kinds that the one before it was asked for last."""
+        """Return the ranking, prepared for the kinds that the one before it was asked for last."""
         for kind in asked[-_WARMED:]:
             request = _asked(kind)
             fresh.prepare(books.ledger.snapshot(), request, lambda: self._stopping.wait(_BREATH))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, FEWEST_SEEN, SAFE, Trial
 from gpushare.core.workload import Workload
-from gpushare.extender.logs.formatters import Line
+from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource
 
 log = logging.getLogger("gpushare.learning")
@@ -40,7 +40,7 @@ class PolicyTrials:
         self.made = self.failed = 0
 
     def is_due(self, seen: int, now: float) -> bool:
-        """Whether there is to be a trial, so many pods having been seen."""
+        """Return whether a trial is due after so many pods."""
         books = self._books
         wanted = books.default_policy == AUTO and bool(books.candidates)
         return wanted and seen >= FEWEST_SEEN and now >= self._again_at

@@ -29,7 +29,7 @@ class UnknownKindError(ProtobufError):
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
-    """The fields of a message in their order: number and value."""
+    """Yield the fields of a message in their order: number and value."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -50,7 +50,7 @@ def _fields(data: bytes) -> Iterator[tuple[int, Value]]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """(the number there, where the next thing begins)."""
+    """Return (the number there, where the next thing begins)."""
     number = 0
     for place, byte in enumerate(data[at : at + _LONGEST_VARINT]):
         number |= (byte & 0x7F) << (7 * place)
@@ -105,7 +105,7 @@ def as_quantity(value: Value) -> str:
 
 
 def _moment(value: Value) -> datetime | None:
-    """The moment of a Time or MicroTime; an empty one is none."""
+    """Return the moment of a Time or MicroTime; None for an empty one."""
     parts = {number: as_number(part) for number, part in _fields(as_bytes(value))}
     if not parts:
         return None

@@ -140,7 +140,9 @@ def openapi(root: str) -> Object:
 
 
 def _title(model: str) -> str:
-    """The model's name with a dot before the name of the kind, which is what kubectl shows."""
+    """Return the model's name with a dot before the name of the kind, which is what
+    kubectl shows.
+    """
     return _VERSIONED.sub(r"\g<0>.", model, count=1)
 
 

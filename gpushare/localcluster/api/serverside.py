@@ -69,7 +69,7 @@ def _is_of(entry: Object, manager: str) -> bool:
 
 
 def _owned(config: Object) -> Object:
-    """The fields that a configuration contains."""
+    """Return the fields that a configuration contains."""
     said = {field: value for field, value in config.items() if field not in _UNOWNED}
     meta = {f: value for f, value in metadata(config).items() if f not in _UNOWNED_METADATA}
     owned = _fields({**said, "metadata": meta}, "", "")
@@ -79,7 +79,7 @@ def _owned(config: Object) -> Object:
 
 
 def _fields(value: object, parent: str, field: str) -> Object:
-    """The fields below a value; empty for one that is owned as a whole."""
+    """Return the fields below a value; empty for one that is owned as a whole."""
     if isinstance(value, dict):
         return {f"f:{name}": _fields(part, field, name) for name, part in value.items()}
     key = merge_key(parent, field)
@@ -99,7 +99,7 @@ def _item(item: Object, key: str) -> str:
 
 
 def _less(fields: Object, others: Object) -> Object:
-    """The fields that the others do not have."""
+    """Return the fields that the others do not have."""
     left: Object = {}
     for name, below in fields.items():
         rest = _less(below, others[name]) if name in others else below
@@ -109,7 +109,7 @@ def _less(fields: Object, others: Object) -> Object:
 
 
 def _common(left: Object, right: Object) -> Iterator[Path]:
-    """The paths of the fields in both."""
+    """Yield the paths of the fields in both."""
     for name in left.keys() & right.keys() - {_SELF}:
         if left[name] and right[name]:
             yield from ((name, *path) for path in _common(left[name], right[name]))
@@ -118,7 +118,7 @@ def _common(left: Object, right: Object) -> Iterator[Path]:
 
 
 def _contested(owned: Object, other: Object, live: Object, config: Object) -> list[Path]:
-    """The paths of fields that another manager owns, and that would change."""
+    """Return the paths of fields that another manager owns, and that would change."""
     paths = sorted(_common(owned, other))
     # 2 and "2" are one quantity.
     return [path for path in paths if str(_at(live, path)) != str(_at(config, path))]
@@ -135,7 +135,7 @@ def _at(body: Object, path: Path) -> object:
 
 
 def _fits(item: object, step: str) -> bool:
-    """Whether a step of a path names this item of a list."""
+    """Return whether a step of a path names this item of a list."""
     wanted = json.loads(step[2:])
     if step.startswith("v:"):
         return bool(item == wanted)
@@ -143,14 +143,14 @@ def _fits(item: object, step: str) -> bool:
 
 
 def _disowned(fields: Object, path: Path) -> Object:
-    """The fields without one."""
+    """Return the fields without one."""
     below = _disowned(fields[path[0]], path[1:]) if path[1:] else {}
     others = {name: value for name, value in fields.items() if name != path[0]}
     return {**others, path[0]: below} if below else others
 
 
 def _without(value: object, gone: Object, parent: str, field: str) -> object:
-    """The value without the fields that have lost their last owner."""
+    """Return the value without the fields that have lost their last owner."""
     if isinstance(value, dict):
         kept = dict(value)
         for step, below in gone.items():
@@ -166,7 +166,7 @@ def _without(value: object, gone: Object, parent: str, field: str) -> object:
 
 
 def _item_without(item: object, gone: Object, parent: str, field: str) -> object:
-    """The item of a list without what is gone of it, None where it is gone itself."""
+    """Return the item of a list without what is gone of it, None where it is gone itself."""
     step = next((step for step in gone if _fits(item, step)), None)
     if step is None:
         return item
@@ -192,7 +192,7 @@ def _conflict(taken: dict[str, list[Path]]) -> StatusError:
 
 
 def _shown(path: Path) -> str:
-    """A path as users read it: `.spec.containers[name="main"].image`."""
+    """Return a path as users read it: `.spec.containers[name="main"].image`."""
     text = ""
     for step in path:
         if step.startswith("f:"):

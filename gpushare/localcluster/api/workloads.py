@@ -210,5 +210,5 @@ def _moves(strategy: Object) -> bool:
 
 
 def _called(resource: Resource) -> str:
-    """The kind as messages of a real server name it: `Deployment.apps`."""
+    """Return the kind as messages of a real server name it: `Deployment.apps`."""
     return f"{resource.kind}.{resource.group}" if resource.group else resource.kind

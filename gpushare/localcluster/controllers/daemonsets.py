@@ -88,7 +88,7 @@ def _replace_outdated(cluster: Cluster, owner: Json, outdated: list[Json], missi
 
 
 def _template(template: Json) -> Json:
-    """The template with the tolerations that the pods of every DaemonSet have."""
+    """Return the template with the tolerations that the pods of every DaemonSet have."""
     spec: Json = template["spec"]
     always = [
         {"key": f"node.kubernetes.io/{key}", "operator": "Exists", "effect": effect}
@@ -100,7 +100,9 @@ def _template(template: Json) -> Json:
 
 
 def _on_node(template: Json, home: str) -> Json:
-    """The template for one node, bound to it by node affinity as the real controller does it."""
+    """Return the template for one node, bound to it by node affinity as the real controller does
+    it.
+    """
     only = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [home]}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [only]}}
     affinity = {**(template["spec"].get("affinity") or {}), "nodeAffinity": required}
@@ -108,7 +110,7 @@ def _on_node(template: Json, home: str) -> Json:
 
 
 def _home(pod: Json) -> str:
-    """The node that a pod is on, or for; empty for one that another has made for no node."""
+    """Return the node that a pod is on, or for; empty for one that another has made for no node."""
     if pod["spec"].get("nodeName"):
         return str(pod["spec"]["nodeName"])
     with suppress(KeyError, ValueError):

@@ -49,7 +49,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
 
 
 def _template(item: Json) -> Json:
-    """The pod template without the label `pod-template-hash`."""
+    """Return the pod template without the label `pod-template-hash`."""
     template: Json = item["spec"]["template"]
     labels = {**(template["metadata"].get("labels") or {})}
     labels.pop(_HASH, None)
@@ -67,7 +67,9 @@ def _still_running(cluster: Cluster, owner: Json, olds: list[Json]) -> bool:
 
 
 def _newest(cluster: Cluster, owner: Json, new: Json | None, olds: list[Json]) -> Json:
-    """The ReplicaSet of the template, with the highest revision; made where there is none."""
+    """Return the ReplicaSet of the template, with the highest revision; make it where there is
+    none.
+    """
     revision = max([_revision(old) for old in olds], default=0) + 1
     given = owner["metadata"].get("annotations") or {}
     notes = {key: value for key, value in given.items() if key not in _NOT_COPIED}
@@ -116,7 +118,9 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
 
 
 def _room(owner: Json, now: int, olds: list[Json]) -> int:
-    """How many replicas the newest ReplicaSet may have, given those that it and the others have."""
+    """Return how many replicas the newest ReplicaSet may have, given those that it and the others
+    have.
+    """
     wanted: int = owner["spec"]["replicas"]
     if owner["spec"]["strategy"]["type"] == "Recreate":
         return wanted
@@ -126,7 +130,7 @@ def _room(owner: Json, now: int, olds: list[Json]) -> int:
 
 
 def _grown(cluster: Cluster, owner: Json, new: Json, olds: list[Json]) -> bool:
-    """Whether the newest ReplicaSet was scaled."""
+    """Scale the newest ReplicaSet to what it may have; return whether that changed it."""
     now = _replicas(new)
     wanted = min(owner["spec"]["replicas"], _room(owner, now, olds))
     _scale(cluster, owner, new, wanted)
@@ -204,7 +208,7 @@ def _availability(owner: Json, available: int) -> tuple[str, str, str, str]:
 def _progressed(
     owner: Json, new: Json | None, counts: dict[str, int], conditions: list[Json], *, complete: bool
 ) -> tuple[list[Json], float | None]:
-    """The conditions with what is to be said of the progress, and when it is due."""
+    """Return the conditions with what is to be said of the progress, and when it is due."""
     held = condition(owner, _PROGRESSING)
     reason = held.get("reason")
     if owner["spec"].get("paused"):
@@ -235,7 +239,7 @@ def _progressed(
 
 
 def _has_progressed(before: Json, counts: dict[str, int]) -> bool:
-    """Whether more new pods are there, or fewer old ones."""
+    """Return whether more new pods are there, or fewer old ones."""
     left = before.get("replicas", 0) - before.get("updatedReplicas", 0)
     return counts["replicas"] - counts["updatedReplicas"] < left or any(
         counts[field] > before.get(field, 0) for field in _GROWING

@@ -42,7 +42,9 @@ def collect(cluster: Cluster) -> None:
 
 
 def _is_lost(item: Json, owners: Collection[str]) -> bool:
-    """Whether it had owners, of kinds that are looked after here, and none of them is left."""
+    """Return whether it had owners, of kinds that are looked after here, and none
+    of them is left.
+    """
     references = _references(item)
     judged = bool(references) and all(each["kind"] in _OWNERS for each in references)
     return judged and not any(each["uid"] in owners for each in references)

@@ -51,7 +51,7 @@ def reconcile(cluster: Cluster, owner: Json) -> float | None:
 
 
 def _told(spec: Json, done: list[Json], conditions: list[Json]) -> Json:
-    """The parts of the status that are no numbers; None for those that are absent."""
+    """Return the parts of the status that are no numbers; None for those that are absent."""
     complete = any(each["type"] == "Complete" for each in conditions)
     indexes = ",".join(map(str, sorted(map(_index, done))))
     return {
@@ -64,7 +64,7 @@ def _told(spec: Json, done: list[Json], conditions: list[Json]) -> Json:
 
 
 def _successes(spec: Json, pods: list[Json]) -> list[Json]:
-    """The pods that have ended well; a second one of an index counts for nothing."""
+    """Return the pods that have ended well; a second one of an index counts for nothing."""
     done = [pod for pod in pods if phase(pod) == "Succeeded"]
     is_indexed = spec["completionMode"] == "Indexed"
     return list({_index(pod): pod for pod in done}.values()) if is_indexed else done
@@ -140,7 +140,7 @@ def _index(pod: Json) -> int:
 
 
 def _suspended(job: Json, conditions: list[Json]) -> list[Json]:
-    """The conditions with the one that says whether the job is suspended, once it was."""
+    """Return the conditions with the one that says whether the job is suspended, once it was."""
     held = condition(job, "Suspended").get("status")
     if job["spec"]["suspend"]:
         return with_condition(conditions, "Suspended", "True", "JobSuspended", "Job suspended")

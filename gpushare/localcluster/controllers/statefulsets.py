@@ -104,7 +104,7 @@ class _Numbers:
         return self.cluster.create_pod(self.owner, made, name=title, labels=labels)
 
     def _remove_surplus(self) -> bool:
-        """Whether pods beyond the number are there still; the highest goes first."""
+        """Delete pods beyond the number, the highest first; return whether there still are any."""
         surplus = sorted((n for n in self.pods if n not in self.wanted), reverse=True)
         for number in surplus[:1] if self._ordered else surplus:
             if not deleting(self.pods[number]):
@@ -127,6 +127,6 @@ class _Numbers:
 
 
 def _number(owner: Json, pod: Json) -> int:
-    """The number in the pod's name, -1 where it is not called as one of the owner's."""
+    """Return the number in the pod's name, -1 where it is not called as one of the owner's."""
     head, _, end = name(pod).rpartition("-")
     return int(end) if head == name(owner) and end.isdecimal() else -1

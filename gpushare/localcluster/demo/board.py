@@ -40,7 +40,7 @@ PodListener = Callable[[PodState | None, PodState | None], None]
 
 
 def read_state(pod: Json) -> PodState:
-    """The state of a raw pod."""
+    """Return the state of a raw pod."""
     meta: Json = pod["metadata"]
     status: Json = pod.get("status") or {}
     node = str(pod["spec"].get("nodeName") or "")
@@ -76,12 +76,12 @@ class Board:
         self._informer.stop()
 
     def pods(self) -> dict[str, PodState]:
-        """The pods by name."""
+        """Return the pods by name."""
         with self._changed:
             return dict(self._pods)
 
     def wait_until(self, true: Callable[[dict[str, PodState]], bool], timeout: float) -> bool:
-        """Whether the condition became true within `timeout` seconds."""
+        """Wait until the condition is true; return whether that came within `timeout` seconds."""
         deadline = time.monotonic() + timeout
         with self._changed:
             while not true(self._pods):

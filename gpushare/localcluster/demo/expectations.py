@@ -38,7 +38,7 @@ class Facts:
 def read_expectation(
     value: Placed, nodes: Mapping[str, NodePlan], pods: Mapping[str, PodPlan]
 ) -> Expect:
-    """The expectation an `expect` step states. Raises ScenarioError."""
+    """Return the expectation an `expect` step states. Raises ScenarioError."""
     fields = value.fields(
         *("pod", "node", "devices", "pending", "device", "used", "bound", "pods", "packed")
     )
@@ -57,7 +57,7 @@ def read_expectation(
 
 
 def complaint(check: Check, facts: Facts) -> str | None:
-    """What is true instead, or None when the check holds."""
+    """Return what is true instead, or None when the check holds."""
     if isinstance(check, PodOn):
         return _pod_on(check, facts)
     if isinstance(check, PodPending):
@@ -163,7 +163,9 @@ def _over_capacity(facts: Facts) -> str | None:
 
 
 def _would_fit(facts: Facts) -> str | None:
-    """The first pending pod that some open node has room for: cpu, memory, enough free devices."""
+    """Return the first pending pod that some open node has room for: cpu, memory, enough free
+    devices.
+    """
     devices = {node["name"]: node["devs"] for node in facts.books}
     rooms = {
         str(node["metadata"]["name"]): _free(node, facts.pods)
@@ -180,7 +182,7 @@ def _would_fit(facts: Facts) -> str | None:
 
 
 def _free(node: Json, pods: Mapping[str, PodState]) -> dict[str, int]:
-    """What a node has left of each resource."""
+    """Return what a node has left of each resource."""
     free = read_amounts(node["status"]["allocatable"])
     for pod in pods.values():
         if pod.node == node["metadata"]["name"] and not pod.ended:

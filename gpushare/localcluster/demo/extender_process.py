@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 from gpushare.errors import GpuShareError
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 
 _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
@@ -99,7 +99,7 @@ class ExtenderProcess:
 
 
 def free_port() -> int:
-    """A TCP port of loopback that was free a moment ago."""
+    """Return a TCP port of loopback that was free a moment ago."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

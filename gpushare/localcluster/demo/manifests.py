@@ -19,7 +19,7 @@ _UNIT = "GiB"
 
 
 def node_document(plan: NodePlan, number: int) -> Json:
-    """The Node object; `number` gives it an address."""
+    """Return the Node object; `number` gives it an address."""
     amounts = {"cpu": plan.cpu, "memory": plan.memory, "pods": "110"}
     labels = {"kubernetes.io/hostname": plan.name, **plan.labels}
     if plan.devices:
@@ -67,7 +67,7 @@ def node_document(plan: NodePlan, number: int) -> Json:
 
 
 def pod_document(plan: PodPlan) -> Json:
-    """The Pod object. cpu and memory are asked for by its first container."""
+    """Return the Pod object. cpu and memory are asked for by its first container."""
     meta: Json = {"name": plan.name, "namespace": NAMESPACE}
     annotations = _annotations(plan)
     if annotations:
@@ -87,7 +87,9 @@ def pod_document(plan: PodPlan) -> Json:
 
 
 def priority_class_document(priority: int) -> Json:
-    """The PriorityClass that pods of this priority name: a pod cannot state a number itself."""
+    """Return the PriorityClass that pods of this priority name: a pod cannot state
+    a number itself.
+    """
     return {
         "apiVersion": "scheduling.k8s.io/v1",
         "kind": "PriorityClass",
@@ -97,7 +99,9 @@ def priority_class_document(priority: int) -> Json:
 
 
 def budget_document(plan: Protect) -> Json:
-    """The PodDisruptionBudget, with the count that a controller would write into its status."""
+    """Return the PodDisruptionBudget, with the count that a controller would write
+    into its status.
+    """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -28,29 +28,29 @@ class Placed:
     path: str = ""
 
     def error(self, what: str) -> ScenarioError:
-        """The error to raise about this value."""
+        """Return the error to raise about this value."""
         where = f"{self.path}: " if self.path else ""
         return ScenarioError(f"{self.file}:{self.line}: {where}{what}")
 
     def under(self, path: str) -> "Placed":
-        """The same value, named by a path."""
+        """Return the same value, named by a path."""
         return Placed(self.value, self.file, self.line, path)
 
     def items(self) -> list["Placed"]:
-        """The elements of a list."""
+        """Return the elements of a list."""
         if not isinstance(self.value, list):
             raise self.error("must be a list")
         return [item.under(f"{self.path}[{index}]") for index, item in enumerate(self.value)]
 
     def mapping(self) -> dict[str, "Placed"]:
-        """The entries of a mapping."""
+        """Return the entries of a mapping."""
         if not isinstance(self.value, dict):
             raise self.error("must be a mapping")
         dot = "." if self.path else ""
         return {key: item.under(f"{self.path}{dot}{key}") for key, item in self.value.items()}
 
     def fields(self, *known: str) -> "Fields":
-        """The entries of a mapping with these keys and no others."""
+        """Return the entries of a mapping with these keys and no others."""
         entries = self.mapping()
         for key, item in entries.items():
             if key not in known:
@@ -58,38 +58,40 @@ class Placed:
         return Fields(self, entries)
 
     def text(self) -> str:
-        """A text that is not empty."""
+        """Return a text that is not empty."""
         if not isinstance(self.value, str) or not self.value:
             raise self.error("must be a text (quote it if it looks like a number)")
         return self.value
 
     def name(self, ending: str = "") -> str:
-        """The text plus ending, a name Kubernetes accepts for a pod or node here (a DNS label)."""
+        """Return the text plus ending, a name Kubernetes accepts for a pod or node here (a DNS
+        label).
+        """
         name = self.text() + ending
         if not _NAME.fullmatch(name):
             raise self.error(f"{name!r} is no name: lower case letters, digits and -, at most 63")
         return name
 
     def whole(self, least: int = 0, most: int = 1_000_000) -> int:
-        """A whole number in range."""
+        """Return a whole number in range."""
         if type(self.value) is not int or not least <= self.value <= most:
             raise self.error(f"must be a whole number from {least} to {most}")
         return self.value
 
     def seconds(self) -> float:
-        """A time in seconds, up to an hour."""
+        """Return a time in seconds, up to an hour."""
         if type(self.value) not in (int, float) or not 0 < float(str(self.value)) <= 3600:
             raise self.error("must be a number of seconds from 0 to 3600")
         return float(str(self.value))
 
     def flag(self) -> bool:
-        """True or false."""
+        """Return the value, true or false."""
         if not isinstance(self.value, bool):
             raise self.error("must be true or false")
         return self.value
 
     def quantity(self, *, cpu: bool = False) -> str:
-        """A Kubernetes quantity as text, such as 500m, 2 or 8Gi."""
+        """Return a Kubernetes quantity as text, such as 500m, 2 or 8Gi."""
         value = self.value
         if isinstance(value, bool) or not isinstance(value, str | int | float):
             raise self.error("must be a quantity such as 500m, 2 or 8Gi")
@@ -100,11 +102,11 @@ class Placed:
         return str(value)
 
     def names(self) -> tuple["Placed", ...]:
-        """One value, or a list of values."""
+        """Return one value, or a list of values, as several."""
         return tuple(self.items()) if isinstance(self.value, list) else (self,)
 
     def labels(self) -> dict[str, str]:
-        """A mapping of texts, such as labels."""
+        """Return a mapping of texts, such as labels."""
         return {key: item.text() for key, item in self.mapping().items()}
 
 
@@ -116,28 +118,28 @@ class Fields:
     entries: Mapping[str, Placed]
 
     def get(self, key: str) -> Placed | None:
-        """The value, or None when the key is absent or has no value."""
+        """Return the value, or None when the key is absent or has no value."""
         found = self.entries.get(key)
         return None if found is None or found.value is None else found
 
     def need(self, key: str) -> Placed:
-        """The value of a key that must be there."""
+        """Return the value of a key that must be there."""
         found = self.get(key)
         if found is None:
             raise self.whole.error(f"{key} is missing")
         return found
 
     def number(self, key: str, default: int, *, least: int = 0, most: int = 1_000_000) -> int:
-        """A whole number, or the default when the key is absent."""
+        """Return a whole number, or the default when the key is absent."""
         found = self.get(key)
         return default if found is None else found.whole(least, most)
 
     def quantity(self, key: str, default: str) -> str:
-        """A quantity, or the default when the key is absent."""
+        """Return a quantity, or the default when the key is absent."""
         found = self.get(key)
         return default if found is None else found.quantity(cpu=key == "cpu")
 
     def labels(self, key: str) -> dict[str, str]:
-        """A mapping of texts, empty when the key is absent."""
+        """Return a mapping of texts, empty when the key is absent."""
         found = self.get(key)
         return {} if found is None else found.labels()

@@ -41,15 +41,15 @@ class Report:
         self._print(self._painted("head", f"\n== {text}"))
 
     def say(self, text: str) -> None:
-        """A line of the scenario's own."""
+        """Print a line of the scenario's own."""
         self._print(self._painted("dim", f"   {text}"))
 
     def line(self, text: str) -> None:
-        """A plain line."""
+        """Print a plain line."""
         self._print(text)
 
     def expectation(self, words: str, complaint: str | None) -> None:
-        """A promise kept, or what is true instead."""
+        """Print a promise that was kept, or what is true instead."""
         if complaint is None:
             self._print(f"   {self._painted('good', '✓')} {words}")
         else:
@@ -64,7 +64,7 @@ class Report:
 
     @contextmanager
     def muted(self) -> Iterator[None]:
-        """While open, what happens to pods is kept count of, but not told."""
+        """Count what happens to pods while the context is open, and do not print it."""
         self._muted = True
         try:
             yield
@@ -83,7 +83,7 @@ class Report:
                 self._print(f"{time.strftime('%H:%M:%S')} {text}")
 
     def devices(self, books: Sequence[Json]) -> None:
-        """The table of devices with what each holds; of large clusters, one line a node."""
+        """Print the table of devices with what each holds; of large clusters, one line a node."""
         rows = [("NODE", "DEVICE", "USED", "", "PODS")]
         short = sum(len(node["devs"]) for node in books) > _MOST_ROWS
         for node in sorted(books, key=lambda item: natural(str(item["name"]))):
@@ -161,7 +161,7 @@ class Report:
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """A sort key that puts n2 before n10."""
+    """Return a sort key that puts n2 before n10."""
     parts = re.findall(r"[0-9]+|[^0-9]+", name)
     return [(int(part), "") if part.isdigit() else (-1, part) for part in parts]
 
@@ -170,7 +170,7 @@ _Row = tuple[str, str, str, str, str]
 
 
 def _node_rows(node: Json, *, short: bool) -> list[_Row]:
-    """A row for each device; one alone for a node that is idle, or when it must be short."""
+    """Return a row for each device; one alone for a node that is idle, or when it must be short."""
     name, devices = str(node["name"]), node["devs"]
     used = sum(int(device["usedGPU"]) for device in devices)
     rows: list[_Row] = []
@@ -199,12 +199,12 @@ def _amount(used: int, total: int) -> tuple[str, str]:
 
 
 def _shortened(places: list[str]) -> str:
-    """The first two places, and how many more there are."""
+    """Return the first two places, and how many more there are."""
     more = len(places) - 2
     return ", ".join(places[:2]) + (f" and {more} devices more" if more > 0 else "")
 
 
 def _cut(reason: str) -> str:
-    """A reason without the part about preemption, which repeats it, and not too long."""
+    """Return a reason without the part about preemption, which repeats it, and not too long."""
     text = reason.partition(" preemption: ")[0]
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from fnmatch import fnmatchcase
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.localcluster.client import MERGE_PATCH, ApiClient, HttpClient, Json
+from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.demo.board import Board, PodState
 from gpushare.localcluster.demo.expectations import Facts, complaint
 from gpushare.localcluster.demo.manifests import (
@@ -35,6 +35,7 @@ from gpushare.localcluster.demo.plan import (
     WaitFor,
 )
 from gpushare.localcluster.demo.report import Report
+from gpushare.localcluster.http_client import HttpClient
 
 # The extender learns of changes by its own watch: an expectation has this long to come true.
 _PATIENCE = 10.0
@@ -74,7 +75,9 @@ class Runner:
         self._stretch = stretch
 
     def run(self, scenario: Scenario) -> bool:
-        """Whether every wait and every expectation held. Raises ApiError when a call is refused."""
+        """Run all steps; return whether every wait and every expectation held. Raises ApiError when
+        a call is refused.
+        """
         for number, node in enumerate(scenario.nodes):
             self._api.create("/api/v1/nodes", node_document(node, number))
         wanted = {node.name for node in scenario.nodes if node.devices}
@@ -92,7 +95,7 @@ class Runner:
         return good
 
     def books(self) -> list[Json]:
-        """The nodes of the extender's inspect document. Raises ApiUnavailable."""
+        """Return the nodes of the extender's inspect document. Raises ApiUnavailable."""
         try:
             answer = self._extender.call("GET", "/inspect", timeout=5.0)
             nodes: list[Json] = json.loads(answer.body)["nodes"]
@@ -191,7 +194,9 @@ class Runner:
         return Facts(self._board.pods(), nodes, self.books())
 
     def _wait_for_books(self, wanted: set[str]) -> bool:
-        """Whether the extender comes to list exactly these nodes with devices."""
+        """Wait until the extender lists exactly these nodes with devices; return whether it came
+        to.
+        """
         deadline = time.monotonic() + _CLEAN_TIMEOUT * self._stretch
         while {node["name"] for node in self.books() if node["devs"]} != wanted:
             if time.monotonic() > deadline:
@@ -217,7 +222,7 @@ def _budget_path(meta: Json) -> str:
 
 
 def _late(step: WaitFor, pods: dict[str, PodState]) -> list[str]:
-    """The pods (or patterns that nothing matches) that are not in the state yet."""
+    """Return the pods (or patterns that nothing matches) that are not in the state yet."""
     if step.state == "gone":
         return [name for name in pods if _matches(name, step.patterns)]
     late = [p for p in step.patterns if not any(fnmatchcase(name, p) for name in pods)]

@@ -22,7 +22,7 @@ Program = Callable[[object], object]
 
 
 def load_scenario(file: Path) -> Scenario:
-    """The scenario a YAML file describes. Raises ScenarioError."""
+    """Return the scenario a YAML file describes. Raises ScenarioError."""
     text = _read(file)
     try:
         loader = yaml.SafeLoader(text)
@@ -43,7 +43,9 @@ def load_scenario(file: Path) -> Scenario:
 
 
 def load_program(file: Path) -> Program:
-    """The function `scenario` of a Python file. Raises ScenarioError, also when the file does."""
+    """Return the function `scenario` of a Python file. Raises ScenarioError, also when the file
+    does.
+    """
     _read(file)
     spec = importlib.util.spec_from_file_location(f"scenario_{file.stem}", file)
     if spec is None or spec.loader is None:
@@ -75,7 +77,7 @@ def _read(file: Path) -> str:
 
 
 def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> Placed:
-    """The value of a YAML node with the line it stands in."""
+    """Return the value of a YAML node with the line it stands in."""
     line = node.start_mark.line + 1
     if depth > _DEEPEST:
         raise ScenarioError(f"{file}:{line}: nested too deeply")

@@ -33,7 +33,9 @@ _MOST_REPLICAS = 10_000
 
 
 def read_scenario(document: Placed, file: Path) -> Scenario:
-    """The scenario a document describes; `file` is where other files are looked for beside."""
+    """Return the scenario a document describes; `file` is where other files are
+    looked for beside.
+    """
     top = document.fields("name", "title", "nodes", "traceNodes", "steps")
     nodes = _nodes(top, file)
     if not nodes:
@@ -66,7 +68,7 @@ def _nodes(top: Fields, file: Path) -> tuple[NodePlan, ...]:
 
 
 def _node(item: Placed) -> list[NodePlan]:
-    """One node, or `count` nodes named prefix1, prefix2, ..."""
+    """Return one node, or `count` nodes named prefix1, prefix2, ..."""
     fields = item.fields(
         *("name", "prefix", "count", "gpus", "gpuMemory"),
         *("cpu", "memory", "labels", "taints", "cordoned"),
@@ -94,7 +96,7 @@ def _node(item: Placed) -> list[NodePlan]:
 
 
 def _devices(fields: Fields) -> tuple[int, ...]:
-    """Units of each device: one number for all, or a list for mixed cards."""
+    """Return the units of each device: one number for all, or a list for mixed cards."""
     memory = fields.get("gpuMemory")
     if memory is not None and isinstance(memory.value, list):
         devices = tuple(item.whole(1) for item in memory.items())
@@ -150,7 +152,7 @@ class _Steps:
         }
 
     def read(self, item: Placed) -> Step:
-        """One step: a mapping with a single key."""
+        """Return one step: a mapping with a single key."""
         entries = item.mapping()
         if len(entries) != 1:
             raise item.error(f"a step has exactly one key, of: {', '.join(self._readers)}")
@@ -192,7 +194,7 @@ class _Steps:
         )
 
     def _patterns(self, value: Placed) -> tuple[str, ...]:
-        """Pod names, or patterns such as worker-*, each of which names some pod."""
+        """Return pod names, or patterns such as worker-*, each of which names some pod."""
         for item in value.names():
             if not any(fnmatchcase(name, item.text()) for name in self._pods):
                 raise item.error(f"no pod {item.text()!r} was applied before this step")
@@ -206,7 +208,7 @@ class _Steps:
 
 
 def _pods(item: Placed) -> list[PodPlan]:
-    """One pod, or `replicas` pods named name-1, name-2, ..."""
+    """Return one pod, or `replicas` pods named name-1, name-2, ..."""
     fields = item.fields(
         *("name", "gpuMem", "gpuCount", "containers", "cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
@@ -246,7 +248,7 @@ def _protect(value: Placed) -> Step:
 
 
 def _containers(fields: Fields) -> tuple[int, ...]:
-    """Units of each container: gpuMem for a single one, or a list."""
+    """Return the units of each container: gpuMem for a single one, or a list."""
     listed = fields.get("containers")
     if listed is None:
         return (fields.number("gpuMem", 0),)

@@ -24,14 +24,14 @@ class _Row:
         self._values = values
 
     def text(self, column: str) -> str:
-        """The column's text, which must not be empty."""
+        """Return the column's text, which must not be empty."""
         value = self._values.get(column)
         if not value:
             raise ScenarioError(f"{self._where}: {column} is missing")
         return value
 
     def whole(self, column: str, most: int = 2**40) -> int:
-        """The column's whole number, at least 0."""
+        """Return the column's whole number, at least 0."""
         text = self.text(column)
         if not text.isascii() or not text.isdigit() or len(text) > 15 or int(text) > most:
             raise ScenarioError(f"{self._where}: {column}: {text!r} is no number from 0 to {most}")
@@ -39,7 +39,7 @@ class _Row:
 
 
 def trace_nodes(file: Path, units: int) -> tuple[NodePlan, ...]:
-    """The nodes of a trace, each device with `units`. Raises ScenarioError."""
+    """Return the nodes of a trace, each device with `units`. Raises ScenarioError."""
     return tuple(
         NodePlan(
             name=row.text("sn"),
@@ -53,7 +53,7 @@ def trace_nodes(file: Path, units: int) -> tuple[NodePlan, ...]:
 
 
 def trace_pods(file: Path, units: int) -> tuple[PodPlan, ...]:
-    """The pods of a trace, for devices of `units`. Raises ScenarioError."""
+    """Return the pods of a trace, for devices of `units`. Raises ScenarioError."""
     return tuple(_pod(row, units) for row in _rows(file, _POD_COLUMNS))
 
 
@@ -70,7 +70,7 @@ def _pod(row: _Row, units: int) -> PodPlan:
 
 
 def _rows(file: Path, columns: tuple[str, ...]) -> Iterator[_Row]:
-    """The rows of a file that has these columns; lines that begin with # are comments."""
+    """Yield the rows of a file that has these columns; lines that begin with # are comments."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:

@@ -34,13 +34,15 @@ class NodeInfo:
         return self.node.name
 
     def free(self, resource: str) -> int:
-        """What is left of a resource: millicores for cpu, units for others; may be negative."""
+        """Return what is left of a resource: millicores for cpu, units for others;
+        may be negative.
+        """
         if resource == PODS:
             return self.node.allocatable.get(PODS, 0) - len(self.pods)
         return self.node.allocatable.get(resource, 0) - self.requested.get(resource, 0)
 
     def with_pod(self, pod: PodView) -> "NodeInfo":
-        """This node with one more pod."""
+        """Return this node with one more pod."""
         return replace(
             self,
             pods={**self.pods, pod.uid: pod},
@@ -49,7 +51,7 @@ class NodeInfo:
         )
 
     def without_pod(self, uid: str) -> "NodeInfo":
-        """This node without the pod; itself when the pod is not here."""
+        """Return this node without the pod; itself when the pod is not here."""
         pod = self.pods.get(uid)
         if pod is None:
             return self
@@ -68,7 +70,7 @@ class Snapshot:
     nodes: tuple[NodeInfo, ...]
 
     def get(self, name: str) -> NodeInfo | None:
-        """The node of that name, or None."""
+        """Return the node of that name, or None."""
         return next((node for node in self.nodes if node.name == name), None)
 
 
@@ -82,7 +84,7 @@ class Cache:
         self._assumed: set[str] = set()
 
     def snapshot(self) -> Snapshot:
-        """The nodes as they are now."""
+        """Return the nodes as they are now."""
         with self._lock:
             return Snapshot(tuple(self._nodes.values()))
 
@@ -130,12 +132,12 @@ class Cache:
             self._drop(uid)
 
     def is_assumed(self, uid: str) -> bool:
-        """Whether the pod was assumed and not yet seen bound."""
+        """Return whether the pod was assumed and not yet seen bound."""
         with self._lock:
             return uid in self._assumed
 
     def holds(self, uid: str) -> bool:
-        """Whether the pod counts on some node, seen or assumed."""
+        """Return whether the pod counts on some node, seen or assumed."""
         with self._lock:
             return uid in self._homes
 

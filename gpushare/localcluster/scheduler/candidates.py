@@ -23,17 +23,17 @@ class Candidate:
 
 
 def importance(pod: PodView) -> tuple[int, str]:
-    """Sorts the most important first: higher priority, then started earlier."""
+    """Return a sort key, the most important first: higher priority, then started earlier."""
     return (-pod.priority, started(pod))
 
 
 def started(pod: PodView) -> str:
-    """When the pod started, as a text that sorts; one that has not comes last."""
+    """Return when the pod started, as a text that sorts; one that has not comes last."""
     return str((pod.raw.get("status") or {}).get("startTime") or _NEVER_STARTED)
 
 
 def best(candidates: Sequence[Candidate]) -> Candidate:
-    """The candidate whose victims are missed least; each has at least one.
+    """Return the candidate whose victims are missed least; each has at least one.
 
     The first victim's priority counts as the highest, whatever the others' are.
     """
@@ -49,6 +49,6 @@ def best(candidates: Sequence[Candidate]) -> Candidate:
 
 
 def _earliest(candidate: Candidate) -> str:
-    """The earliest start among the victims of the highest priority."""
+    """Return the earliest start among the victims of the highest priority."""
     highest = max(pod.priority for pod in candidate.pods)
     return min(started(pod) for pod in candidate.pods if pod.priority == highest)

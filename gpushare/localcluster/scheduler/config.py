@@ -37,7 +37,9 @@ class SchedulerOptions:
 
 
 def options_from(config: SchedulerConfig, *, seed: int | None = None) -> SchedulerOptions:
-    """The options a configuration file stands for. Raises SettingsError for what is unsupported."""
+    """Return the options a configuration file stands for. Raises SettingsError for what is
+    unsupported.
+    """
     for extender in config.extenders:
         if extender.enable_https or not extender.url_prefix.startswith("http://"):
             raise SettingsError(f"{extender.url_prefix}: extenders are called by plain http only")

@@ -66,7 +66,9 @@ class SchedulingCycle:
         self._start = 0
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision:
-        """The best node. Raises FitError when none is left, CycleError when an extender failed."""
+        """Return the best node. Raises FitError when none is left, CycleError when an extender
+        failed.
+        """
         if not snapshot.nodes:
             raise FitError(NO_NODES, frozenset())
         if self._nominated_fits(pod, snapshot):
@@ -85,7 +87,9 @@ class SchedulingCycle:
         return Decision(pod, node, evaluated, len(feasible), scores)
 
     def _nominated_fits(self, pod: PodView, snapshot: Snapshot) -> bool:
-        """Whether the node that preemption cleared takes the pod; it is asked before all others."""
+        """Return whether the node that preemption cleared takes the pod; it is asked before all
+        others.
+        """
         node = snapshot.get(pod.nominated_node)
         if node is None or not self._framework.run_filters(pod, node).ok:
             return False
@@ -98,7 +102,9 @@ class SchedulingCycle:
     def _filter(
         self, pod: PodView, snapshot: Snapshot, statuses: dict[str, Status]
     ) -> list[NodeInfo]:
-        """Nodes the plugins accept, until enough are found; the start rotates from pod to pod."""
+        """Return the nodes the plugins accept, until enough are found; the start rotates from pod
+        to pod.
+        """
         total = len(snapshot.nodes)
         enough = nodes_to_find(total, self._percentage)
         feasible: list[NodeInfo] = []
@@ -119,7 +125,7 @@ class SchedulingCycle:
     def _extender_filter(
         self, pod: PodView, feasible: list[NodeInfo], statuses: dict[str, Status]
     ) -> list[NodeInfo]:
-        """Each extender gets what the one before it left; none is called with nothing left."""
+        """Give each extender what the one before it left; none is called with nothing left."""
         for extender in self._extenders:
             if not feasible:
                 break
@@ -137,7 +143,9 @@ class SchedulingCycle:
         return feasible
 
     def _score(self, pod: PodView, nodes: Sequence[NodeInfo]) -> dict[str, int]:
-        """In-tree scores plus what each extender adds; an extender's error only costs its share."""
+        """Return the in-tree scores plus what each extender adds; an extender's error only costs
+        its share.
+        """
         scores = self._framework.run_scores(pod, nodes)
         for extender in self._extenders:
             if not extender.config.prioritize_verb or not extender.is_interested(pod):
@@ -160,7 +168,9 @@ class SchedulingCycle:
 
 
 def nodes_to_find(total: int, percentage: int) -> int:
-    """How many feasible nodes are enough; 0 percent means adaptive: 50 - nodes/125, at least 5."""
+    """Return how many feasible nodes are enough; 0 percent means adaptive: 50 - nodes/125, at least
+    5.
+    """
     if total < _MIN_FEASIBLE:
         return total
     percent = percentage or max(50 - total // 125, _MIN_PERCENT)

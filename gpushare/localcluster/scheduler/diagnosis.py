@@ -13,7 +13,8 @@ NO_NODES = "no nodes available to schedule pods"
 
 
 def unschedulable_message(total: int, statuses: Mapping[str, Status], post_filter: str = "") -> str:
-    """`0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable. preemption: ...`.
+    """Return the message of a pod that fits nowhere, as `0/3 nodes are available: 1 Insufficient
+    cpu, 2 node(s) were unschedulable. preemption: ...`.
 
     Sorted by the whole counted text, the number included (kube-scheduler FitError.Error).
     """

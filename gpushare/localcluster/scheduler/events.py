@@ -129,5 +129,5 @@ def _event(pod: PodView, *, name: str, kind: str, reason: str, message: str, now
 
 
 def timestamp() -> str:
-    """The time as events and conditions write it."""
+    """Return the time as events and conditions write it."""
     return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

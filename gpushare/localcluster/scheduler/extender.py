@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.localcluster.client import HttpClient
+from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
@@ -58,7 +58,9 @@ class HttpExtender:
         return self.config.url_prefix
 
     def is_interested(self, pod: PodView) -> bool:
-        """Whether the pod names a resource the extender manages; without a list it wants all."""
+        """Return whether the pod names a resource the extender manages; without a list it wants
+        all.
+        """
         return not self._managed or bool(self._managed & pod.resource_names)
 
     @property
@@ -67,7 +69,7 @@ class HttpExtender:
         return bool(self.config.bind_verb)
 
     def filter(self, pod: PodView, nodes: Sequence[NodeInfo]) -> FilterResult:
-        """What is left of `nodes`. Raises ExtenderError."""
+        """Return what is left of `nodes`. Raises ExtenderError."""
         answer = self._answer(self.config.filter_verb, self._args(pod, nodes))
         if error := answer.get("error"):
             raise ExtenderError(str(error))
@@ -76,7 +78,7 @@ class HttpExtender:
         return FilterResult(tuple(left), _objections(answer, known, {node.name for node in left}))
 
     def prioritize(self, pod: PodView, nodes: Sequence[NodeInfo]) -> dict[str, int]:
-        """What the extender adds to each node's score, weight and scale applied.
+        """Return what the extender adds to each node's score, weight and scale applied.
 
         Raises ExtenderError.
         """
@@ -93,7 +95,9 @@ class HttpExtender:
         return scores
 
     def bind(self, pod: PodView, node_name: str) -> Status:
-        """Success, or the error the extender (or the way to it) gave."""
+        """Have the extender bind the pod; return Success, or the error that it (or the way to it)
+        gave.
+        """
         args = {
             "PodName": pod.name,
             "PodNamespace": pod.namespace,
@@ -110,7 +114,7 @@ class HttpExtender:
     def preempt(
         self, pod: PodView, candidates: Sequence[Candidate], snapshot: Snapshot
     ) -> list[Candidate]:
-        """The candidates the extender leaves, with its victims. Raises ExtenderError."""
+        """Return the candidates the extender leaves, with its victims. Raises ExtenderError."""
         whole: Json = {
             candidate.node: {
                 "Pods": [_body(victim) for victim in candidate.pods],
@@ -140,7 +144,9 @@ class HttpExtender:
         self._http.close()
 
     def _args(self, pod: PodView, nodes: Sequence[NodeInfo]) -> Json:
-        """ExtenderArgs in the form that nodeCacheCapable asks for; the other form is null."""
+        """Return ExtenderArgs in the form that nodeCacheCapable asks for; the other
+        form is null.
+        """
         body = _body(pod)
         if self.config.node_cache_capable:
             return {"Pod": body, "Nodes": None, "NodeNames": [node.name for node in nodes]}
@@ -167,7 +173,9 @@ class HttpExtender:
         return Candidate(name, tuple(pods), int(victims.get("NumPDBViolations") or 0))
 
     def _answer(self, verb: str, args: Json) -> Json:
-        """The JSON object answered, keys in lower case; fields of Go structs match any case."""
+        """Return the JSON object answered, keys in lower case; fields of Go structs
+        match any case.
+        """
         url = f"{self._url}/{verb}"
         value = _decode(self._send(verb, args), url)
         if value is None:
@@ -189,7 +197,9 @@ class HttpExtender:
         return answer.body
 
     def _surviving(self, answer: Json, known: Mapping[str, NodeInfo]) -> list[str]:
-        """Names left: NodeNames where both sides speak names, else Nodes; neither means none."""
+        """Return the names that are left: NodeNames where both sides speak names, else Nodes;
+        neither means none.
+        """
         names = answer.get("nodenames")
         if self.config.node_cache_capable and names is not None:
             for name in names:
@@ -207,7 +217,7 @@ class HttpExtender:
 
 
 def go_json(value: object) -> bytes:
-    """JSON as Go's encoding/json writes it: no spaces, UTF-8, HTML characters escaped."""
+    """Return JSON as Go's encoding/json writes it: no spaces, UTF-8, HTML characters escaped."""
     text = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
@@ -215,12 +225,12 @@ def go_json(value: object) -> bytes:
 
 
 def _body(pod: PodView) -> Json:
-    """The pod as it travels: kube-scheduler's copies carry no kind and apiVersion."""
+    """Return the pod as it travels: kube-scheduler's copies carry no kind and apiVersion."""
     return {key: pod.raw[key] for key in ("metadata", "spec", "status") if key in pod.raw}
 
 
 def _decode(body: bytes, url: str) -> object:
-    """The first JSON value of a body; what follows it is ignored, as Go's decoder does."""
+    """Return the first JSON value of a body; what follows it is ignored, as Go's decoder does."""
     try:
         text = body.decode().lstrip()
         value: object = json.JSONDecoder().raw_decode(text)[0]
@@ -232,7 +242,9 @@ def _decode(body: bytes, url: str) -> object:
 def _objections(
     answer: Json, known: Mapping[str, NodeInfo], surviving: set[str]
 ) -> dict[str, Status]:
-    """A status for every node dropped; one without a reason is taken as unresolvable (>= 1.30)."""
+    """Return a status for every node dropped; one without a reason is taken as unresolvable (>=
+    1.30).
+    """
     failed: Mapping[str, str] = answer.get("failednodes") or {}
     hopeless: Mapping[str, str] = answer.get("failedandunresolvablenodes") or {}
     statuses: dict[str, Status] = {}

@@ -65,13 +65,15 @@ class Feed:
 
 
 def _pod_substance(raw: Json) -> tuple[object, ...]:
-    """What of a running pod can matter to waiting ones: not its status."""
+    """Return what of a running pod can matter to waiting ones: not its status."""
     meta: Json = raw["metadata"]
     return (raw.get("spec"), meta.get("labels"), meta.get("annotations"))
 
 
 def _node_substance(raw: Json) -> tuple[object, ...]:
-    """What of a node can make a pod fit: a heartbeat cannot, annotations can (since 1.30)."""
+    """Return what of a node can make a pod fit: a heartbeat cannot, annotations can
+    (since 1.30).
+    """
     meta: Json = raw["metadata"]
     status: Json = raw.get("status") or {}
     conditions = [(c.get("type"), c.get("status")) for c in status.get("conditions") or ()]

@@ -79,7 +79,7 @@ class FilterPlugin(Plugin, Protocol):
     """Says whether a pod may run on a node."""
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or why this pod cannot run on this node."""
+        """Return Success, or why this pod cannot run on this node."""
 
 
 @runtime_checkable
@@ -89,7 +89,7 @@ class PostFilterPlugin(Plugin, Protocol):
     def post_filter(
         self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
     ) -> Status:
-        """Unschedulable with a text, or Success when it made room."""
+        """Return Unschedulable with a text, or Success when room was made."""
 
 
 @runtime_checkable
@@ -101,7 +101,7 @@ class ScorePlugin(Plugin, Protocol):
         """What the score is multiplied with."""
 
     def score(self, pod: PodView, node: NodeInfo) -> int:
-        """How good the node is for the pod, 0 to MAX_NODE_SCORE."""
+        """Return how good the node is for the pod, 0 to MAX_NODE_SCORE."""
 
 
 @runtime_checkable
@@ -109,7 +109,7 @@ class ReservePlugin(Plugin, Protocol):
     """Sets something aside for an assumed pod, and gives it back when binding fails."""
 
     def reserve(self, pod: PodView, node_name: str) -> Status:
-        """Success, or why nothing could be set aside."""
+        """Set aside what the pod needs; return Success, or why nothing could be."""
 
     def unreserve(self, pod: PodView, node_name: str) -> None:
         """Give back; called in reverse order, also for plugins whose reserve was never called."""
@@ -120,7 +120,7 @@ class PermitPlugin(Plugin, Protocol):
     """The last word before binding."""
 
     def permit(self, pod: PodView, node_name: str) -> Status:
-        """Success, or why the pod may not be bound now."""
+        """Return Success, or why the pod may not be bound now."""
 
 
 @runtime_checkable
@@ -128,7 +128,7 @@ class BindPlugin(Plugin, Protocol):
     """Writes the binding."""
 
     def bind(self, pod: PodView, node_name: str) -> Status:
-        """Success, or what went wrong."""
+        """Bind the pod; return Success, or what went wrong."""
 
 
 @dataclass(frozen=True)
@@ -155,24 +155,26 @@ class Framework:
         put(self, "binders", tuple(p for p in plugins if isinstance(p, BindPlugin)))
 
     def run_filters(self, pod: PodView, node: NodeInfo) -> Status:
-        """The first objection, with its plugin's name; Success when there is none."""
+        """Return the first objection, with its plugin's name; Success when there is none."""
         return _first_objection(self.filters, lambda plugin: plugin.filter(pod, node))
 
     def run_post_filters(
         self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
     ) -> str:
-        """The text the post-filter stage adds to the pod's message."""
+        """Return the text the post-filter stage adds to the pod's message."""
         texts = [p.post_filter(pod, snapshot, statuses).message for p in self.post_filters]
         return " ".join(text for text in texts if text)
 
     def run_scores(self, pod: PodView, nodes: Sequence[NodeInfo]) -> dict[str, int]:
-        """Weighted in-tree score of each node by name."""
+        """Return the weighted in-tree score of each node by name."""
         return {
             node.name: sum(p.weight * p.score(pod, node) for p in self.scorers) for node in nodes
         }
 
     def run_reserve(self, pod: PodView, node_name: str) -> Status:
-        """Success, or the first objection after everything was given back."""
+        """Have all plugins reserve; return Success, or the first objection after everything was
+        given back.
+        """
         status = _first_objection(self.reservers, lambda plugin: plugin.reserve(pod, node_name))
         if not status.ok:
             self.run_unreserve(pod, node_name)
@@ -184,17 +186,17 @@ class Framework:
             plugin.unreserve(pod, node_name)
 
     def run_permit(self, pod: PodView, node_name: str) -> Status:
-        """Success, or the first objection."""
+        """Return Success, or the first objection."""
         return _first_objection(self.permits, lambda plugin: plugin.permit(pod, node_name))
 
     def run_bind(self, pod: PodView, node_name: str) -> Status:
-        """What the first binder answers."""
+        """Have the first binder bind the pod, and return its answer."""
         if not self.binders:
             return Status(Code.ERROR, ("no bind plugin is configured",))
         return self.binders[0].bind(pod, node_name)
 
     def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Events after which a pod rejected by these plugins is worth another try.
+        """Return the events after which a pod rejected by these plugins is worth another try.
 
         A pod that nobody in particular rejected (there was no node at all) waits for any event.
         """

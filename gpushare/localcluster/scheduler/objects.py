@@ -40,7 +40,7 @@ class Toleration:
     effect: str
 
     def tolerates(self, taint: Taint) -> bool:
-        """Whether this toleration covers the taint (core/v1 Toleration.ToleratesTaint)."""
+        """Return whether this toleration covers the taint (core/v1 Toleration.ToleratesTaint)."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -90,7 +90,9 @@ class NodeView:
 
 
 def read_pod(raw: Json) -> PodView:
-    """The pod as scheduling sees it. Raises QuantityError for a request that is no quantity."""
+    """Return the pod as scheduling sees it. Raises QuantityError for a request that
+    is no quantity.
+    """
     meta: Json = raw.get("metadata") or {}
     spec: Json = raw.get("spec") or {}
     status: Json = raw.get("status") or {}
@@ -117,7 +119,9 @@ def read_pod(raw: Json) -> PodView:
 
 
 def read_node(raw: Json) -> NodeView:
-    """The node as scheduling sees it. Raises QuantityError for an amount that is no quantity."""
+    """Return the node as scheduling sees it. Raises QuantityError for an amount that is no
+    quantity.
+    """
     meta: Json = raw.get("metadata") or {}
     spec: Json = raw.get("spec") or {}
     status: Json = raw.get("status") or {}
@@ -132,12 +136,12 @@ def read_node(raw: Json) -> NodeView:
 
 
 def read_amounts(quantities: Mapping[str, object]) -> dict[str, int]:
-    """Quantities as integers, rounded up: cpu in millicores, others in units."""
+    """Return the quantities as integers, rounded up: cpu in millicores, others in units."""
     return {name: _amount(name, value) for name, value in quantities.items()}
 
 
 def pod_requests(spec: Json) -> dict[str, int]:
-    """What a pod holds on its node while it runs.
+    """Return what a pod holds on its node while it runs.
 
     The larger of (containers + sidecars) and the peak of the init phase, plus overhead: a sidecar
     (an init container with restartPolicy Always) keeps running beside every init container after
@@ -157,12 +161,12 @@ def pod_requests(spec: Json) -> dict[str, int]:
 
 
 def add(one: Amounts, other: Amounts) -> dict[str, int]:
-    """The sum by resource name."""
+    """Return the sum by resource name."""
     return {name: one.get(name, 0) + other.get(name, 0) for name in one.keys() | other.keys()}
 
 
 def subtract(one: Amounts, other: Amounts) -> dict[str, int]:
-    """The difference by resource name."""
+    """Return the difference by resource name."""
     return {name: one.get(name, 0) - other.get(name, 0) for name in one.keys() | other.keys()}
 
 
@@ -188,7 +192,9 @@ def _scored_requests(spec: Json) -> dict[str, int]:
 
 
 def _resource_names(spec: Json) -> frozenset[str]:
-    """Every name in requests or limits of containers and init containers; a "0" counts too."""
+    """Return every name in requests or limits of containers and init containers; a
+    "0" counts too.
+    """
     containers: Iterable[Json] = [
         *(spec.get("containers") or ()),
         *(spec.get("initContainers") or ()),

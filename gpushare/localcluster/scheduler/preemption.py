@@ -50,7 +50,7 @@ class Preemption:
         self._empty_candidates = empty_candidates
 
     def choose(self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]) -> Candidate:
-        """Whom to evict where. Raises NoPreemption."""
+        """Return whom to evict where. Raises NoPreemption."""
         _check_eligible(pod, snapshot, statuses)
         asked = [extender for extender in self._extenders if extender.is_interested(pod)]
         told = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
@@ -73,7 +73,7 @@ class Preemption:
         return best(candidates)
 
     def _dry_run(self, pod: PodView, node: NodeInfo, *, empty: bool) -> Candidate | Status:
-        """The least victims on a node (SelectVictimsOnNode), or why there are none.
+        """Return the least victims on a node (SelectVictimsOnNode), or why there are none.
 
         All pods of lower priority go; then each comes back that leaves room: those that a budget
         protects first, then the more important ones.
@@ -109,7 +109,7 @@ class Preemption:
         candidates: Sequence[Candidate],
         snapshot: Snapshot,
     ) -> Sequence[Candidate]:
-        """What the extenders leave, each getting what the one before it left."""
+        """Return what the extenders leave, each getting what the one before it left."""
         for extender in asked:
             try:
                 candidates = _checked(
@@ -153,13 +153,15 @@ def _enough(candidates: Sequence[Candidate], nodes: int) -> bool:
 
 
 def _no_candidates(told: Mapping[str, Status]) -> str:
-    """Why no node is a candidate; an error on a node takes the place of the count."""
+    """Return why no node is a candidate; an error on a node takes the place of the count."""
     errors = [status.message for status in told.values() if status.code is Code.ERROR]
     return ", ".join(errors) or unschedulable_message(len(told), told)
 
 
 def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> set[str]:
-    """The uids of the pods whose going breaks a budget when all go, the most important first."""
+    """Return the uids of the pods whose going breaks a budget when all go, the most important
+    first.
+    """
     left = [budget.allowed for budget in budgets]
     found: set[str] = set()
     for pod in pods:
@@ -175,7 +177,8 @@ def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> 
 def _checked(
     extender: HttpExtender, before: Sequence[Candidate], after: Sequence[Candidate]
 ) -> list[Candidate]:
-    """What an extender left; a list of victims it emptied is an error, one that was empty is not.
+    """Return what an extender left; a list of victims it emptied is an error, one that was empty is
+    not.
 
     An ignorable extender only loses such a node.
     """

@@ -44,7 +44,9 @@ class QueuedPod:
 
 
 def backoff(tries: int, initial: float = INITIAL_BACKOFF, maximum: float = MAX_BACKOFF) -> float:
-    """Seconds a pod waits after its n-th failure in a row: initial * 2^(n-1), at most maximum."""
+    """Return the seconds that a pod waits after its n-th failure in a row: initial * 2^(n-1), at
+    most maximum.
+    """
     if tries <= 0:
         return 0.0
     return float(min(initial * 2 ** min(tries - 1, 32), maximum))
@@ -97,7 +99,9 @@ class SchedulingQueue:
             place.pop(uid, None)
 
     def pop(self, now: float) -> QueuedPod | None:
-        """The next pod to decide, which is in flight from now on; None when nothing is ready."""
+        """Return the next pod to decide, which is in flight from now on; None when nothing is
+        ready.
+        """
         self.flush(now)
         while self._heap:
             *_, uid = heapq.heappop(self._heap)
@@ -109,7 +113,7 @@ class SchedulingQueue:
         return None
 
     def done(self, uid: str) -> None:
-        """The pod was bound, or is no business of ours any more."""
+        """Forget a pod that was bound, or that is no business of ours any more."""
         self._in_flight.pop(uid, None)
 
     def reject(
@@ -120,7 +124,8 @@ class SchedulingQueue:
         *,
         look_again: bool = False,
     ) -> None:
-        """No node took the pod: wait for an event, or only for the backoff if one came meanwhile.
+        """Have a pod that no node took wait for an event, or only for the backoff if one came
+        meanwhile.
 
         `look_again`: the rejecter may have been slower than the event that woke the pod, so one
         more try follows after the backoff. (kube-scheduler >= 1.32 tries again too, since its own
@@ -141,7 +146,9 @@ class SchedulingQueue:
             self._waiting[entry.uid] = entry
 
     def fail(self, entry: QueuedPod, now: float) -> None:
-        """Something broke: no event can repair it, so the pod comes back when its backoff ends."""
+        """Have a pod come back when its backoff ends: something broke, and no event
+        can repair it.
+        """
         if self._in_flight.pop(entry.uid, None) is None:
             return
         entry.errors += 1
@@ -170,13 +177,13 @@ class SchedulingQueue:
             self._activate(entry)
 
     def next_change(self) -> float | None:
-        """When a pod becomes ready by time alone; None when none will."""
+        """Return when a pod becomes ready by time alone; None when none will."""
         moments = [entry.ready_at for entry in self._backoff.values()]
         moments += [entry.since + MAX_UNSCHEDULABLE for entry in self._waiting.values()]
         return min(moments, default=None)
 
     def places(self) -> dict[str, str]:
-        """Where each pod (by UID) is: active, backoff, unschedulable or in-flight."""
+        """Return where each pod (by UID) is: active, backoff, unschedulable or in-flight."""
         named = (
             ("active", self._active),
             ("backoff", self._backoff),
@@ -186,7 +193,7 @@ class SchedulingQueue:
         return {uid: word for word, place in named for uid in place}
 
     def __contains__(self, uid: str) -> bool:
-        """Whether the pod is anywhere in the queue or in flight."""
+        """Return whether the pod is anywhere in the queue or in flight."""
         return self._find(uid) is not None
 
     def _find(self, uid: str) -> QueuedPod | None:
@@ -208,7 +215,9 @@ class SchedulingQueue:
 
 
 def _substance(pod: PodView) -> tuple[object, ...]:
-    """What of a pod its own updates can change that matters to scheduling: all but status."""
+    """Return what of a pod its own updates can change that matters to scheduling:
+    all but status.
+    """
     meta = pod.raw.get("metadata") or {}
     spec = pod.raw.get("spec")
     return (spec, meta.get("labels"), meta.get("annotations"), pod.deleting)

@@ -93,11 +93,13 @@ class Scheduler:
         self._api.close()
 
     def wait_synced(self, timeout: float) -> bool:
-        """Whether all first lists have arrived within `timeout` seconds each."""
+        """Wait for all first lists; return whether each arrived within `timeout` seconds."""
         return all(informer.wait_synced(timeout) for informer in self._informers)
 
     def sees(self, node: str) -> bool:
-        """Whether the node has come through the watch: pods decided from now on know of it."""
+        """Return whether the node has come through the watch: pods decided from now
+        on know of it.
+        """
         return self._cache.snapshot().get(node) is not None
 
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
@@ -154,7 +156,7 @@ class Scheduler:
                     self._queue.fail(entry, time.monotonic())
 
     def _wait_for_lists(self) -> bool:
-        """Whether all lists arrived; False when stopped before that."""
+        """Wait for all lists; return whether they arrived, False when stopped before that."""
         while not self.wait_synced(0.1):
             with self._changed:
                 if self._stopping:
@@ -162,7 +164,7 @@ class Scheduler:
         return True
 
     def _next(self) -> QueuedPod | None:
-        """The next pod to decide, waited for; None when the scheduler stops."""
+        """Wait for the next pod to decide, and return it; None when the scheduler stops."""
         with self._changed:
             while not self._stopping:
                 now = time.monotonic()
@@ -226,7 +228,7 @@ class Scheduler:
         self._broken(entry, status.message)
 
     def _run_bind(self, pod: PodView, node_name: str) -> Status:
-        """The first interested extender that binds, else the default binder."""
+        """Have the first interested extender that binds do so, else the default binder."""
         for extender in self._extenders:
             if extender.is_binder and extender.is_interested(pod):
                 status = extender.bind(pod, node_name)

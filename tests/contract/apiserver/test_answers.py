@@ -10,14 +10,8 @@ import pytest
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
 from gpushare.kube.api_errors import response_error
 from gpushare.kube.lease import read_lease
-from gpushare.wire.objects import (
-    BUDGETS,
-    CONFIG_MAPS,
-    NODES,
-    PODS,
-    check_bound,
-    check_kind,
-)
+from gpushare.wire.codec import check_bound, check_kind
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from tests.contract.apiserver.client import Api, Json, Reply
 from tests.contract.apiserver.conftest import binding, pod
 

@@ -16,10 +16,11 @@ import yaml
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient, HttpClient
+from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.report import Report
 from gpushare.localcluster.demo.runner import Runner
+from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.scheduler import Scheduler

@@ -3,10 +3,10 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.extender import service
+from gpushare.extender import filter_verb
 from gpushare.extender.binding import binder
 from gpushare.kube import api_errors
-from gpushare.wire.objects import Codec
+from gpushare.wire.codec import Codec
 from tests.simulation.mutants.museum import mutant
 
 
@@ -53,7 +53,7 @@ def believes_a_proxys_404(original: Any) -> Any:
 @mutant(
     "A12",
     "ours, once: filter keeps a charged pod to its node, and forgets the others",
-    service,
+    filter_verb,
     "restrict_to",
 )
 def forgets_the_other_nodes(original: Any) -> Any:

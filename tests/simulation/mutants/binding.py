@@ -9,8 +9,8 @@ from unittest.mock import patch
 from gpushare.core import decide
 from gpushare.core.entry import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
-from gpushare.extender import service
-from gpushare.extender.binding import binder
+from gpushare.extender import filter_verb
+from gpushare.extender.binding import bind_transaction, binder
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.binder import Binder
 from gpushare.ledger import Ledger, records
@@ -35,23 +35,24 @@ def charges_after_success(original: Any) -> Any:
 
 
 @mutant(
-    "A1", "volcano #2859: free memory is looked at, and taken later", BindTransaction, "_assume"
+    "A1", "volcano #2859: free memory is looked at, and taken later", bind_transaction, "charge"
 )
 def takes_by_an_old_look(original: Any) -> Any:
     del original
 
-    def assume(self: Any, books: Any, request: Any, now: float) -> Any:
+    def charge(asked: Any, ref: Any, node: str, *, now: float, stamp: str) -> Any:
+        books, request = asked
         ledger = books.ledger
         looks = vars(ledger).setdefault("looks", [])
         looks.append(ledger.snapshot())
         view = next(look for look in looks[-2:] if look.capacity is looks[-1].capacity)
-        allocation = decide.place(view, self.node, request, books.ranking(request))
+        allocation = decide.place(view, node, request, books.ranking(request))
         assume = ledger.assume
         with patch.object(Store, "must_fit", lambda *_: None):
-            allocation = assume(self.ref, request, allocation, now, stamp=str(self.stamp))
-        return allocation, int(view.capacity[view.row[self.node], allocation.devices[0]])
+            allocation = assume(ref, request, allocation, now, stamp=stamp)
+        return allocation, int(view.capacity[view.row[node], allocation.devices[0]])
 
-    return assume
+    return charge
 
 
 def _assumes_unseen(original: Any) -> Any:
@@ -145,7 +146,7 @@ def takes_a_conflict_for_success(original: Any) -> Any:
     return written
 
 
-@mutant("A12", "KAI #848: filter and bind judge by different sums", service, "filter_nodes")
+@mutant("A12", "KAI #848: filter and bind judge by different sums", filter_verb, "filter_nodes")
 def filters_by_capacity(original: Any) -> Any:
     def by_capacity(snapshot: Any, names: Any, request: Any) -> Any:
         verdict = original(snapshot, names, request)

@@ -12,7 +12,7 @@ from gpushare.core.entry import Entry, NodeBooks, Phase
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor
-from gpushare.core.preemption.selection import Budget
+from gpushare.core.preemption.removals import Budget
 from gpushare.ledger import Ledger
 from tests.unit.core.clusters import node
 

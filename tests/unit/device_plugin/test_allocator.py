@@ -14,7 +14,8 @@ from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import RequestRefused
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.objects import Event, Pod
+from gpushare.wire.codec import Event
+from gpushare.wire.objects import Pod
 from tests.unit.device_plugin.pods import cards, decoded, pod_json
 from tests.unit.extender.scripted_api import ScriptedApi
 

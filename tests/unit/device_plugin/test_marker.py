@@ -17,7 +17,8 @@ from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnavailable
 from gpushare.kube.api import Lines
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.objects import Event, Pod
+from gpushare.wire.codec import Event
+from gpushare.wire.objects import Pod
 from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json
 
 NODE = cards(16, 16)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.wire.objects import PODS, Event, Pod
+from gpushare.wire.codec import Event
+from gpushare.wire.objects import PODS, Pod
 
 
 @dataclass

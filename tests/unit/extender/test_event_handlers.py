@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request, Shares
-from gpushare.extender.binding.bind_transaction import BindTransaction, ReadPod
+from gpushare.extender.binding.bind_transaction import BindTransaction
+from gpushare.extender.binding.steps import ReadPod
 from gpushare.extender.event_handlers import (
     NodeEventHandler,
     PodEventHandler,
@@ -16,7 +17,8 @@ from gpushare.extender.event_handlers import (
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
-from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Codec, Decoded, Event, Pod
+from gpushare.wire.codec import Codec, Decoded, Event
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library, node_json, pod_json, read_pod

@@ -12,7 +12,7 @@ from gpushare.core.decide import filter_nodes
 from gpushare.core.model import Reason
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor, Victims
-from gpushare.core.preemption.selection import Budget
+from gpushare.core.preemption.removals import Budget
 from gpushare.extender import preemption
 from gpushare.extender.disruption_budgets import DisruptionBudgets
 from gpushare.extender.event_handlers import PodEventHandler

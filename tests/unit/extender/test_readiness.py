@@ -17,9 +17,11 @@ from gpushare.kube.api import Lines
 from gpushare.kube.election import Elector
 from gpushare.kube.lease import Create, Read, Term, Update, new_lease
 from gpushare.kube.lease_runner import LeaseRunner
-from gpushare.kube.listwatch import List, ListWatch, Timing
+from gpushare.kube.listwatch import ListWatch, Timing
+from gpushare.kube.listwatch_actions import List
 from gpushare.kube.reflector import Reflector
-from gpushare.wire.objects import PODS, Decoded, Event, Pod
+from gpushare.wire.codec import Decoded, Event
+from gpushare.wire.objects import PODS, Pod
 
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
-from gpushare.localcluster.client import ApiClient, HttpClient, Json
+from gpushare.localcluster.client import ApiClient, Json
+from gpushare.localcluster.http_client import HttpClient
 
 Handle = Callable[[socket.socket, bytes], None]
 

@@ -25,7 +25,9 @@ SIZE = (STEPS * MOST_DEVICES + 1) * (MOST_CORES + 1)
 
 
 def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
-    """float64 (steps + 1, cores + 1): GPU expected to be left, in milli, by free GPU and CPU."""
+    """Return float64 (steps + 1, cores + 1): GPU expected to be left, in milli, by free GPU and
+    CPU.
+    """
     weights: dict[tuple[int, int], int] = {}
     for cls, count in classes:
         size = int(STEPS * cls.devices * cls.units / capacity + 0.5)
@@ -41,7 +43,7 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
 
 
 def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
-    """float64 (cores + 1,): one line of the table, of those before it; unit: steps."""
+    """Return float64 (cores + 1,): one line of the table, of those before it; unit: steps."""
     total = sum(weight for _, weight in kinds)
     if not total:
         return np.full(left.shape[1], float(gpu))
@@ -55,7 +57,7 @@ def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> F
 
 
 def index(gpu: Ints, cpu: Ints, capacity: Ints) -> Ints:
-    """int64: where in the flat table so many free units of GPU, and CPU in milli, are.
+    """Return int64: where in the flat table so many free units of GPU, and CPU in milli, are.
 
     capacity: units of a device there.
 

@@ -93,7 +93,7 @@ class PriceTables:
 
 
 def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
-    """How often a pod of each class counts in the measure of fragmentation.
+    """Return how often a pod of each class counts in the measure of fragmentation.
 
     Each once, as published, where all cards are of one capacity. Where they differ, the many small
     pods fit any card, and room on the large ones is what the few large pods lack: there a pod
@@ -128,7 +128,9 @@ class ShadowPrice:
         self.priced = PerLayout(_Prices(self.classes, workload.devices).tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """What a placement costs on its own node: fragmentation, residues, stranding, draining."""
+        """Return what a placement costs on its own node: fragmentation, residues, stranding,
+        draining.
+        """
         if not self.classes:
             return DeviceBestFit().score(snapshot, rows, request)
         facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
@@ -142,11 +144,11 @@ class ShadowPrice:
         return with_blind(value, facts, snapshot, rows, request)
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """Free GPU and blocks of each row."""
+        """Return the free GPU and blocks of each row."""
         return self.scarce(snapshot).supply(snapshot, rows)
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """The blocks that a placement breaks; none on nodes whose CPU is unknown."""
+        """Return the blocks that a placement breaks; none on nodes whose CPU is unknown."""
         taken = self.scarce(snapshot).taken(snapshot, rows, request)
         facts = self.ground(snapshot)
         if facts.any_blind:
@@ -154,7 +156,7 @@ class ShadowPrice:
         return taken
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
-        """What a placement costs those who need nodes of a group."""
+        """Return what a placement costs those who need nodes of a group."""
         scarce = self.scarce(snapshot)
         # Without a workload nothing is needed, and a pod without GPU takes none.
         asked = request.total * scarce.per_unit
@@ -164,22 +166,24 @@ class ShadowPrice:
     def taken_prices(
         self, snapshot: Snapshot, request: Request, taken: Taken, totals: Ints
     ) -> Floats:
-        """What a placement costs those who need blocks."""
+        """Return what a placement costs those who need blocks."""
         cost: Floats = self.scarce(snapshot).taken_prices(taken, totals)
         return np.floor(self.block_weight(request) * cost + HAIR)
 
     def block_weight(self, request: Request) -> float:
-        """What a block weighs that a placement breaks."""
+        """Return what a block weighs that a placement breaks."""
         return (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
 
     def hold(self, snapshot: Snapshot) -> float:
-        """What it costs, in milli, to hold an empty node for the lifetime of a pod."""
+        """Return what it costs, in milli, to hold an empty node for the lifetime of a pod."""
         return HOLD * max(self.scarce(snapshot).roaming - HARDLY_ANY, 0) * self.turnover
 
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
-        """float64 (K, D): the score, of which the fall of fragmentation (K, D) or (K, 1) is."""
+        """Return float64 (K, D): the score, of which the fall of fragmentation (K,
+        D) or (K, 1) is.
+        """
         gpu = np.add.reduce(free, axis=1)
         both = gpu - BEFORE_AFTER * request.total
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
@@ -217,7 +221,7 @@ class ShadowPrice:
         return np.broadcast_to(value[:, None], free.shape)
 
     def _residues(self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Floats:
-        """float64 (K, D) or (K, 1): the worth that the devices taken lose."""
+        """Return float64 (K, D) or (K, 1): the worth that the devices taken lose."""
         tables, facts = self.priced(snapshot), self.ground(snapshot)
         steps, capacity = tables.steps.take(rows)[:, None], facts.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
@@ -230,7 +234,7 @@ class ShadowPrice:
         return total
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
-        """float64 (..., K): GPU expected to be stranded with so much free, in milli."""
+        """Return float64 (..., K): GPU expected to be stranded with so much free, in milli."""
         tables = self.priced(snapshot)
         capacity = self.ground(snapshot).capacity.take(rows)
         at = cpu_stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
@@ -250,7 +254,7 @@ class _Prices:
         self._tables_of(devices)
 
     def tables(self, snapshot: Snapshot) -> PriceTables:
-        """The tables for the capacities of the snapshot's nodes."""
+        """Return the tables for the capacities of the snapshot's nodes."""
         there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
         # One that was not told of counts as a single device until policies are made anew.
         devices = {**dict.fromkeys(there or [1], 1), **self._devices}
@@ -270,7 +274,9 @@ class _Prices:
         )
 
     def _tables_of(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
-        """What residues are worth, and what is stranded, on devices of these capacities, rising."""
+        """Return what residues are worth, and what is stranded, on devices of these capacities,
+        rising.
+        """
         kinds = frozenset(devices)
         if kinds not in self._worth:
             self._worth[kinds] = worth(self._classes, devices)

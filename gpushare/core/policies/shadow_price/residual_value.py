@@ -45,7 +45,7 @@ class _Cards:
 
 
 def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -> dict[int, Floats]:
-    """By capacity float64 (steps + 1,): what a residue of so many steps is worth, in units.
+    """Return by capacity float64 (steps + 1,): what a residue of so many steps is worth, in units.
 
     A residue of r units has `r * steps // capacity` of them. devices: how many there are of each
     capacity. Where nothing that comes fits a device, it is worth its units while it is whole.
@@ -68,7 +68,9 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
 
 
 def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
-    """The pieces wanted by size, rounded up to parts of the largest, but to no larger card."""
+    """Return the pieces wanted by size, rounded up to parts of the largest, but to
+    no larger card.
+    """
     largest, found = max(demand), dict[int, int]()
     for size, count in demand.items():
         part = -(-size * _MOST_SIZES // largest)
@@ -119,7 +121,7 @@ class _Programme:
                 self._cut(row, one, {index: one.steps // size})
 
     def prices(self) -> list[float]:
-        """What a piece of each size costs in the best cutting, in units."""
+        """Return what a piece of each size costs in the best cutting, in units."""
         while True:
             self._highs.run()
             duals = [float(dual) for dual in self._highs.getSolution().row_dual]
@@ -133,7 +135,9 @@ class _Programme:
         return [price * self._units / cost for price in prices]
 
     def _improved(self, prices: Sequence[float], scarce: Sequence[float]) -> bool:
-        """Whether there were ways to cut worth more than their device, which are added."""
+        """Add the ways to cut that are worth more than their device; return whether
+        there were any.
+        """
         found = False
         for row, (one, more) in enumerate(zip(self._cards, scarce, strict=True), self._sizes):
             best, pieces = _fill(one, prices)
@@ -143,14 +147,14 @@ class _Programme:
         return found
 
     def _cut(self, row: int, cards: _Cards, pieces: Mapping[int, int]) -> None:
-        """A way to cut a device into so many pieces of each size."""
+        """Add a way to cut a device into so many pieces of each size."""
         rows, counts = [*sorted(pieces), row], [float(pieces[index]) for index in sorted(pieces)]
         cost, most = cards.capacity, highspy.kHighsInf
         self._highs.addCol(cost, 0, most, len(rows), rows, [*counts, -1.0])
 
 
 def _fill(cards: _Cards, prices: Sequence[float]) -> tuple[list[float], list[int]]:
-    """(the dearest set of pieces by room in steps, the pieces of the one for all steps)."""
+    """Return (the dearest set of pieces by room in steps, the pieces of the one for all steps)."""
     steps = cards.steps
     best, last = [0.0] * (steps + 1), [-1] * (steps + 1)
     pieces = [

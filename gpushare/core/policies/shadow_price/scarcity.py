@@ -64,7 +64,7 @@ class Scarcity:
     roaming: float
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """int64 (K, 1 + Y): the free units of a row, and its blocks."""
+        """Return int64 (K, 1 + Y): the free units of a row, and its blocks."""
         supply = np.zeros((len(rows), 1 + len(self.devices)), dtype=np.int64)
         np.add.reduce(snapshot.free.take(rows, axis=0), axis=1, out=supply[:, 0])
         whole = np.add.reduce(idle_devices(snapshot, rows), axis=1)
@@ -74,8 +74,8 @@ class Scarcity:
         return supply
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one device
-        first on a device in use, then on an idle one.
+        """Return int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one
+        device first on a device in use, then on an idle one.
         """
         untouched = idle_devices(snapshot, rows)
         whole = np.add.reduce(untouched, axis=1)
@@ -96,7 +96,7 @@ class Scarcity:
         return broken.astype(np.int8)
 
     def group_prices(self, totals: Ints) -> Floats:
-        """float64 (groups,): the price of a device on the nodes of each group."""
+        """Return float64 (groups,): the price of a device on the nodes of each group."""
         free = totals[:, 0]
         every = float(free.sum())
         of_needed = np.maximum((self.needed * free).sum(axis=1), self.largest)
@@ -105,7 +105,7 @@ class Scarcity:
         return dear
 
     def taken_prices(self, taken: Taken, totals: Ints) -> Floats:
-        """float64 (V, K): the price of the blocks that a placement breaks."""
+        """Return float64 (V, K): the price of the blocks that a placement breaks."""
         sums = totals.sum(axis=0)
         blocks = np.maximum(self.units * sums[1:], self.largest)
         price = np.minimum(self.share * float(sums[0]) / blocks, DEAREST)
@@ -117,7 +117,9 @@ class Scarcity:
         return cost.reshape(len(taken), -1).T
 
     def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """int64 (..., K, Y): the blocks of rows with so many idle devices, CPU and memory."""
+        """Return int64 (..., K, Y): the blocks of rows with so many idle devices,
+        CPU and memory.
+        """
         room = cpu[:, None] // self.cpu
         np.minimum(room, memory[:, None] // self.memory, out=room)
         least: Ints = np.minimum(whole[..., None] // self.devices, room)
@@ -125,7 +127,9 @@ class Scarcity:
 
 
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
-    """What is scarce for pods with these shares of the GPU, among the nodes of the snapshot."""
+    """Return what is scarce for pods with these shares of the GPU, among the nodes
+    of the snapshot.
+    """
     # An empty row, which a removed node leaves, is of a group that others are in.
     there = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
     # Nodes of a group are alike, so one speaks for all.
@@ -162,7 +166,9 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
 
 
 def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
-    """See Scarcity; fits: bool (classes, groups)."""
+    """Return the share of pods that may go anywhere (see Scarcity); fits: bool
+    (classes, groups).
+    """
     units = np.bincount(snapshot.group, snapshot.capacity.sum(axis=1), fits.shape[1])
     largest = np.zeros(fits.shape[1], dtype=np.int64)
     np.maximum.at(largest, snapshot.group, snapshot.capacity.max(axis=1, initial=0))
@@ -181,7 +187,7 @@ def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
 
 
 def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
-    """bool (K,): nodes of a model that the class accepts, with devices large enough."""
+    """Return bool (K,): nodes of a model that the class accepts, with devices large enough."""
     large: Bools = snapshot.capacity[rows].max(axis=1, initial=0) >= cls.units
     if not cls.models:
         return large
@@ -192,7 +198,7 @@ def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
 
 
 def _fits_empty(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
-    """bool (K,): nodes on which a pod of the class fits while nothing else runs there."""
+    """Return bool (K,): nodes on which a pod of the class fits while nothing else runs there."""
     enough = (snapshot.capacity[rows] >= max(cls.units, 1)).sum(axis=1) >= cls.devices
     for capacity, asked in (
         (snapshot.cpu_capacity[rows], cls.cpu),

@@ -16,7 +16,7 @@ class DefaultBinder:
         self._api = api
 
     def bind(self, pod: PodView, node_name: str) -> Status:
-        """Success, or the API server's refusal."""
+        """Bind the pod; return Success, or the API server's refusal."""
         body = {
             "kind": "Binding",
             "apiVersion": "v1",

@@ -17,7 +17,7 @@ from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 
 
 def default_filters(ignored_resources: frozenset[str]) -> tuple[FilterPlugin, ...]:
-    """The filters in order. `ignored_resources` are counted by an extender alone."""
+    """Return the filters in order. `ignored_resources` are counted by an extender alone."""
     return (
         NodeUnschedulable(),
         NodeName(),
@@ -30,5 +30,5 @@ def default_filters(ignored_resources: frozenset[str]) -> tuple[FilterPlugin, ..
 def default_plugins(
     filters: tuple[FilterPlugin, ...], preemption: DefaultPreemption, api: ApiClient
 ) -> tuple[Plugin, ...]:
-    """All plugins in order."""
+    """Return all plugins in order."""
     return (*filters, preemption, DefaultBinder(api))

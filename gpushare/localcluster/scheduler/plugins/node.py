@@ -27,7 +27,7 @@ class NodeUnschedulable:
     events: frozenset[ClusterEvent] = NODE_CHANGES
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or that the node is cordoned."""
+        """Return Success, or that the node is cordoned."""
         if not node.node.unschedulable or any(t.tolerates(_CORDON) for t in pod.tolerations):
             return SUCCESS
         return Status(Code.UNRESOLVABLE, ("node(s) were unschedulable",))
@@ -40,7 +40,7 @@ class NodeName:
     events: frozenset[ClusterEvent] = NODE_CHANGES
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or that another node was named."""
+        """Return Success, or that another node was named."""
         if pod.node_name in ("", node.name):
             return SUCCESS
         return Status(Code.UNRESOLVABLE, ("node(s) didn't match the requested node name",))
@@ -53,7 +53,9 @@ class TaintToleration:
     events: frozenset[ClusterEvent] = NODE_CHANGES
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or that there is such a taint. Older releases name it: `taint {KEY: VALUE}`."""
+        """Return Success, or that there is such a taint. Older releases name it: `taint {KEY:
+        VALUE}`.
+        """
         for taint in node.node.taints:
             if taint.effect in _HARD_EFFECTS and not any(
                 toleration.tolerates(taint) for toleration in pod.tolerations
@@ -69,7 +71,7 @@ class NodeAffinity:
     events: frozenset[ClusterEvent] = NODE_CHANGES
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or that the labels do not match."""
+        """Return Success, or that the labels do not match."""
         labels = node.node.labels
         selected = all(labels.get(key) == value for key, value in pod.node_selector.items())
         if selected and _any_term(pod.affinity_terms, node):
@@ -78,12 +80,12 @@ class NodeAffinity:
 
 
 def _any_term(terms: tuple[Json, ...] | None, node: NodeInfo) -> bool:
-    """Terms are alternatives; an empty list of terms matches no node."""
+    """Return whether any of the terms matches; an empty list of terms matches no node."""
     return terms is None or any(_term_matches(term, node) for term in terms)
 
 
 def _term_matches(term: Json, node: NodeInfo) -> bool:
-    """Expressions and fields of one term must all hold; an empty term matches no node."""
+    """Return whether all expressions and fields of one term hold; an empty term matches no node."""
     expressions = term.get("matchExpressions") or ()
     fields = term.get("matchFields") or ()
     if not expressions and not fields:
@@ -94,7 +96,7 @@ def _term_matches(term: Json, node: NodeInfo) -> bool:
 
 
 def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
-    """Whether one requirement holds (core/v1 NodeSelectorRequirement)."""
+    """Return whether one requirement holds (core/v1 NodeSelectorRequirement)."""
     value = labels.get(str(requirement.get("key")))
     wanted = [str(item) for item in requirement.get("values") or ()]
     operator = requirement.get("operator")
@@ -110,7 +112,9 @@ def _holds(requirement: Json, labels: Mapping[str, str]) -> bool:
 
 
 def _compared(operator: str, value: str | None, wanted: list[str]) -> bool:
-    """Gt and Lt compare integers; what is no integer never matches."""
+    """Return whether the value is greater (Gt) or less (Lt) than the bound; what is no integer is
+    neither.
+    """
     try:
         have, bound = int(value or ""), int(wanted[0])
     except (ValueError, IndexError):

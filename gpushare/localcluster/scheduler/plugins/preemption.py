@@ -34,7 +34,7 @@ class DefaultPreemption:
     def post_filter(
         self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
     ) -> Status:
-        """Success when victims were evicted; else why not, after `preemption: `."""
+        """Evict victims; return Success when some were, else why not, after `preemption: `."""
         try:
             self._evict(pod, self._preemption.choose(pod, snapshot, statuses))
         except NoPreemption as reason:

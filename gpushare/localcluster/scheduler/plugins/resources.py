@@ -32,7 +32,7 @@ class NodeResourcesFit:
         self._ignored = ignored
 
     def filter(self, pod: PodView, node: NodeInfo) -> Status:
-        """Success, or every resource that is short, in kube-scheduler's order."""
+        """Return Success, or every resource that is short, in kube-scheduler's order."""
         reasons: list[str] = []
         code = Code.UNSCHEDULABLE
         if node.free(PODS) < 1:
@@ -47,7 +47,7 @@ class NodeResourcesFit:
         return Status(code, tuple(reasons)) if reasons else SUCCESS
 
     def score(self, pod: PodView, node: NodeInfo) -> int:
-        """Mean share of cpu and memory that would be left, 0 to 100 (LeastAllocated)."""
+        """Return the mean share of cpu and memory that would be left, 0 to 100 (LeastAllocated)."""
         shares = [
             _left(node.node.allocatable.get(name, 0), node.scored.get(name, 0) + pod.scored[name])
             for name in (CPU, MEMORY)

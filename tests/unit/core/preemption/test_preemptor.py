@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gpushare.core.entry import NodeBooks
 from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
-from gpushare.core.preemption.selection import Budget
+from gpushare.core.preemption.removals import Budget
 from gpushare.core.preemption.victim_search import Steps
 from tests.unit.core.clusters import node
 from tests.unit.core.preempting import NODE, Case, books, cases, filled, pod

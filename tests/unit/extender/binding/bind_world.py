@@ -18,13 +18,8 @@ from gpushare.core.model import PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.binding.bind_transaction import (
-    Answer,
-    BindTransaction,
-    ReadPod,
-    Step,
-    WriteBinding,
-)
+from gpushare.extender.binding.bind_transaction import BindTransaction
+from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger, Overdue
 from gpushare.ledger.records import CpuOnly

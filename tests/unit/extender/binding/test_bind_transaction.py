@@ -13,16 +13,9 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
-from gpushare.extender.binding.bind_transaction import (
-    BUDGET,
-    Answer,
-    BindTransaction,
-    ReadPod,
-    ResourceRequest,
-    Step,
-    WriteBinding,
-)
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.binding.bind_transaction import BUDGET, BindTransaction
+from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import Pod

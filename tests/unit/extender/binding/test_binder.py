@@ -14,9 +14,9 @@ import pytest
 from gpushare.core.entry import Phase
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.binding.bind_transaction import BUDGET, ResourceRequest
+from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.kube.client import connect
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from gpushare.core.model import Request
 from gpushare.core.nodeset import NodeNumbers
 from gpushare.errors import MessageError
-from gpushare.extender.binding.bind_transaction import ResourceRequest
 from gpushare.extender.binding.request_cache import MAX_PARTS, MAX_TICKETS, TTL, RequestCache
-from gpushare.extender.managed_resources import ManagedResource
+from gpushare.extender.managed_resources import ManagedResource, ResourceRequest
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.extender.desk import FREE, Desk, bind_request, request
 from tests.unit.extender.kit import make_books, pod_json

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from gpushare.extender.events.aggregator import (
+from gpushare.daemon.events.aggregator import (
     NO_FIT_EVERY,
     SERIES_EVERY,
     WINDOW,

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from gpushare.daemon.events.recorder import QUEUED, Recorder
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.extender.events.recorder import QUEUED, Recorder
 from gpushare.kube.api import Lines
 from gpushare.wire.events import ObjectReference
 
@@ -221,7 +221,7 @@ def test_our_own_bug_does_not_end_the_thread(
 
 _SLOW = """
 import os, time
-from gpushare.extender.events.recorder import Recorder
+from gpushare.daemon.events.recorder import Recorder
 from gpushare.wire.events import ObjectReference
 
 class Api:

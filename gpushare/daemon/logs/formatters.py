@@ -11,7 +11,7 @@ import threading
 import traceback
 from datetime import UTC, datetime
 
-from gpushare.extender.logs.writer import LogWriter
+from gpushare.daemon.logs.writer import LogWriter
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 _CONTROL_IN_LINES = re.compile(

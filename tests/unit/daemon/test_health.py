@@ -10,7 +10,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from gpushare.extender.http.health import HealthServer, _Handler
+from gpushare.daemon.health import HealthServer, _Handler
 
 WELL = {"nodes": "", "pods": ""}
 STALLED = 20

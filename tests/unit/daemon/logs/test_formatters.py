@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from gpushare.core.model import Allocation, PodRef, Request
+from gpushare.daemon.logs.formatters import JsonFormatter, Line, TextFormatter, formatter
 from gpushare.errors import ApiError, MessageError
-from gpushare.extender.logs.formatters import JsonFormatter, Line, TextFormatter, formatter
 from tests.unit.extender.desk import Desk, bind_request, request
 from tests.unit.extender.kit import pod_json
 

@@ -12,9 +12,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from gpushare.daemon.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
-from gpushare.extender.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
 from gpushare.kube.api import Api
+from gpushare.wire.codec import check_kind
 from gpushare.wire.events import (
     CONTROLLER,
     MERGE_PATCH,
@@ -24,7 +25,6 @@ from gpushare.wire.events import (
     encode_series,
     events_path,
 )
-from gpushare.wire.objects import check_kind
 
 log = logging.getLogger("gpushare.events")
 
@@ -60,15 +60,7 @@ class EventRecorder(Protocol):
 class NullRecorder:
     """A recorder that writes nothing: events are switched off."""
 
-    def record(
-        self,
-        regarding: ObjectReference,
-        reason: str,
-        action: str,
-        note: str,
-        *,
-        warning: bool = False,
-    ) -> None:
+    def record(self, *_event: object, **_options: object) -> None:
         """Do nothing."""
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpushare.extender.logs.formatters import Line, formatter
-from gpushare.extender.logs.writer import LogWriter
+from gpushare.daemon.logs.formatters import Line, formatter
+from gpushare.daemon.logs.writer import LogWriter
 from tests.integration.verbs import poll
 
 SIZE = 1 << 16

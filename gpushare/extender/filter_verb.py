@@ -1,0 +1,188 @@
+"""The verb filter: which nodes have room for a pod, and why the others do not.
+
+It reads snapshots, and changes nothing but the ticket of the pod (request_cache.py).
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from gpushare.core.decide import FilterResult, best_node, filter_nodes, restrict_to
+from gpushare.core.model import Request
+from gpushare.core.snapshot import Snapshot
+from gpushare.errors import MessageError, NotReady, WireError
+from gpushare.extender.answer import Answer, pod_name
+from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.binding.request_cache import RequestCache
+from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.managed_resources import (
+    ManagedResource,
+    ManagedResources,
+    ResourceRequest,
+)
+from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
+from gpushare.wire.pods import pod_ref
+
+UNKNOWN_NODE = "node not found"
+"""The reason where the ledger does not have a node, without its name."""
+
+
+class FilterVerb:
+    """Answers filter.
+
+    `check_ready`: raises NotReady. The other arguments are those of `Service`.
+    """
+
+    def __init__(
+        self,
+        resources: ManagedResources,
+        request_cache: RequestCache,
+        *,
+        check_ready: Callable[[], None],
+        best_only: bool,
+        rejected: Callable[[Mapping[str, int]], None] | None,
+        event_messages: EventMessages | None,
+        refusal_hold: RefusalHold | None,
+    ) -> None:
+        self._resources = resources
+        self._request_cache = request_cache
+        self._check_ready = check_ready
+        self._best_only = best_only
+        self._rejected = rejected
+        self._event_messages = event_messages
+        self._refusal_hold = refusal_hold
+
+    def answer(self, body: bytes) -> Answer:
+        """Return the answer to a body of filter; an error stands in its `Error`."""
+        try:
+            args = decode_filter(body)
+        except MessageError as error:
+            answer = encode_filter(None, error=f"gpushare: {error}")
+            return Answer(answer, "malformed", {"error": str(error)})
+        name = pod_name(args)
+        try:
+            self._check_ready()
+        except NotReady as error:
+            line = {"pod": name, "error": str(error)}
+            return Answer(encode_filter(args, error=str(error)), "not_ready", line)
+        try:
+            resource_request = self._resources.resolve(args.pod)
+        except WireError as error:
+            # No node will ever do; an Error would have the scheduler try again and again.
+            self._cache_request(args, None, (), valid=False)
+            refused = dict.fromkeys(args.names, str(error))
+            line = {"pod": name, "error": str(error)}
+            return Answer(encode_filter(args, unresolvable=refused), "refused", line)
+        if resource_request is None:
+            known_nodes = next(iter(self._resources)).ledger.snapshot().row
+            self._cache_request(args, None, [name for name in args.names if name in known_nodes])
+            return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
+        return self._answer_for(args, *resource_request)
+
+    def _answer_for(self, args: FilterArgs, managed: ManagedResource, request: Request) -> Answer:
+        snapshot, result = self._filter_nodes(managed, args.names, request)
+        many = len(result.fit)
+        result = self._narrow(args, managed, request, snapshot, result)
+        fit = result.fit
+        self._cache_request(args, (managed, request), fit)
+        busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
+        unresolvable = {
+            name: why.value for name, why in result.failed.items() if not why.resolvable
+        }
+        # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
+        self._report_rejected(args, result, Counter([*busy.values(), *unresolvable.values()]))
+        busy.update((name, f'node "{name}" not found') for name in result.unknown)
+        line = {
+            "pod": pod_name(args),
+            "units": request.units,
+            "devices": request.devices,
+            "fit": max(many, len(fit)),
+            "busy": len(busy) - len(result.unknown),
+            "never": len(unresolvable),
+            "unknown": len(result.unknown),
+        }
+        return Answer(
+            encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
+        )
+
+    def _narrow(
+        self,
+        args: FilterArgs,
+        managed: ManagedResource,
+        request: Request,
+        seen: Snapshot,
+        result: FilterResult,
+    ) -> FilterResult:
+        """Return the result with one node alone, where there is a reason for it.
+
+        A pod that is charged already keeps its node, whatever else fits: kube-scheduler asks again
+        when a bind took too long, the pod's own charge must not exclude the node, and on another
+        node the pod would be refused until that bind is settled. Where that node is gone, or its
+        devices are closed or taken, the result stays as it is: its bind is refused, and repeated
+        until it is settled. Any other pod may be given its best node.
+        """
+        uid = args.pod.metadata.uid if args.pod.metadata else None
+        charged = managed.ledger.standing(uid) if uid else None
+        if charged is not None and charged.node in args.names and managed.ledger.keeps(uid or ""):
+            return restrict_to(result, charged.node)
+        if not self._best_only:
+            return result
+        best = best_node(seen, result.fit, request, managed.scorer(request))
+        return result if best is None else replace(result, fit=(best,))
+
+    def _filter_nodes(
+        self, managed: ManagedResource, names: Sequence[str], request: Request
+    ) -> tuple[Snapshot, FilterResult]:
+        """Return the snapshot and the nodes that fit; where none does now, wait a moment (see
+        refusal_hold.py).
+        """
+        seen = managed.ledger.snapshot()
+        result = filter_nodes(seen, names, request)
+
+        def fits_now() -> bool:
+            nonlocal seen, result
+            now = managed.ledger.snapshot()
+            if now.generation != seen.generation:
+                seen, result = now, filter_nodes(now, names, request)
+            return bool(result.fit)
+
+        if self._refusal_hold is not None and _may_change(result):
+            self._refusal_hold.wait_for(fits_now)
+        return seen, result
+
+    def _report_rejected(
+        self, args: FilterArgs, result: FilterResult, reasons: Counter[str]
+    ) -> None:
+        """Tell how many nodes do not take the pod for which reason; users, when none does.
+
+        Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
+        """
+        if result.unknown:
+            reasons[UNKNOWN_NODE] = len(result.unknown)
+        if self._rejected is not None and reasons:
+            self._rejected(reasons)
+        nominated = args.pod.status and args.pod.status.nominated_node_name
+        refused = reasons and not result.fit and [*args.names] != [nominated]
+        if self._event_messages is not None and refused:
+            with contextlib.suppress(WireError):  # a pod without name or uid
+                self._event_messages.no_fit(pod_ref(args.pod), reasons)
+
+    def _cache_request(
+        self,
+        args: FilterArgs,
+        resource_request: ResourceRequest | None,
+        nodes: Collection[str],
+        *,
+        valid: bool = True,
+    ) -> None:
+        """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
+        uid = args.pod.metadata.uid if args.pod.metadata else None
+        if uid:
+            is_ours = not self._resources.scope.refusal(args.pod)
+            self._request_cache.put(uid, resource_request, nodes, valid=valid and is_ours)
+
+
+def _may_change(result: FilterResult) -> bool:
+    """Return whether no node fits, but one would if some pods were gone."""
+    return not result.fit and any(why.resolvable for why in result.failed.values())

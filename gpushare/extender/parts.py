@@ -1,0 +1,195 @@
+"""The parts of the extender, each made from the settings. Raises SettingsError for a wrong one."""
+
+import logging
+import os
+import socket
+import uuid
+from collections.abc import Mapping, Sequence
+
+from gpushare.addresses import is_loopback
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import Policy, load_policy, policy_names
+from gpushare.core.ranking import Ranking
+from gpushare.core.trial import AUTO, SAFE
+from gpushare.daemon.health import Checks, HealthServer
+from gpushare.daemon.logs.formatters import Line
+from gpushare.errors import SettingsError
+from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.disruption_budgets import DisruptionBudgets
+from gpushare.extender.event_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
+from gpushare.extender.http.callers import Callers
+from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
+from gpushare.extender.metrics import Metrics
+from gpushare.extender.readiness import Readiness, Source
+from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.election import Elector
+from gpushare.kube.lease_runner import LeaseRunner
+from gpushare.kube.listwatch import ListWatch
+from gpushare.kube.reflector import Reflector
+from gpushare.kube.scheduler_lease import SchedulerLease
+from gpushare.ledger import Ledger
+from gpushare.settings import Settings, address
+from gpushare.wire.annotations import ALIYUN, Names, distinct
+from gpushare.wire.inventory import is_unit
+from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
+from gpushare.wire.scheduler.config import ExtenderConfig
+from gpushare.wire.scheduler.entry import endpoint
+
+_LEASE = "gpushare-extender"
+_LIVE_PODS = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
+
+log = logging.getLogger("gpushare.serve")
+
+
+def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
+    """Return who may call; on loopback by its addresses, or as kube-scheduler calls it."""
+    host, _ = address(settings.listen, "listen")
+    hosts = frozenset({endpoint(entry).host}) if is_loopback(host) else None
+    return Callers(settings.callers, hosts)
+
+
+def connect_client(settings: Settings, pool_size: int) -> KubeClient:
+    """Return a client of the API server; outside a pod it is found as kubectl finds it."""
+    kubeconfig = settings.kubeconfig or os.environ.get("KUBECONFIG")
+    context = settings.context or None
+    return connect(kubeconfig, context, pool_size=pool_size, user_agent="gpushare-extender")
+
+
+def make_managed_resources(
+    settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str]
+) -> ManagedResources:
+    """Return what the entry of kube-scheduler's file has us manage, each with an empty ledger.
+
+    schedulers: the names of kube-scheduler's profiles.
+    """
+    if not is_unit(settings.unit):
+        raise SettingsError(f"unit: {settings.unit!r} is none of GiB, MiB, or a chunk as 256MiB")
+    policies = _policies(settings.policy)
+    candidates = tuple(dict.fromkeys(name.strip() for name in settings.candidates.split(",")))
+    for name in candidates:
+        if name == AUTO or name not in policies:
+            there_are = ", ".join(name for name in policies if name != AUTO)
+            raise SettingsError(f"candidates: {name!r} is no policy; there are: {there_are}")
+    managed = [resource.name for resource in entry.managed_resources] or [ALIYUN.resource]
+    names = [Names.for_resource(resource) for resource in managed]
+    # Configurations of the original name the count of devices too: it is no memory of its own.
+    counts = {name.count for name in names}
+    names = [name for name in names if name.resource not in counts]
+    distinct(names)
+    ignored = {item.name for item in entry.managed_resources if item.ignored_by_scheduler}
+    return ManagedResources(
+        tuple(
+            ManagedResource(
+                names=own,
+                ledger=Ledger(Pairing(settings.pairing)),
+                rankings=_rankings(policies),
+                default_policy=settings.policy,
+                candidates=candidates,
+                unavailable_policies=frozenset(policy_names()) - policies.keys(),
+                counted_by_scheduler=own.resource not in ignored,
+            )
+            for own in names
+        ),
+        ExtenderScope(
+            frozenset(resource.name for resource in entry.managed_resources), frozenset(schedulers)
+        ),
+    )
+
+
+def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
+    """Return a ranking by each policy; `auto` is another one of them from the beginning."""
+    rankings = {name: Ranking(policy) for name, policy in policies.items()}
+    if SAFE in rankings:
+        rankings[AUTO] = rankings[SAFE]
+    return rankings
+
+
+def _policies(default: str) -> dict[str, Policy]:
+    """Return all installed policies by name, without those that cannot be made: each of these is
+    logged.
+
+    Raises SettingsError where the default is one of them.
+    """
+    made = {default: load_policy(default)}
+    for name in policy_names():
+        if name not in made:
+            try:
+                made[name] = load_policy(name)
+            except SettingsError as error:  # another package's policy: the others still work
+                log.error(
+                    Line("policy left out; pods that wish for it are refused", error=str(error))
+                )
+    return made
+
+
+def health_server(
+    settings: Settings, live: Checks, readiness: Readiness, metrics: Metrics
+) -> HealthServer:
+    """Return the server of probes and metrics; its port is taken, its thread does not run yet."""
+    host, port = address(settings.health_listen, "health-listen")
+    try:
+        return HealthServer(host, port, live, readiness.checks, metrics.text)
+    except OSError as error:
+        raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
+
+
+def watched_sources(
+    settings: Settings,
+    client: KubeClient,
+    resources: ManagedResources,
+    budgets: DisruptionBudgets | None,
+    pod_handler: PodEventHandler,
+) -> dict[str, Source]:
+    """Return what is listed and watched, by name, each with its handler.
+
+    budgets: None where they are not followed.
+    """
+    maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
+    nodes = Reflector(
+        client, ListWatch("/api/v1/nodes", NODES), NodeEventHandler(resources, settings.unit)
+    )
+    live_pods = ListWatch("/api/v1/pods", PODS, _LIVE_PODS)
+    pods = Reflector(client, live_pods, pod_handler)
+    unhealthy = Reflector(client, ListWatch(maps, CONFIG_MAPS), UnhealthyEventHandler(resources))
+    sources = {
+        "nodes": Source(nodes),
+        "pods": Source(pods),
+        "configmaps": Source(unhealthy, optional=True),
+    }
+    if budgets is not None:
+        watch = ListWatch("/apis/policy/v1/poddisruptionbudgets", BUDGETS)
+        sources["poddisruptionbudgets"] = Source(Reflector(client, watch, budgets), optional=True)
+    return sources
+
+
+def lease_runner(
+    settings: Settings, client: KubeClient, lease: tuple[str, str] | None
+) -> LeaseRunner | None:
+    """Return what says whether this process leads; None for "off".
+
+    `lease`: that of kube-scheduler. Raises SettingsError where there is none to follow.
+    """
+    host = socket.gethostname()
+    if settings.leadership == "off":
+        return None
+    if settings.leadership == "scheduler":
+        if lease is None:
+            raise SettingsError(
+                f"leadership: {settings.scheduler_config} says leaderElection.leaderElect: false,"
+                " so there is no Lease of kube-scheduler to follow; with one kube-scheduler alone,"
+                " say lease"
+            )
+        follower = SchedulerLease(host, BUDGET)
+        return LeaseRunner(client, follower, namespace=lease[0], name=lease[1])
+    identity = settings.identity or f"{host}_{uuid.uuid4()}"
+    elector = Elector(settings.namespace, _LEASE, identity, BUDGET)
+    return LeaseRunner(client, elector, namespace=settings.namespace, name=_LEASE)
+
+
+def unit_bytes(unit: str) -> int:
+    """Return the bytes of one unit."""
+    return 2**30 if unit == "GiB" else int(unit.removesuffix("MiB") or "1") * 2**20

@@ -1,0 +1,214 @@
+"""One process of the extender: its parts, wired up, and the thread that settles."""
+
+import contextlib
+import logging
+import math
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from gpushare.daemon.events.recorder import NullRecorder, Recorder
+from gpushare.daemon.logs.formatters import Line, start_logging
+from gpushare.daemon.logs.writer import LogWriter
+from gpushare.errors import ApiError
+from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.binding.binder import Binder
+from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.disruption_budgets import DisruptionBudgets
+from gpushare.extender.event_handlers import PodEventHandler
+from gpushare.extender.events.messages import EventMessages
+from gpushare.extender.events.pending_without_call import pending_without_call
+from gpushare.extender.events.unserved_pods import UnservedPods
+from gpushare.extender.garbage_collection import GarbageCollection
+from gpushare.extender.http.app import build_app
+from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
+from gpushare.extender.learning.policy_builder import make_policies, try_policies
+from gpushare.extender.learning.policy_refresher import PolicyRefresher
+from gpushare.extender.metrics import Metrics
+from gpushare.extender.parts import (
+    callers_of,
+    connect_client,
+    health_server,
+    lease_runner,
+    make_managed_resources,
+    unit_bytes,
+    watched_sources,
+)
+from gpushare.extender.readiness import Readiness
+from gpushare.extender.scheduler_file import SchedulerFile, routes_of
+from gpushare.extender.service import Service
+from gpushare.settings import SPARE_THREADS, Settings
+
+log = logging.getLogger("gpushare.serve")
+
+_SWITCH_INTERVAL = 0.001
+_SETTLE_EVERY = 1.0
+STUCK = 120.0
+"""Seconds until the thread that settles counts as stuck, and the process as not alive."""
+_LOG_FLUSH_SECONDS = 2.0
+"""Seconds at the end in which the log may still be written."""
+_WARM_EVERY = 45.0
+"""Seconds; kube-apiserver closes connections that are idle for 90 s."""
+
+
+class Extender:
+    """Everything one process needs, wired up; `start` sets it going."""
+
+    def __init__(self, settings: Settings, found: SchedulerFile, log_writer: LogWriter) -> None:
+        entry = found.entry
+        self._settings = settings
+        self._log_writer = log_writer
+        self._managed_resources = make_managed_resources(settings, entry, found.schedulers)
+        self._client = connect_client(settings, settings.threads - SPARE_THREADS + 8)
+        budgets = DisruptionBudgets()
+        # They matter to preemption alone, and it takes a right of its own to list them.
+        followed = budgets if entry.preempt_verb else None
+        self._learning = PolicyRefresher(self._managed_resources, make_policies, try_policies)
+        pod_handler = PodEventHandler(
+            self._managed_resources, self._learning.created, self._learning.moved
+        )
+        sources = watched_sources(
+            settings, self._client, self._managed_resources, followed, pod_handler
+        )
+        self._readiness = Readiness(sources, lease_runner(settings, self._client, found.lease))
+        self.not_ready = self._readiness.not_ready
+        self._binder = Binder(self._client, self._managed_resources, self._readiness.leads_until)
+        self._unserved_pods = UnservedPods(self._managed_resources)
+        self._metrics = Metrics(self._managed_resources, unit_bytes(settings.unit), self._state)
+        self._events = Recorder(self._client, settings.identity or socket.gethostname())
+        recorder = self._events if settings.events else NullRecorder()
+        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
+        self._auditor = Auditor(
+            self._client,
+            self._managed_resources,
+            settings.unit,
+            not_ready=self._readiness.not_ready,
+            watch_version=self._readiness.last_resource_version,
+            report=self._event_messages.books_wrong,
+        )
+        self._garbage_collection = GarbageCollection()
+        self._unanswered_requests = UnansweredRequests()
+        self._pending_requests: Callable[[], Iterable[PendingRequest]] = tuple
+        self._ready_since = math.inf
+        self._service = service = Service(
+            self._managed_resources,
+            self._binder,
+            not_ready=self._readiness.not_ready,
+            best_only=settings.filter_answer == "best",
+            max_binds=settings.threads - SPARE_THREADS,
+            observe=self._metrics.observe,
+            rejected=self._metrics.rejected,
+            event_messages=self._event_messages,
+            budgets_of=budgets.budgets_of,
+            refusal_hold=RefusalHold(),
+        )
+        callers = callers_of(settings, entry)
+        self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
+        # The one socket of ours that is there before the fork: a port in use is a wrong setting.
+        self._health = health_server(settings, self._live, self._readiness, self._metrics)
+        self._beat = self._warmed = time.monotonic()
+
+    def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:
+        """Start the threads; connections to the API server are open before this is ready.
+
+        pending_requests: the requests that have no answer yet.
+        """
+        # Before any thread: each keeps to the CPU of the one that starts it.
+        if not self._settings.any_cpu:
+            _keep_to_one_cpu()
+        start_logging(self._log_writer)
+        self._pending_requests = pending_requests
+        sys.setswitchinterval(_SWITCH_INTERVAL)
+        self._beat = time.monotonic()
+        self._garbage_collection.start(time.monotonic())
+        self._health.start()
+        self._warm()
+        self._readiness.start()
+        self._events.start()
+        self._auditor.start()
+        self._learning.start()
+        threading.Thread(target=self._settle, name="settle", daemon=True).start()
+        resources = ",".join(managed.names.resource for managed in self._managed_resources)
+        listen, health = self._settings.listen, self._settings.health_listen
+        policy = self._settings.policy
+        log.info(Line("started", listen=listen, health=health, resources=resources, policy=policy))
+
+    def stop(self) -> None:
+        """Stop following and leading. Every request has been answered, unless gunicorn's master
+        ends a worker that did not turn for long: then a bind may be under way.
+        """
+        # First: another process waits for the Lease.
+        self._readiness.stop(self._binder.settled)
+        self._auditor.stop()
+        self._events.stop()
+        self._learning.stop()
+        self._log_writer.stop(_LOG_FLUSH_SECONDS)
+
+    def _warm(self) -> None:
+        """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
+        try:
+            self._client.warm(self._settings.threads - SPARE_THREADS)
+        except ApiError as error:
+            log.warning("no connection to the API server yet: %s", error)
+        self._warmed = time.monotonic()
+
+    def _settle(self) -> None:
+        while True:
+            self._beat = time.monotonic()
+            self._unanswered_requests.observe(self._pending_requests())
+            try:
+                if self._beat > self._warmed + _WARM_EVERY:
+                    self._warm()
+                self._readiness.tick()
+                self._binder.settle_overdue()
+                self._garbage_collection.tick(self._beat)
+                self._tick(not self._readiness.not_ready())
+            except Exception:
+                # The thread must go on: without it a charge in doubt would stay for ever.
+                log.exception("settling failed")
+            time.sleep(_SETTLE_EVERY)
+
+    def _tick(self, ready: bool) -> None:
+        if not ready:
+            self._ready_since = math.inf
+        elif self._ready_since == math.inf:
+            self._ready_since = time.time()
+        self._event_messages.tick(ready)
+
+    def _state(self) -> dict[str, float]:
+        """Return the values of this process for metrics."""
+        pending = 0.0
+        if self._ready_since < math.inf:
+            since, called = self._ready_since, self._service.called
+            pending = pending_without_call(self._managed_resources, called, since, time.time())
+        unserved = self._unserved_pods.longest_seconds(time.monotonic())
+        own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
+        parts = (self._auditor, self._readiness, self._binder, self._events, self._learning)
+        own |= self._log_writer.state()
+        return own | {name: value for part in parts for name, value in part.state().items()}
+
+    def _live(self) -> dict[str, str]:
+        stuck = time.monotonic() - self._beat > STUCK
+        own = {"settling": stuck, "audit": self._auditor.stuck()}
+        thread_problems = {
+            name: "its thread is stuck" if is_stuck else "" for name, is_stuck in own.items()
+        }
+        return {
+            **self._readiness.liveness(),
+            **thread_problems,
+            "verbs": self._unanswered_requests.stuck(),
+        }
+
+
+def _keep_to_one_cpu() -> None:
+    """Restrict this thread, and those it starts, to one of the CPUs.
+
+    The interpreter lock lets one thread run at a time; on several CPUs it is handed from one to
+    another some forty times a bind, and each time another CPU wakes up with cold caches.
+    """
+    allowed = sorted(os.sched_getaffinity(0))
+    with contextlib.suppress(OSError):  # a sandbox may forbid it
+        os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})

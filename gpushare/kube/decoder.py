@@ -1,0 +1,73 @@
+"""What following a collection needs of a decoder: pages of a list, and events of a watch.
+
+`gpushare.wire.objects.Codec` is such a decoder; `kube` knows nothing of what the objects mean.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+
+class Page(Protocol):
+    """A decoded page of a list; its objects are for the event handler."""
+
+    @property
+    def resource_version(self) -> str:
+        """The resourceVersion of the list."""
+        ...
+
+    @property
+    def continue_token(self) -> str:
+        """The token that asks for the next page; empty: this was the last."""
+        ...
+
+    @property
+    def items(self) -> Sequence[object]:
+        """The objects that could be read."""
+        ...
+
+    @property
+    def bad(self) -> Sequence[object]:
+        """The objects that could not be read."""
+        ...
+
+
+class Event(Protocol):
+    """A decoded line of a watch."""
+
+    @property
+    def kind(self) -> str:
+        """ADDED, MODIFIED, DELETED, BOOKMARK or ERROR."""
+        ...
+
+    @property
+    def resource_version(self) -> str:
+        """The resourceVersion of the event."""
+        ...
+
+    @property
+    def code(self) -> int:
+        """The status of an ERROR."""
+        ...
+
+    @property
+    def bad(self) -> object | None:
+        """The object that could not be read, if there is one."""
+        ...
+
+
+PageT = TypeVar("PageT", bound=Page)
+EventT = TypeVar("EventT", bound=Event)
+PageT_co = TypeVar("PageT_co", bound=Page, covariant=True)
+EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
+
+
+class Decoder(Protocol[PageT_co, EventT_co]):
+    """What makes pages and events of bytes; `gpushare.wire.objects.Codec` is one."""
+
+    def decode_list(self, body: bytes) -> PageT_co:
+        """Return a page; raises where the body is none."""
+        ...
+
+    def decode_event(self, line: bytes) -> EventT_co:
+        """Return an event; raises where the line is none."""
+        ...

@@ -1,0 +1,173 @@
+"""HTTP calls and streams over a pool of kept-alive connections.
+
+Knows HTTP/1.1 and time limits; knows nothing of the API server. Every part of the cluster talks
+through this over real sockets, so that what a user sees is the true traffic.
+"""
+
+import gzip
+import http.client
+import select
+import socket
+import ssl
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status and body of one answer; the body is unpacked if it came as gzip."""
+
+    status: int
+    body: bytes
+
+
+class HttpClient:
+    """Calls one server over a pool of kept-alive connections. Safe for many threads.
+
+    tls: how an https server is trusted; None for plain http.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        headers: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        self._host = parts.hostname or "127.0.0.1"
+        self._port = parts.port or 80
+        self._tls = tls
+        self._prefix = parts.path.rstrip("/")
+        self._headers = dict(headers or {})
+        self._lock = threading.Lock()
+        self._idle: list[http.client.HTTPConnection] = []
+        self._closed = False
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        *,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Answer:
+        """Send a call and return the answer, whatever its status. Raises OSError or
+        http.client.HTTPException for none.
+
+        `timeout` (seconds) covers everything from connecting to the end of the body.
+        """
+        deadline = time.monotonic() + timeout
+        connection = self._take(timeout)
+        try:
+            connection.request(
+                method, self._prefix + path, body=body, headers={**self._headers, **(headers or {})}
+            )
+            response = connection.getresponse()
+            content = _read_until(connection, response, deadline)
+        except BaseException:
+            connection.close()
+            raise
+        if response.will_close:
+            connection.close()
+        else:
+            self._put_back(connection)
+        if response.getheader("Content-Encoding") == "gzip":
+            content = gzip.decompress(content)
+        return Answer(response.status, content)
+
+    @contextmanager
+    def stream(
+        self, path: str, *, timeout: float, opened: Callable[[socket.socket], None]
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Open a GET on a connection of its own, and yield its answer.
+
+        `opened` gets the socket before anything is waited for, so that another thread can shut it
+        down. `timeout` is for connecting and for each read.
+        """
+        connection = self._connect(timeout)
+        try:
+            opened(connection.sock)
+            connection.request("GET", self._prefix + path, headers=self._headers)
+            with connection.getresponse() as response:
+                yield response
+        finally:
+            connection.close()
+
+    def close(self) -> None:
+        """Close the idle connections; calls under way finish and close theirs."""
+        with self._lock:
+            self._closed = True
+            idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.close()
+
+    def _take(self, timeout: float) -> http.client.HTTPConnection:
+        while True:
+            with self._lock:
+                connection = self._idle.pop() if self._idle else None
+            if connection is None:
+                return self._connect(timeout)
+            if not _dropped(connection):
+                connection.sock.settimeout(timeout)
+                return connection
+            connection.close()
+
+    def _connect(self, timeout: float) -> http.client.HTTPConnection:
+        connection = self._connection(timeout)
+        connection.connect()
+        # Header and body leave in two small writes: without this each call waits for a delayed ACK.
+        connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return connection
+
+    def _connection(self, timeout: float) -> http.client.HTTPConnection:
+        place = (self._host, self._port)
+        if self._tls is not None:
+            return http.client.HTTPSConnection(*place, timeout=timeout, context=self._tls)
+        return http.client.HTTPConnection(*place, timeout=timeout)
+
+    def _put_back(self, connection: http.client.HTTPConnection) -> None:
+        with self._lock:
+            if not self._closed:
+                self._idle.append(connection)
+                return
+        connection.close()
+
+
+def _dropped(connection: http.client.HTTPConnection) -> bool:
+    """Return whether the server closed an idle connection: it is readable although nothing was
+    asked.
+    """
+    if connection.sock is None:
+        return True
+    readable, _, _ = select.select([connection.sock], [], [], 0)
+    return bool(readable)
+
+
+def _read_until(
+    connection: http.client.HTTPConnection,
+    response: http.client.HTTPResponse,
+    deadline: float,
+) -> bytes:
+    """Return the whole body; raises TimeoutError at the deadline even if bytes keep dripping in."""
+    chunks: list[bytes] = []
+    while not response.isclosed():
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError("timed out reading the answer")
+        if connection.sock is not None:
+            connection.sock.settimeout(left)
+        chunk = response.read1(65536)
+        if not chunk:
+            break
+        chunks.append(chunk)
+    if response.length:
+        raise http.client.IncompleteRead(b"".join(chunks), response.length)
+    # read1() leaves a fully read answer open, and the connection with it.
+    response.close()
+    return b"".join(chunks)
