@@ -7,6 +7,7 @@ import pytest
 
 from tests.simulation.chance import Chance, Weighted
 from tests.simulation.hunt import all_mutants, hunt
+from tests.simulation.mutants.museum import Mutant
 from tests.simulation.story import of_seed, replay, shrink, tell
 
 STEPS = 200
@@ -58,6 +59,14 @@ def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
 def test_a_mutant_is_found(name: str) -> None:
     mutant = next(each for each in all_mutants() if each.name == name)
     assert hunt(mutant, STEPS, 100).seeds
+
+
+@pytest.mark.parametrize("mutant", all_mutants(), ids=lambda mutant: mutant.name)
+def test_every_mutant_changes_something_that_is_there(mutant: Mutant) -> None:
+    before = [vars(home)[attribute] for home, attribute, _ in mutant.patches]
+    with mutant.at_large():
+        changed = [vars(home)[attribute] for home, attribute, _ in mutant.patches]
+    assert all(one is not other for one, other in zip(before, changed, strict=True))
 
 
 def test_the_museum_has_every_mutant_once() -> None:

@@ -14,6 +14,7 @@ from gpushare.extender.binding import bind_transaction, binder
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.binder import Binder
 from gpushare.ledger import Ledger, records
+from gpushare.ledger.reader import Reader
 from gpushare.ledger.store import Store
 from tests.simulation.mutants.museum import mutant
 
@@ -164,7 +165,7 @@ def takes_success_for_failure(original: Any) -> Any:
     return write
 
 
-@mutant("A14", "kube-scheduler's cache once expired what it had assumed", Ledger, "overdue")
+@mutant("A14", "kube-scheduler's cache once expired what it had assumed", Reader, "overdue")
 def expires_by_the_clock(original: Any) -> Any:
     def overdue(self: Any, now: float) -> Any:
         for uid, entry in self._store.entries(Phase.IN_DOUBT, Phase.LANDED).items():
@@ -198,16 +199,16 @@ def stamps_by_the_second(original: Any) -> Any:
 @mutant(
     "C3",
     "a pod is told the size of its node's first device, not of its own",
-    BindTransaction,
-    "_assume",
+    bind_transaction,
+    "charge",
 )
 def tells_the_size_of_device_0(original: Any) -> Any:
-    def assume(self: Any, books: Any, *told: Any) -> Any:
-        allocation, _ = original(self, books, *told)
-        view = books.ledger.snapshot()
-        return allocation, int(view.capacity[view.row[self.node], 0])
+    def charge(asked: Any, ref: Any, node: str, **told: Any) -> Any:
+        allocation, _ = original(asked, ref, node, **told)
+        view = asked[0].ledger.snapshot()
+        return allocation, int(view.capacity[view.row[node], 0])
 
-    return assume
+    return charge
 
 
 @mutant(
