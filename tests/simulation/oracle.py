@@ -31,6 +31,7 @@ from tests.simulation.truth import (
     Json,
     Known,
     PodTruth,
+    can_find,
     claim_of,
     granted,
     least_charged,
@@ -52,7 +53,8 @@ class Decision:
     """What a process knew when it decided where a pod goes; number: of how many it is the last.
 
     shares: units by index. cards: the devices of the node. rooms: units of each device taken.
-    shown, loose: pods, see Known. names: whether the node ever named its cards to it.
+    shown, loose: pods, see Known. names: whether the node ever named its cards to it. order: of
+    the cards as the node named them last. indexed: pods, see Known.
     """
 
     number: int
@@ -62,6 +64,8 @@ class Decision:
     shown: frozenset[str]
     loose: dict[str, frozenset[str]]
     names: bool
+    order: tuple[str, ...]
+    indexed: frozenset[str]
 
     @property
     def put(self) -> dict[str, int]:
@@ -137,6 +141,8 @@ class Oracle:
                 frozenset(known.pods),
                 dict(known.loose),
                 node in known.named,
+                known.orders.get(node, known.nodes[node].ids),
+                frozenset(known.indexed),
             )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
@@ -204,6 +210,7 @@ class Oracle:
             if other.node == node
             and not other.ended
             and other.put is not None
+            and can_find(other, decision.cards, decision.order, other.uid in decision.indexed)
             and self._counts(other, by)
             and (other.by or other.uid in decision.shown)
         )
@@ -345,6 +352,7 @@ class Oracle:
             if entry is None or entry.assumption is not None:
                 del known.pods[uid]
         known.loose.clear()
+        known.indexed.clear()
 
     # -- after every step -----------------------------------------------------------------------
 

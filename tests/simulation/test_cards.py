@@ -12,6 +12,7 @@ from tests.simulation.truth import (
     Cards,
     Known,
     PodTruth,
+    can_find,
     claim_of,
     least_charged,
     put_by,
@@ -89,6 +90,28 @@ def test_one_nameless_device_holds_the_units_of_one_card() -> None:
     put_by(pod, claimed, cards("a", "b"))
     assert least(pod, cards("a", tells="totals"), names=False) == {0: 4}
     assert least(pod, cards("a", tells="totals"), names=True) == {0: 2}
+
+
+def test_cards_are_believed_to_be_where_they_were_named_last() -> None:
+    pod = pod_on(cards("a", "b"), **{IDX: "0", UUIDS: "a"})
+    moved = cards("b", "a", tells="devices")
+    assert pod.named
+    assert can_find(pod, cards("b", "a"), ("a", "b"), indexed=False)
+    assert can_find(pod, moved, ("b", "a"), indexed=False)
+    assert not can_find(pod, moved, ("a", "b"), indexed=False)
+
+
+def test_who_never_knew_a_plug_in_that_reads_indices_believes_the_uuids() -> None:
+    pod = pod_on(cards("a", "b"), **{IDX: "1", UUIDS: "a"})
+    by_uuid = cards("a", "b", plugin="exact")
+    fresh, older = Known(), Known()
+    older.show_node("n0", cards("a", "b"))
+    for known in (older, fresh):
+        known.show_pod(pod)
+        known.show_node("n0", by_uuid)
+        known.loosen(pod)
+    assert older.can_find(pod, by_uuid)
+    assert not fresh.can_find(pod, by_uuid)
 
 
 @pytest.mark.parametrize("failed", [{}, {"n0": "full", "n1": "full"}])

@@ -228,6 +228,18 @@ def least_charged(
     return found
 
 
+def can_find(pod: PodTruth, cards: Cards, order: tuple[str, ...], indexed: bool) -> bool:
+    """Whether books can know on which devices of its node, which has these cards, the pod's are.
+
+    order: of the cards as the node named them last. Where it names them no more they are believed
+    to be where they were. indexed: see Known. Where the plug-in gives cards by uuid, books that
+    have never known it otherwise believe the uuids, though an earlier one may have read the index.
+    """
+    if pod.uuids and not pod.named and cards.exact:
+        return indexed
+    return cards.named or not pod.named or order == cards.ids
+
+
 @dataclass(slots=True)
 class Known:
     """What one process has been shown, by the lines and lists that reached it.
@@ -239,7 +251,8 @@ class Known:
     and how often it had on their node when they were put there, or first shown. loose: for pods not
     known to be admitted, the cards told since at the indices where they were put: a plug-in that
     reads indices may give them those. orders: the cards of each node in the order in which its
-    object named them last. named: the nodes whose objects ever named their cards.
+    object named them last. named: the nodes whose objects ever named their cards. indexed: pods
+    that were there while their node's object said that its plug-in reads indices.
     """
 
     identity: str = ""
@@ -255,6 +268,7 @@ class Known:
     loose: dict[str, frozenset[str]] = field(default_factory=dict)
     orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
     named: set[str] = field(default_factory=set)
+    indexed: set[str] = field(default_factory=set)
     _told: dict[str, Cards | None] = field(default_factory=dict)
 
     def show_node(self, name: str, cards: Cards | None) -> None:
@@ -273,12 +287,8 @@ class Known:
                 self.named.add(name)
 
     def can_find(self, pod: PodTruth, cards: Cards) -> bool:
-        """Whether it can know on which devices of its node the pod's cards are.
-
-        Where a node names its cards no more they are believed to be where they were last.
-        """
-        there = self.orders.get(pod.node, cards.ids)
-        return cards.named or not pod.named or there == cards.ids
+        """Whether it can know on which devices of its node the pod's cards are."""
+        return can_find(pod, cards, self.orders.get(pod.node, cards.ids), pod.uid in self.indexed)
 
     def show_pod(self, pod: PodTruth) -> None:
         """Take over that a pod is on its node."""
@@ -304,6 +314,8 @@ class Known:
     def loosen(self, pod: PodTruth) -> None:
         """Note which cards a plug-in that reads indices may give the pod from now on."""
         cards = self.nodes.get(pod.node)
+        if cards is not None and cards.units and not (cards.exact or cards.closed):
+            self.indexed.add(pod.uid)
         if cards is None or pod.put is None or pod.ended or pod.uid in self.admitted:
             return
         now = frozenset(cards.card(device) for device in pod.home.values())
