@@ -61,6 +61,12 @@ class Drawn:
         """Devices of all nodes."""
         return sum(node.devices for node in self.nodes)
 
+    def arrivals(self, load: float) -> float:
+        """How many pods come in a mean lifetime at that load."""
+        units = sum(node.devices * node.capacity for node in self.nodes)
+        asked = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
+        return load * units / asked
+
 
 def drawn(seed: int) -> Drawn:
     """The cluster of that seed, and its pods; each fits some node of it while that is empty."""
