@@ -34,7 +34,7 @@ def chosen(nodes: Sequence[TraceNode], workload: Workload) -> str:
 
 @lru_cache(maxsize=16)  # for the other seeds
 def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> str:
-    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, ranking)
+    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, make_scorer=ranking)
     return trial.winner() if trial else SAFE
 
 
@@ -78,7 +78,9 @@ class Learner:
         if self._name != AUTO or seen < max(FEWEST_SEEN, 2 * self._tried_at):
             return
         self._tried_at = seen
-        trial = run_trial(snapshot, self._learned.workload(), CANDIDATES, _SEED, ranking)
+        trial = run_trial(
+            snapshot, self._learned.workload(), CANDIDATES, _SEED, make_scorer=ranking
+        )
         if trial is not None:
             self._chosen = trial.winner(self._chosen)
 
