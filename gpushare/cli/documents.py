@@ -57,7 +57,7 @@ def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
         "since": policy.since or None,
         "lead": policy.lead if policy.second else None,
         "error": policy.error if policy.second else None,
-        "above": policy.second or None,
+        "second": policy.second or None,
         "candidates": [
             {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
             for name, allocated in policy.allocated.items()

@@ -145,7 +145,7 @@ class _StateCollector:
         lead = GaugeMetricFamily(
             "gpushare_trial_lead_percent",
             f"{text} that the policy allocates above the best of the others",
-            labels=(*labels, "above"),
+            labels=(*labels, "second"),
         )
         error = GaugeMetricFamily(
             "gpushare_trial_lead_error_percent",

@@ -108,7 +108,7 @@ def _ranking_policy(samples: Samples, resource: str = "", policy: str = "") -> R
     return RankingPolicy(
         policy,
         _rfc3339(since),
-        lead[0].get("above", ""),
+        lead[0].get("second", ""),
         lead[1],
         by_candidate("gpushare_trial_lead_error_percent").get(policy, 0.0),
         by_candidate("gpushare_trial_allocated_percent"),

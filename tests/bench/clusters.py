@@ -61,11 +61,15 @@ class Drawn:
         """Devices of all nodes."""
         return sum(node.devices for node in self.nodes)
 
+    @property
+    def units(self) -> int:
+        """Units of all devices."""
+        return sum(node.devices * node.capacity for node in self.nodes)
+
     def arrivals(self, load: float) -> float:
         """How many pods come in a mean lifetime at that load."""
-        units = sum(node.devices * node.capacity for node in self.nodes)
         asked = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
-        return load * units / asked
+        return load * self.units / asked
 
 
 def drawn(seed: int) -> Drawn:

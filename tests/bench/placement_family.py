@@ -11,7 +11,9 @@ with the same seeds, more of them on small clusters:
 - `drawn`: the same at the load that was drawn with the cluster, 0.7 to 1.3;
 - `waiting`: the same as `drawn`, but pods wait instead of being refused. A second line, `waits`,
   has the pods that wait, in % of those that come in a mean lifetime: less is better, so a policy
-  that is above has fewer.
+  that is above has fewer;
+- `seen-50`, or another number: `inflation` by policies that know the first 50 pods alone, which are
+  also what `auto` is chosen by.
 
 The best of the simple policies is the one with the greatest mean on that cluster and those seeds:
 chosen with hindsight, which favours it. A difference is the mean over seeds, its error the standard
@@ -25,6 +27,7 @@ command with the same file measures what is missing in it.
 import argparse
 import json
 import math
+import re
 import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -38,7 +41,7 @@ from tests.bench.clusters import Drawn, drawn
 
 SIMPLE = ("device-bestfit", "binpack")
 EXPERIMENTS = ("inflation", "churn", "drawn", "waiting")
-_WAITS = "waits"
+_WAITS, _SEEN = "waits", "seen-"
 _RUNS = 90
 """Nodes times seeds of a cluster, within these bounds of seeds."""
 _FEWEST_SEEDS, _MOST_SEEDS, _FIRST_SEED = 3, 6, 42
@@ -100,15 +103,22 @@ def measure(job: Job) -> list[Found]:
     # Loops are compiled once for many clusters, so they pay on small ones too.
     engine.COMPILED_FROM = 1
     cluster = drawn(job.cluster)
-    procedure = experiments.inflation if job.experiment == "inflation" else experiments.churn
     wait = job.experiment == "waiting"
     load = cluster.load if wait or job.experiment == "drawn" else 1.0
     options = experiments.Options(load=load, life=6.0, wait=wait)
+
+    def run(policy: str, seed: int) -> Record:
+        nodes, pods = cluster.nodes, cluster.pods
+        if job.experiment == "inflation":
+            return experiments.inflation(nodes, pods, policy, seed)
+        if job.experiment.startswith(_SEEN):
+            first = experiments.filling(pods, cluster.units, seed)
+            known = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
+            return experiments.inflation(nodes, pods, policy, seed, known=known)
+        return experiments.churn(nodes, pods, policy, seed, options)
+
     records = {
-        policy: [
-            procedure(cluster.nodes, cluster.pods, policy, seed, options)
-            for seed in seeds_of(cluster, job.first)
-        ]
+        policy: [run(policy, seed) for seed in seeds_of(cluster, job.first)]
         for policy in job.policies
     }
 
@@ -196,9 +206,9 @@ def main() -> None:
     options = parser.parse_args()
     policies = tuple(options.policies.split(","))
     wanted = options.experiments.split(",")
-    unknown = ", ".join(name for name in wanted if name not in EXPERIMENTS)
-    if unknown:
-        parser.error(f"--experiments: {unknown}: there are {', '.join(EXPERIMENTS)}")
+    for name in wanted:
+        if name not in EXPERIMENTS and not re.fullmatch(rf"{_SEEN}[1-9]\d*", name):
+            parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
         Job(cluster, experiment, names, options.first_seed)

@@ -83,7 +83,7 @@ def test_a_document_has_the_figures(
         "since": "2027-01-15T08:00:00Z",
         "lead": 1.25,
         "error": 0.5,
-        "above": "binpack",
+        "second": "binpack",
         "candidates": [
             {"name": "device-bestfit", "allocated": 81.25, "refused": 9.0},
             {"name": "binpack", "allocated": 80.0, "refused": 10.5},
@@ -97,7 +97,7 @@ def test_a_policy_that_no_trial_chose_is_told_by_its_name(inspect: Inspect, exte
     policy = json.loads(inspect("-o", "json", "--extender", extender)[1])["policy"]
     assert policy["name"] == "device-bestfit"
     assert policy["candidates"] == []
-    assert {policy[key] for key in ("since", "lead", "error", "above")} == {None}
+    assert {policy[key] for key in ("since", "lead", "error", "second")} == {None}
 
 
 def test_a_second_whose_lead_may_be_chance_is_told(

@@ -119,7 +119,7 @@ def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
     assert of(found, "trial_refused_percent", **allocated) == 9
     assert of(found, "trial_allocated_percent", resource=GPU, policy="spread") == 80
     assert of(found, "ranking_policy_chosen_timestamp_seconds", **allocated) == 1.5e9
-    assert of(found, "trial_lead_percent", **allocated, above="spread") == 1.5
+    assert of(found, "trial_lead_percent", **allocated, second="spread") == 1.5
     assert of(found, "trial_lead_error_percent", **allocated) == 0.25
     assert sum(name == "gpushare_ranking_policy" for name, _ in found) == 2
 

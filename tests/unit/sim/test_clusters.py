@@ -10,7 +10,7 @@ import pytest
 from gpushare.core.policies.binpack import Binpack
 from gpushare.sim import engine
 from gpushare.sim.engine import Cluster, ranking
-from gpushare.sim.experiments import Options, churn, coming_and_going, inflation
+from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
 from gpushare.sim.report import Record
 from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn
@@ -92,6 +92,20 @@ def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> Non
         found.append((sum(allocated.values["binpack"]), -sum(waits.values["binpack"])))
     assert 0 < found[0][0] < found[1][0]
     assert 0 < found[0][1] < found[1][1]
+
+
+def test_a_policy_that_has_seen_few_pods_knows_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "COMPILED_FROM", engine.COMPILED_FROM)
+    few, many, whole = (
+        placement_family.measure(Job(3, name, ("device-bestfit", "shadow-price"), 42))[0].values
+        for name in ("seen-10", "seen-100000", "inflation")
+    )
+    assert few["device-bestfit"] == whole["device-bestfit"]
+    assert few["shadow-price"] != whole["shadow-price"]
+    nodes, pods = drawn(3).nodes, drawn(3).pods
+    stream = [pods[index] for index in filling(pods, drawn(3).units, 42)]
+    known = inflation(nodes, pods, "shadow-price", 42, known=stream)
+    assert many["shadow-price"][0] == known["alloc"]
 
 
 def test_as_many_pods_come_in_a_lifetime_as_the_cluster_says() -> None:
