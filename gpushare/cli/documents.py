@@ -5,10 +5,13 @@ meaning while apiVersion is gpushare.io/v1. Every key is always there; what is n
 """
 
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
 from gpushare.cli.yamltext import to_yaml
+
+if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.wire.metrics import RankingPolicy
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareReport"
@@ -40,8 +43,25 @@ def _document(report: Report) -> dict[str, Any]:
         "allocated": report.allocated,
         "unplaced": sum(node.unplaced for node in report.nodes),
         "free": sum(node.free for node in report.nodes),
+        "policy": _policy(report.policy),
         "nodes": [_node(node) for node in report.nodes],
         "warnings": list(report.warnings),
+    }
+
+
+def _policy(policy: "RankingPolicy | None") -> dict[str, Any] | None:
+    if policy is None:
+        return None
+    return {
+        "name": policy.name,
+        "since": policy.since or None,
+        "lead": policy.lead if policy.second else None,
+        "error": policy.error if policy.second else None,
+        "second": policy.second or None,
+        "candidates": [
+            {"name": name, "allocated": allocated, "refused": policy.refused.get(name)}
+            for name, allocated in policy.allocated.items()
+        ],
     }
 
 

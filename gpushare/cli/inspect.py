@@ -60,7 +60,10 @@ def render(report: Report, options: Options) -> str:
     if not wanted.nodes:
         return ""
     table = details if options.details else summary
-    return table(wanted, wide=options.output == "wide", headers=options.headers)
+    text = table(wanted, wide=options.output == "wide", headers=options.headers)
+    if wanted.policy is None or not options.headers:
+        return text
+    return f"{text}Policy: {printable(str(wanted.policy))}\n"
 
 
 def _show(options: Options) -> None:
@@ -71,6 +74,8 @@ def _show(options: Options) -> None:
             observed.nodes.values(), observed.pods.values(), options.names, options.unit
         )
         report = replace(report, warnings=(*report.warnings, *observed.warnings))
+        if options.extender:
+            report = _with_policy(report, options)
         text, notes = render(report, options), _notes(report, options)
         if (text, notes) == last:
             continue
@@ -81,6 +86,14 @@ def _show(options: Options) -> None:
         if not redraws:
             _write(_between(number, options) + text)
         last = (text, notes)
+
+
+def _with_policy(report: Report, options: Options) -> Report:
+    from gpushare.cli.ranking import read_policy
+
+    policy, wrong = read_policy(options.extender, options.names.resource)
+    warnings = (*report.warnings, wrong) if wrong else report.warnings
+    return replace(report, policy=policy, warnings=warnings)
 
 
 def _write(text: str) -> None:

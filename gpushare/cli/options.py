@@ -38,7 +38,11 @@ environment: KUBECTL names the kubectl to run; KUBECONFIG is read by it as alway
 
 @dataclass(frozen=True)
 class Options:
-    """What is asked for. output: one of FORMATS or "" for the tables of the original."""
+    """What is asked for.
+
+    output: one of FORMATS or "" for the tables of the original. extender: the URL of its health
+    listener, or "".
+    """
 
     kubectl: Kubectl
     scope: Scope
@@ -49,6 +53,7 @@ class Options:
     details: bool
     headers: bool
     watch: bool
+    extender: str = ""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -74,6 +79,10 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
         )
     if flag_values["unit"] and not is_unit(flag_values["unit"]):
         raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    if flag_values["extender"]:
+        from gpushare.wire.metrics import check_health_url
+
+        check_health_url(flag_values["extender"])
     if flag_values["nodes"] and flag_values["selector"]:
         raise SettingsError("name cannot be provided when a selector is specified")
     return Options(
@@ -88,6 +97,7 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
         details=flag_values["details"],
         headers=not flag_values["no_headers"],
         watch=flag_values["watch"],
+        extender=flag_values["extender"],
     )
 
 
@@ -130,6 +140,12 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         default="",
         metavar="UNIT",
         help="what nodes without inventory count in: GiB, MiB, 256MiB (default: a guess)",
+    )
+    add(
+        "--extender",
+        default="",
+        metavar="URL",
+        help="http://HOST:PORT of its health listener; shows which policy ranks pods, too",
     )
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():

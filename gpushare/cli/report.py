@@ -8,11 +8,15 @@ each, while a device shows as allocated what its own pods sum to.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PodFacts
 from gpushare.core.cover import resolve
 from gpushare.core.model import Cover, NodeSpec, Reason, Shares
 from gpushare.wire.annotations import Names
+
+if TYPE_CHECKING:  # it loads more than the rest of the command
+    from gpushare.wire.metrics import RankingPolicy
 
 _LARGEST_IN_GIB = 100
 """A device of more units than this is taken to be counted in MiB, as the original takes it."""
@@ -78,7 +82,8 @@ class NodeLine:
 class Report:
     """Nodes by name, and what is wrong, one line each.
 
-    unit: what all numbers count. unit_from: "inventory", "flag" or "guess".
+    unit: what all numbers count. unit_from: "inventory", "flag" or "guess". policy: the one that
+    ranks pods, None where nobody was asked or it is not known.
     """
 
     resource: str
@@ -86,6 +91,7 @@ class Report:
     unit_from: str
     nodes: tuple[NodeLine, ...]
     warnings: tuple[str, ...]
+    policy: "RankingPolicy | None" = None
 
     @property
     def total(self) -> int:

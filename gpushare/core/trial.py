@@ -1,28 +1,23 @@
 """Which policy allocates most on this cluster: found by simulating the pods that come on its nodes.
 
 Pods are drawn by chance from the workload, in several *streams*; each policy meets the same pods on
-the same nodes, and is judged by the memory that is allocated, in % of what there is. In some
-streams pods stay, and come until as much has been asked for as there is, on top of what is taken
-now. In as many as the workload's turnover says they come and go, at a load of 1, on empty nodes.
-There are streams until it is clear which policy is best. These are the experiments `inflation` and
-`churn` of the simulator.
-
-The cost is bounded by the number of pods: of a large cluster some nodes of each group are taken.
+the same nodes, and is judged by the memory that is allocated, in % of what there is. There are
+streams until it is clear which policy is best. What a stream is says core/trial_streams.py.
 """
 
-import heapq
 import math
 import statistics
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from gpushare.core.model import HOST_BOUND, Request
-from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking, Scorer
-from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.snapshot import Snapshot
+from gpushare.core.trial_streams import streams
 from gpushare.core.workload import Workload
 
 AUTO = "auto"
@@ -37,26 +32,37 @@ CANDIDATES = (SAFE, "device-bestfit", "binpack")
 FEWEST_SEEN = 50
 """Pods that must have been seen before a trial: fewer tell too little of those that come."""
 
-MOST_PODS, MOST_PODS_OF_STREAM = 40_000, 10_000
-"""Pods that come in a trial of one policy, and in one stream, about: at most half a minute of one
-core for three policies. Fewer in a stream, and so fewer nodes, do not show how some policies keep
-kinds of cards apart.
-"""
-
-_FEWEST_STREAMS, _MOST_STREAMS = 4, 24
+_FEWEST_STREAMS = 4
 _FEWEST_PODS = 2_500
 """Of all streams: where few pods fill a cluster, what makes the difference comes seldom."""
 _ALIKE = 0.2
 """Points of memory allocated that are not worth another stream."""
-_FULL = (0.95, 1.05)
-"""Where pods stay: between these shares asked for, what is allocated counts."""
-_WARMUP, _LIFE = 2.0, 6.0
-"""Where they come and go: mean lifetimes from when on it counts, and until when."""
 _ERRORS = 2.0
 """A lead must be so many times its standard error."""
 
 MakeScorer = Callable[[Policy, int], Scorer]
 """Makes a scorer by a policy, for so many nodes."""
+Turn = Callable[[str], AbstractContextManager[None]]
+"""Entered with the name of the policy whose code runs within: so its time can be limited."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which policy `auto` is after a trial, and by which figures of it.
+
+    since: from when on: Unix time, in a simulation the pods that had come. lead: points by which
+    the policy allocates more than `second`, the best of the others ("": there was none); below 0
+    where the lead of the second may be chance. error: the standard error of it. allocated, refused:
+    by candidate, in % of the memory there is, in the mean.
+    """
+
+    policy: str
+    since: float
+    second: str
+    lead: float
+    error: float
+    allocated: Mapping[str, float]
+    refused: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +70,13 @@ class Trial:
     """What a trial measured.
 
     allocated, refused: by policy, in % of the memory there is, for each stream; where pods come and
-    go, what was refused in a mean lifetime. Streams of equal places had equal pods.
+    go, what was refused in a mean lifetime. Streams of equal places had equal pods. failed: by name
+    why a policy could not be tried; it is in neither of the others.
     """
 
     allocated: Mapping[str, Sequence[float]]
     refused: Mapping[str, Sequence[float]]
+    failed: Mapping[str, str] = field(default_factory=dict)
 
     def lead(self, policy: str, other: str) -> tuple[float, float]:
         """Return (by how much the policy allocates more in the mean, its standard error)."""
@@ -97,6 +105,23 @@ class Trial:
         lead, error = self.lead(best, current)
         return best if lead > _ERRORS * error else current
 
+    def choice(self, current: Choice | None, now: float) -> Choice:
+        """Return what `auto` is from now on, and was as `current`."""
+        policy = self.winner(current.policy if current else "")
+        allocated = {name: statistics.fmean(values) for name, values in self.allocated.items()}
+        others = [name for name in allocated if name != policy]
+        second = max(others, key=allocated.__getitem__, default="")
+        lead, error = self.lead(policy, second) if second else (0.0, 0.0)
+        return Choice(
+            policy,
+            current.since if current and current.policy == policy else now,
+            second,
+            lead,
+            error,
+            allocated,
+            {name: statistics.fmean(values) for name, values in self.refused.items()},
+        )
+
 
 def safe_policy(workload: Workload) -> Policy:
     """Return what `auto` is before any trial."""
@@ -107,19 +132,29 @@ def _ranking(policy: Policy, _nodes: int) -> Ranking:
     return Ranking(policy, kinds=1 << 16, fits=fits)
 
 
+def _untimed(_: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
 def run_trial(
     snapshot: Snapshot,
     workload: Workload,
     names: Sequence[str],
     seed: int,
+    *,
     make_scorer: MakeScorer = _ranking,
+    turn: Turn = _untimed,
 ) -> Trial | None:
     """Return what the policies of these names allocate; None where there is nothing to allocate.
 
-    `seed`: of all random draws. `make_scorer`: makes what ranks by a policy. Raises SettingsError
-    for a policy that cannot be made, and whatever a policy raises.
+    `seed`: of all random draws. `make_scorer`: makes what ranks by a policy. `turn`: entered for
+    each policy whenever its code runs. Raises SettingsError for a policy that cannot be made, and
+    whatever a policy raises.
     """
-    policies = {name: load_policy(name, workload) for name in names}
+    policies: dict[str, Policy] = {}
+    for name in names:
+        with turn(name):
+            policies[name] = load_policy(name, workload)
     allocated: dict[str, list[float]] = {name: [] for name in names}
     refused: dict[str, list[float]] = {name: [] for name in names}
     trial = Trial(allocated, refused)
@@ -128,164 +163,10 @@ def run_trial(
         number += 1
         pods += stream.pods
         for name, policy in policies.items():
-            measured = stream.run(make_scorer(policy, len(stream.begin.names)))
+            with turn(name):
+                measured = stream.run(make_scorer(policy, len(stream.begin.names)))
             allocated[name].append(100 * measured[0] / stream.capacity)
             refused[name].append(100 * measured[1] / stream.capacity)
         if number >= _FEWEST_STREAMS and pods >= _FEWEST_PODS and trial.is_clear:
             break
     return trial if number else None
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """Pods that come to some nodes. which: of the requests; lives: empty where all stay;
-    pods: how many are expected to come, of those drawn.
-    """
-
-    begin: MutableSnapshot
-    requests: Sequence[Request]
-    which: Ints
-    gaps: Floats
-    lives: Floats
-    pods: float
-
-    @property
-    def capacity(self) -> int:
-        """Units of all devices."""
-        return int(self.begin.capacity.sum())
-
-    def run(self, scorer: Scorer) -> tuple[float, float]:
-        """Return the units (allocated, refused) in the mean."""
-        cluster = MutableCluster(_copy(self.begin), scorer)
-        return self._flow(cluster) if len(self.lives) else self._fill(cluster)
-
-    def _fill(self, cluster: MutableCluster) -> tuple[float, float]:
-        asked = cluster.allocated
-        begin, end = (share * cluster.capacity for share in _FULL)
-        found: list[tuple[int, int]] = []
-        for index in self.which.tolist():
-            asked += self.requests[index].total
-            cluster.place(self.requests[index])
-            if asked >= begin:
-                found.append((cluster.allocated, asked - cluster.allocated))
-            if asked >= end:
-                break
-        allocated, refused = zip(*found, strict=True) if found else ((cluster.allocated,), (0,))
-        return statistics.fmean(allocated), statistics.fmean(refused)
-
-    def _flow(self, cluster: MutableCluster) -> tuple[float, float]:
-        now = held = 0.0
-        refused = 0
-        leaving: list[tuple[float, int, Placement]] = []
-
-        def pass_to(time: float) -> float:
-            return cluster.allocated * max(time - max(now, _WARMUP), 0.0)
-
-        for number, index in enumerate(self.which.tolist()):
-            request = self.requests[index]
-            comes = now + float(self.gaps[number])
-            while leaving and leaving[0][0] <= min(comes, _LIFE):
-                leaves, _, placement = heapq.heappop(leaving)
-                held += pass_to(leaves)
-                now = leaves
-                cluster.release(placement)
-            held += pass_to(min(comes, _LIFE))
-            now = comes
-            if now >= _LIFE:
-                break
-            placement_ = cluster.place(request)
-            if placement_ is not None:
-                heapq.heappush(leaving, (now + float(self.lives[number]), number, placement_))
-            elif now > _WARMUP:
-                refused += request.total
-        span = _LIFE - _WARMUP
-        return held / span, refused / span
-
-
-def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) -> Iterator[Stream]:
-    """Yield as many as the number of pods allows; none where no pod asks for what there is."""
-    requests = [
-        Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models)
-        for cls, _ in workload.classes
-    ]
-    counts = np.array([count for _, count in workload.classes], dtype=float)
-    totals = np.array([request.total for request in requests], dtype=float)
-    capacity = int(snapshot.capacity[snapshot.open].sum())
-    if not capacity or not workload.gpu:
-        return
-    turnover = workload.turnover
-    pods = capacity / (workload.gpu / workload.pods) * (1 + turnover * _LIFE)
-    part = min(1.0, MOST_PODS_OF_STREAM / pods)
-    for place in range(min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)):
-        goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
-        rows = _some(snapshot, part, rng)
-        empty = _mutable(snapshot, rows, empty=True)
-        every = np.arange(len(rows))
-        # Pods that fit no node, though it is empty, wait and change nothing.
-        chances = counts * [bool(fits(empty, every, request).any()) for request in requests]
-        mean = float((chances * totals).sum() / max(chances.sum(), 1))
-        if not mean:
-            return
-        begin = empty if goes else _mutable(snapshot, rows, empty=False)
-        lifetimes = int(begin.capacity.sum()) / mean
-        expected = lifetimes * (1 + _LIFE * goes)
-        length = int(1.3 * expected) + 200
-        yield Stream(
-            begin,
-            requests,
-            rng.choice(len(requests), length, p=chances / chances.sum()),
-            rng.exponential(1 / lifetimes, length),
-            rng.exponential(1, length if goes else 0),
-            expected,
-        )
-
-
-def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
-    """Return rows of such a part of the nodes, of each group one at least, in random order."""
-    there = rng.permutation(np.flatnonzero(snapshot.capacity.max(axis=1, initial=0)))
-    if part >= 1:
-        return there
-    groups = snapshot.group[there]
-    chosen = [
-        there[groups == group][: max(1, round(part * int((groups == group).sum())))]
-        for group in np.unique(groups)
-    ]
-    return rng.permutation(np.concatenate(chosen))
-
-
-def _mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
-    """Return these nodes as they are, or without what is on them; closed devices have no room."""
-    capacity = np.where(snapshot.open, snapshot.capacity, 0)[rows]
-
-    def left(free: Ints, whole: Ints) -> Ints:
-        known: Ints = (whole if empty else free)[rows]
-        return np.where(whole[rows] < 0, HOST_BOUND, known)
-
-    names = tuple(snapshot.names[row] for row in rows.tolist())
-    return MutableSnapshot(
-        names=names,
-        row={name: row for row, name in enumerate(names)},
-        generation=0,
-        capacity=capacity,
-        used=np.minimum(snapshot.used[rows], capacity) * (not empty),
-        healthy=capacity > 0,
-        model=snapshot.model[rows],
-        models=snapshot.models,
-        cpu_capacity=snapshot.cpu_capacity[rows],
-        memory_capacity=snapshot.memory_capacity[rows],
-        cpu_free=left(snapshot.cpu_free, snapshot.cpu_capacity),
-        memory_free=left(snapshot.memory_free, snapshot.memory_capacity),
-        cpu_only=snapshot.cpu_only[rows] * (not empty),
-        kinds=snapshot.kinds[rows] * (not empty),
-        group=snapshot.group[rows],
-        closed=np.zeros(len(rows), dtype=np.int8),
-        order=np.arange(len(rows), dtype=np.int64),
-        row_generation=np.zeros(len(rows), dtype=np.int64),
-        pinned={},
-    )
-
-
-def _copy(view: MutableSnapshot) -> MutableSnapshot:
-    """Return the same nodes, with arrays of their own where pods change them."""
-    changed = ("used", "cpu_free", "memory_free", "cpu_only", "kinds", "row_generation")
-    return replace(view, **{name: getattr(view, name).copy() for name in changed})

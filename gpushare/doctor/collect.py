@@ -31,6 +31,7 @@ from gpushare.doctor.objects import Fields, read_closed, read_lease, read_node, 
 from gpushare.errors import ApiError, ApiNotFound, MessageError, WireError
 from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.wire.annotations import Names
+from gpushare.wire.metrics import read_samples
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
 
@@ -209,7 +210,7 @@ def read_extender(url: str) -> ExtenderSeen | Unread:
             f"{url} does not answer: {_error_text(error)}",
             "look whether the extender runs, and give its --health-listen (by default port 32767)",
         )
-    return ExtenderSeen(live, ready, text, ahead, samples(metrics))
+    return ExtenderSeen(live, ready, text, ahead, read_samples(metrics))
 
 
 def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
@@ -233,19 +234,6 @@ def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
             " kube-scheduler runs on another machine and --extender was forwarded to here",
             "warn",
         )
-
-
-def samples(metrics: str) -> dict[str, float]:
-    """Return Prometheus' text as sample -> value; other lines are left out."""
-    found = {}
-    for line in metrics.splitlines():
-        sample, _, value = line.rpartition(" ")
-        if sample and not line.startswith("#"):
-            try:
-                found[sample] = float(value)
-            except ValueError:
-                continue
-    return found
 
 
 def _http_get(url: str) -> tuple[int, str, float | None]:

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import yaml
 
@@ -24,6 +23,7 @@ from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
+from gpushare.wire.metrics import check_health_url
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyFile, policy_source
 
@@ -58,18 +58,8 @@ def _check_options(options: argparse.Namespace) -> Names:
     if options.listen:
         address(options.listen, "--listen")
     if options.extender:
-        _check_url(options.extender)
+        check_health_url(options.extender)
     return Names.for_resource(options.resource)
-
-
-def _check_url(url: str) -> None:
-    try:
-        parts = urlsplit(url)
-        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:
-        fine = False
-    if not fine:
-        raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
 
 
 def _facts(options: argparse.Namespace, names: Names) -> Facts:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from gpushare.core.guarded import FallbackScorer, NoPreference
 from gpushare.core.model import Request
 from gpushare.core.ranking import Ranking, Scorer
-from gpushare.core.trial import AUTO
+from gpushare.core.trial import AUTO, Choice
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
@@ -23,14 +23,14 @@ log = logging.getLogger("gpushare.policies")
 _ANY = "any device that fits"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ManagedResource:
     """One managed resource: its names, its ledger, its rankings by policy, the cluster's default
     policy.
 
     `rankings`: replaced one by one when policies are made anew (see policy_refresher.py); a request
-    keeps the one it has. `candidates`: of these the policy `auto` is one. `tried`: by name, what
-    each of them allocated and refused in its last trial, in % of the memory there is.
+    keeps the one it has. `candidates`: of these the policy `auto` is one. `choice`: by the last
+    trial, None before the first one.
     `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
     `unavailable_policies`: names of installed policies that could not be made at the start.
     """
@@ -42,7 +42,7 @@ class ManagedResource:
     counted_by_scheduler: bool = True
     unavailable_policies: frozenset[str] = frozenset()
     candidates: tuple[str, ...] = ()
-    tried: dict[str, tuple[float, float]] = field(default_factory=dict)
+    choice: Choice | None = None
     # By name, the ranking that has failed: not used until another has replaced it.
     _failed_scorers: dict[str, Scorer] = field(default_factory=dict, repr=False)
     _no_preference: Ranking = field(default_factory=lambda: Ranking(NoPreference()), repr=False)

@@ -131,12 +131,27 @@ class _StateCollector:
 
     def _trials(self) -> Iterator[Metric]:
         labels = ("resource", "policy")
+        text = "In the last trial of policies: % of the memory"
         ranks = GaugeMetricFamily(
             "gpushare_ranking_policy",
             "1 for the policy that ranks pods which name none",
             labels=labels,
         )
-        text = "In the last trial of policies: % of the memory"
+        since = GaugeMetricFamily(
+            "gpushare_ranking_policy_chosen_timestamp_seconds",
+            "Since when the policy auto is this one, Unix time",
+            labels=labels,
+        )
+        lead = GaugeMetricFamily(
+            "gpushare_trial_lead_percent",
+            f"{text} that the policy allocates above the best of the others",
+            labels=(*labels, "second"),
+        )
+        error = GaugeMetricFamily(
+            "gpushare_trial_lead_error_percent",
+            "Standard error of gpushare_trial_lead_percent",
+            labels=labels,
+        )
         allocated = GaugeMetricFamily(
             "gpushare_trial_allocated_percent", f"{text} that each would allocate", labels=labels
         )
@@ -144,12 +159,18 @@ class _StateCollector:
             "gpushare_trial_refused_percent", f"{text} that each would refuse", labels=labels
         )
         for managed in self._resources:
-            resource = managed.names.resource
+            resource, choice = managed.names.resource, managed.choice
             ranks.add_metric((resource, managed.ranking_policy), 1)
-            for name, measured in dict(managed.tried).items():
-                allocated.add_metric((resource, name), measured[0])
-                refused.add_metric((resource, name), measured[1])
-        return iter((ranks, allocated, refused))
+            if choice is None:
+                continue
+            since.add_metric((resource, choice.policy), choice.since)
+            if choice.second:
+                lead.add_metric((resource, choice.policy, choice.second), choice.lead)
+                error.add_metric((resource, choice.policy), choice.error)
+            for name, measured in choice.allocated.items():
+                allocated.add_metric((resource, name), measured)
+                refused.add_metric((resource, name), choice.refused[name])
+        return iter((ranks, since, lead, error, allocated, refused))
 
 
 def _single(name: str, text: str, value: float) -> Metric:

@@ -9,7 +9,7 @@ may be compared pair by pair.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.trial import AUTO
+from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
 from gpushare.sim.engine import Cluster, ranking, request_of, size_class, workload_of_trace
@@ -68,11 +68,17 @@ def inflation(
     policy: str,
     seed: int,
     options: Options = Options(),
+    *,
+    known: Sequence[TracePod] | None = None,
 ) -> Record:
-    """The record of a cluster that fills up to 130 % and loses no pod: each share is in %."""
+    """The record of a cluster that fills up to 130 % and loses no pod: each share is in %.
+
+    known: the pods that the policy is made for, where these are not all of them.
+    """
     requests = [request_of(pod) for pod in pods]
     workload = workload_of_trace(nodes, pods)
-    cluster = _cluster(nodes, workload, policy, seed, options)
+    learned = workload if known is None else workload_of_trace(nodes, known)
+    cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
     for request in stream:
@@ -80,7 +86,7 @@ def inflation(
         course.arrived(request, placed is not None)
     record = {**_named("inflation", policy, seed, options), **course.record()}
     reached = allocated_at(round(100 * options.load)).of(record)
-    return {**record, "alloc": reached, **_picture(cluster, options)}
+    return {**record, "alloc": reached, **_told(choices), **_picture(cluster, options)}
 
 
 def churn(
@@ -96,11 +102,12 @@ def churn(
     the file; their mean, each pod counted by its GPU, is 1, which is the unit of time. Raises
     ValueError when the file should tell lifetimes and has none.
     """
-    cluster = _cluster(nodes, workload_of_trace(nodes, pods, 1.0), policy, seed, options)
+    workload = workload_of_trace(nodes, pods, 1.0)
+    cluster, choices = _cluster(nodes, workload, policy, seed, options)
     stream = coming_and_going(pods, cluster, seed, options)
     flow = Flow(cluster, options.warmup, options.life, options.wait)
     named = _named("churn", policy, seed, options)
-    return {**named, **flow.run(stream), **_picture(cluster, options)}
+    return {**named, **flow.run(stream), **_told(choices), **_picture(cluster, options)}
 
 
 def replay(
@@ -120,7 +127,8 @@ def replay(
         raise ValueError("no pod has a time of creation, so nothing can be replayed")
     timed.sort(key=lambda item: item[1])
     ending = sum(pod.deleted is not None for pod, _ in timed) / len(timed)
-    cluster = _cluster(nodes, workload_of_trace(nodes, pods, ending), policy, seed, options)
+    workload = workload_of_trace(nodes, pods, ending)
+    cluster, choices = _cluster(nodes, workload, policy, seed, options)
     first = timed[0][1]
     times = np.array([(created - first) / options.speed for _, created in timed])
     stream = Stream(
@@ -131,24 +139,30 @@ def replay(
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait)
     named = _named("replay", policy, seed, options)
-    return {**named, **flow.run(stream), **_picture(cluster, options)}
+    return {**named, **flow.run(stream), **_told(choices), **_picture(cluster, options)}
 
 
 def _cluster(
     nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
-) -> Cluster:
-    """The empty cluster, and the judge that the options want.
+) -> tuple[Cluster, list[Choice]]:
+    """(The empty cluster with the judge that the options want, the choices of `auto`, which grow).
 
     Raises SettingsError when there is no such policy.
     """
     ordered = node_order(nodes, seed)
     if policy == RANDOM:
-        return Cluster(ordered, Dice(seed))
+        return Cluster(ordered, Dice(seed)), []
     if options.workload == LEARNED:
         learner = Learner(policy, workload.devices, len(nodes))
-        return Cluster(ordered, learner, learner.moved)
-    name = chosen(nodes, workload) if policy == AUTO else policy
-    return Cluster(ordered, ranking(load_policy(name, workload), len(nodes)))
+        return Cluster(ordered, learner, learner.moved), learner.choices
+    choice = chosen(nodes, workload) if policy == AUTO else None
+    judge = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
+    return Cluster(ordered, judge), [choice] if choice else []
+
+
+def _told(choices: Sequence[Choice]) -> Record:
+    """choices: of `auto`, one for each trial; or nothing."""
+    return {"choices": [asdict(choice) for choice in choices]} if choices else {}
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:

@@ -13,7 +13,7 @@ from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
-from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, SAFE, run_trial
+from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, Choice, run_trial
 from gpushare.core.workload import Arrivals, Capacities, PodClass, Workload, class_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 from gpushare.sim.engine import empty, ranking
@@ -27,21 +27,24 @@ _SEED = 0
 """Of all trials: the choice is a property of the cluster, not of the run."""
 
 
-def chosen(nodes: Sequence[TraceNode], workload: Workload) -> str:
-    """Return the policy that `auto` is on these nodes, empty, where it knows the pods."""
+def chosen(nodes: Sequence[TraceNode], workload: Workload) -> Choice | None:
+    """Return what `auto` is on these nodes, empty, where it knows the pods; None where nothing can
+    be allocated.
+    """
     return _chosen(tuple(nodes), workload)
 
 
 @lru_cache(maxsize=16)  # for the other seeds
-def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> str:
-    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, ranking)
-    return trial.winner() if trial else SAFE
+def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
+    trial = run_trial(empty(nodes), workload, CANDIDATES, _SEED, make_scorer=ranking)
+    return trial.choice(None, 0) if trial else None
 
 
 class Learner:
     """A Scorer by the policy of that name, made anew as pods come.
 
-    before: the pods that had come, oldest first, when it began.
+    before: the pods that had come, oldest first, when it began. choices: of `auto`, one for each
+    trial.
     """
 
     def __init__(
@@ -49,7 +52,8 @@ class Learner:
     ) -> None:
         self._name, self._nodes = name, nodes
         self._learned = WorkloadEstimator(Arrivals(before), Counter(capacities))
-        self._chosen, self._tried_at = "", 0
+        self.choices: list[Choice] = []
+        self._tried_at = 0
         self._ranking = self._made()
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
@@ -80,12 +84,15 @@ class Learner:
         if self._name != AUTO or seen < max(FEWEST_SEEN, 2 * self._tried_at):
             return
         self._tried_at = seen
-        trial = run_trial(snapshot, self._learned.workload(), CANDIDATES, _SEED, ranking)
+        trial = run_trial(
+            snapshot, self._learned.workload(), CANDIDATES, _SEED, make_scorer=ranking
+        )
         if trial is not None:
-            self._chosen = trial.winner(self._chosen)
+            self.choices.append(trial.choice(self.choices[-1] if self.choices else None, seen))
 
     def _made(self) -> Ranking:
         learned = self._learned
-        policy = load_policy(self._chosen or self._name, learned.workload())
+        name = self.choices[-1].policy if self.choices else self._name
+        policy = load_policy(name, learned.workload())
         learned.made(learned.arrivals.seen, learned.sizes)
         return ranking(policy, self._nodes)

@@ -35,7 +35,7 @@ from gpushare.sim.report import (
 )
 from gpushare.sim.runner import run_all
 from gpushare.sim.tables import Table, renew
-from gpushare.sim.verdict import Scale, headline, legend, verdicts
+from gpushare.sim.verdict import Scale, choices_told, headline, legend, verdicts
 
 _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
     "inflation": experiments.inflation,
@@ -310,6 +310,7 @@ def _table(
             as_table(records, measures),
             *legend(measures, scale),
             "",
+            *choices_told(records),
             *verdicts(records, headline(measures, options.parameters.load)),
             "",
         ]

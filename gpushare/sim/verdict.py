@@ -5,7 +5,8 @@ over the seeds that both have run, leaves out zero.
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.sim.report import Measure, Record, Statistic, allocated_at, policies_of, statistic
@@ -63,6 +64,37 @@ def verdicts(records: Sequence[Record], measure: Measure | None) -> Iterator[str
         found = statistic(records, policy, policies[0], measure)
         if found is not None and found.difference is not None:
             yield f"{measure.head}: {_verdict(policy, policies[0], found)}"
+
+
+def choices_told(records: Sequence[Record]) -> Iterator[str]:
+    """Yield a sentence on what `auto` was when its runs ended, and by what lead if all agree."""
+    last = [chosen[-1] for record in records if (chosen := _choices(record))]
+    if not last:
+        return
+    counts = Counter(str(choice["policy"]) for choice in last)
+    if len(counts) > 1:
+        parts = [f"{name} in {count} of {len(last)} runs" for name, count in counts.most_common()]
+        yield f"auto was in the end {', '.join(parts)}"
+        return
+    (name,), first = counts, last[0]
+    yield f"auto was {name}" + (_lead(first) if last.count(first) == len(last) else "")
+
+
+def _choices(record: Record) -> Sequence[Mapping[str, object]]:
+    found = record.get("choices")
+    return found if isinstance(found, list) else ()
+
+
+def _lead(choice: Mapping[str, object]) -> str:
+    second, lead, error = choice["second"], choice["lead"], choice["error"]
+    if not second or not isinstance(lead, float):
+        return ""
+    more = "less" if lead < 0 else "more"
+    since = f" after {choice['since']} pods" * bool(choice["since"])
+    return (
+        f"{since}: in its trial it allocated {abs(lead):.1f} points (error {error:.1f}) {more}"
+        f" than {second}"
+    )
 
 
 def _verdict(policy: str, first: str, found: Statistic) -> str:

@@ -61,6 +61,16 @@ class Drawn:
         """Devices of all nodes."""
         return sum(node.devices for node in self.nodes)
 
+    @property
+    def units(self) -> int:
+        """Units of all devices."""
+        return sum(node.devices * node.capacity for node in self.nodes)
+
+    def arrivals(self, load: float) -> float:
+        """How many pods come in a mean lifetime at that load."""
+        asked = sum(pod.devices * pod.units for pod in self.pods) / len(self.pods)
+        return load * self.units / asked
+
 
 def drawn(seed: int) -> Drawn:
     """The cluster of that seed, and its pods; each fits some node of it while that is empty."""

@@ -1,31 +1,47 @@
 """What a policy allocates on many clusters by chance, above the best of the simple policies.
 
     python -m tests.bench.placement_family --clusters 5000-5299 [--policies shadow-price,fgd]
-        [--experiments inflation,churn] [--json OUT]
+        [--experiments inflation,churn,drawn,waiting] [--json OUT]
 
-The clusters are those of tests/bench/clusters.py. On each, `inflation` (GPU allocated when 100 %
-has been asked for) and `churn` (load 1.0, life 6, warm-up 2) run under each policy, with the same
-seeds, more of them on small clusters. The best of the simple policies is the one with the greatest
-mean on that cluster and those seeds: chosen with hindsight, which favours it. A difference is the
-mean over seeds, its error the standard error; "below" counts clusters that lie under the best
-simple policy by more than two errors and by more than half a point.
+The clusters are those of tests/bench/clusters.py. The experiments run on each under each policy,
+with the same seeds, more of them on small clusters:
+
+- `inflation`: GPU allocated when 100 % has been asked for;
+- `churn`: GPU allocated in the mean, at load 1.0, life 6, warm-up 2;
+- `drawn`: the same at the load that was drawn with the cluster, 0.7 to 1.3;
+- `waiting`: the same as `drawn`, but pods wait instead of being refused. A second line, `waits`,
+  has the pods that wait, in % of those that come in a mean lifetime: less is better, so a policy
+  that is above has fewer;
+- `seen-50`, or another number: `inflation` by policies that know the first 50 pods alone, which are
+  also what `auto` is chosen by.
+
+The best of the simple policies is the one with the greatest mean on that cluster and those seeds:
+chosen with hindsight, which favours it. A difference is the mean over seeds, its error the standard
+error; "below" counts clusters that lie under the best simple policy by more than two errors and by
+more than half a point, "above" those that lie over it.
+
+With --json each cluster is written as soon as it is measured, one JSON object a line. The same
+command with the same file measures what is missing in it.
 """
 
 import argparse
 import json
 import math
+import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from gpushare.sim import engine, experiments
-from gpushare.sim.report import aligned
+from gpushare.sim.report import Record, aligned
 from gpushare.sim.runner import run_all
 from tests.bench.clusters import Drawn, drawn
 
 SIMPLE = ("device-bestfit", "binpack")
+EXPERIMENTS = ("inflation", "churn", "drawn", "waiting")
+_WAITS, _SEEN = "waits", "seen-"
 _RUNS = 90
 """Nodes times seeds of a cluster, within these bounds of seeds."""
 _FEWEST_SEEDS, _MOST_SEEDS, _FIRST_SEED = 3, 6, 42
@@ -53,6 +69,12 @@ class Found:
     kinds: int
     values: Values
 
+    @property
+    def measured_by(self) -> Job:
+        """The job of which it comes."""
+        job = self.job
+        return replace(job, experiment="waiting") if job.experiment == _WAITS else job
+
     def above(self, policy: str, others: Sequence[str] = SIMPLE) -> tuple[float, float]:
         """(mean, standard error) of what the policy is above the best of the others, by seed."""
         best = max(others, key=lambda name: statistics.fmean(self.values[name]))
@@ -64,6 +86,11 @@ class Found:
         mean, error = self.above(policy)
         return mean < -max(2 * error, 0.5)
 
+    def is_above(self, policy: str) -> bool:
+        """Whether it is above the best of them beyond doubt."""
+        mean, error = self.above(policy)
+        return mean > max(2 * error, 0.5)
+
 
 def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
     """The seeds of the runs on a cluster."""
@@ -71,21 +98,45 @@ def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
     return range(first, first + number)
 
 
-def measure(job: Job) -> Found:
-    """What the policies allocate on the cluster."""
+def measure(job: Job) -> list[Found]:
+    """What the policies allocate on the cluster; where pods wait, how many, too."""
     # Loops are compiled once for many clusters, so they pay on small ones too.
     engine.COMPILED_FROM = 1
     cluster = drawn(job.cluster)
-    procedure = {"inflation": experiments.inflation, "churn": experiments.churn}[job.experiment]
-    options = experiments.Options(life=6.0)
-    values = {
-        policy: [
-            float(str(procedure(cluster.nodes, cluster.pods, policy, seed, options)["alloc"]))
-            for seed in seeds_of(cluster, job.first)
-        ]
+    wait = job.experiment == "waiting"
+    load = cluster.load if wait or job.experiment == "drawn" else 1.0
+    options = experiments.Options(load=load, life=6.0, wait=wait)
+
+    def run(policy: str, seed: int) -> Record:
+        nodes, pods = cluster.nodes, cluster.pods
+        if job.experiment == "inflation":
+            return experiments.inflation(nodes, pods, policy, seed)
+        if job.experiment.startswith(_SEEN):
+            first = experiments.filling(pods, cluster.units, seed)
+            known = [pods[index] for index in first[: int(job.experiment.removeprefix(_SEEN))]]
+            return experiments.inflation(nodes, pods, policy, seed, known=known)
+        return experiments.churn(nodes, pods, policy, seed, options)
+
+    records = {
+        policy: [run(policy, seed) for seed in seeds_of(cluster, job.first)]
         for policy in job.policies
     }
-    return Found(job, len(cluster.nodes), cluster.kinds, values)
+
+    def found(job: Job, key: str, part: float = 1.0) -> Found:
+        values = {name: [part * _number(one, key) for one in records[name]] for name in records}
+        return Found(job, len(cluster.nodes), cluster.kinds, values)
+
+    allocated = found(job, "alloc")
+    if not wait:
+        return [allocated]
+    return [
+        allocated,
+        found(replace(job, experiment=_WAITS), "waiting", -100 / cluster.arrivals(load)),
+    ]
+
+
+def _number(record: Record, key: str) -> float:
+    return float(str(record[key]))
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -97,8 +148,8 @@ def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
 
 def distribution(found: Sequence[Found], policies: Sequence[str]) -> str:
     """By experiment and policy how what it is above the best simple policy is distributed."""
-    rows = [["experiment, policy", "clusters", "mean", "error", "worst"]]
-    rows[0] += ["5 %", "10 %", "25 %", "50 %", "75 %", "90 %", "below"]
+    rows = [["experiment, policy", "clusters", "mean", "error", "worst", "worst tenth"]]
+    rows[0] += ["5 %", "10 %", "25 %", "50 %", "75 %", "90 %", "below", "above"]
     for experiment in dict.fromkeys(one.job.experiment for one in found):
         some = [one for one in found if one.job.experiment == experiment]
         rows += [
@@ -113,10 +164,30 @@ def _line(found: Sequence[Found], policy: str) -> Iterator[str]:
     # A simple policy is compared with the best of all of them, itself among them.
     above = sorted(one.above(policy)[0] for one in found)
     mean, error = mean_and_error(above)
+    tenth = statistics.fmean(above[: max(len(above) // 10, 1)])
     yield from (str(len(above)), f"{mean:+.2f}", f"{error:.2f}", f"{above[0]:+.2f}")
+    yield f"{tenth:+.2f}"
     for part in (0.05, 0.1, 0.25, 0.5, 0.75, 0.9):
         yield f"{above[int(part * (len(above) - 1))]:+.2f}"
     yield str(sum(one.is_below(policy) for one in found))
+    yield str(sum(one.is_above(policy) for one in found))
+
+
+def _read(path: Path | None) -> list[Found]:
+    """What such a file has."""
+    if path is None or not path.exists():
+        return []
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines())
+    return [
+        Found(Job(**{**job, "policies": tuple(job["policies"])}), **rest)
+        for job, rest in ((line.pop("job"), line) for line in lines)
+    ]
+
+
+def _write(path: Path | None, found: Iterable[Found]) -> None:
+    if path is not None:
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
 
 
 def _numbers(text: str) -> range:
@@ -131,17 +202,26 @@ def main() -> None:
     parser.add_argument("--experiments", default="inflation,churn")
     parser.add_argument("--first-seed", type=int, default=_FIRST_SEED)
     parser.add_argument("--jobs", type=int, default=1)
-    parser.add_argument("--json", type=Path, metavar="OUT", help="write what was measured")
+    parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     options = parser.parse_args()
     policies = tuple(options.policies.split(","))
+    wanted = options.experiments.split(",")
+    for name in wanted:
+        if name not in EXPERIMENTS and not re.fullmatch(rf"{_SEEN}[1-9]\d*", name):
+            parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
         Job(cluster, experiment, names, options.first_seed)
         for cluster in options.clusters
-        for experiment in options.experiments.split(",")
+        for experiment in wanted
     ]
-    with closing(run_all(measure, jobs, options.jobs)) as results:
-        found = list(results)
+    found = [one for one in _read(options.json) if one.measured_by in jobs]
+    done = {one.measured_by for one in found}
+    left = [job for job in jobs if job not in done]
+    with closing(run_all(measure, left, options.jobs)) as results:
+        for some in results:
+            _write(options.json, some)
+            found += some
     found.sort(key=lambda one: (one.job.experiment, one.job.cluster))
     print(distribution(found, names), end="")
     for one in found:
@@ -150,12 +230,6 @@ def main() -> None:
                 mean, error = one.above(policy)
                 where = f"{one.job.experiment} on cluster {one.job.cluster} ({one.nodes} nodes)"
                 print(f"below: {policy}, {where}: {mean:+.2f} ({error:.2f})")
-    if options.json is not None:
-        lines = [
-            {"cluster": one.job.cluster, "experiment": one.job.experiment, "values": one.values}
-            for one in found
-        ]
-        options.json.write_text(json.dumps(lines), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,20 @@ class Nan(Sound):
     def score(self, snapshot, rows, request):
         return super().score(snapshot, rows, request) + np.nan
 
+class Hangs(Sound):
+    """Never comes to an end once something is in use, and catches whatever is raised."""
+    def score(self, snapshot, rows, request):
+        while snapshot.used.any():
+            try:
+                sum(range(10**6))
+            except BaseException:
+                pass
+        return super().score(snapshot, rows, request)
+
+class Ends(Sound):
+    def score(self, snapshot, rows, request):
+        os._exit(3)
+
 class Huge(Sound):
     def score(self, snapshot, rows, request):
         return np.where(rows % 2, 1e308, -1e308)[:, None]
@@ -70,7 +84,7 @@ POINTS = {
     },
     **{
         f"x-score-{name.lower()}": f"policies_of_somebody:{name}"
-        for name in ("Raises", "Nan", "Huge", "Infinite", "Shape")
+        for name in ("Raises", "Nan", "Huge", "Infinite", "Shape", "Hangs", "Ends")
     },
 }
 

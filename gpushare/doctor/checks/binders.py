@@ -5,10 +5,10 @@ Pure.
 
 from collections.abc import Iterator
 
-from gpushare.doctor.checks.extender import total
 from gpushare.doctor.checks.rights import is_follower
 from gpushare.doctor.facts import ExtenderSeen, Facts, LeaseSeen, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+from gpushare.wire.metrics import total
 
 _NAME = "two-binders"
 _GRACE = 15.0

@@ -4,28 +4,18 @@ Pure.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from gpushare import __version__
 from gpushare.doctor.facts import ExtenderSeen, Facts, PodsSeen, Unread
 from gpushare.doctor.finding import Finding, count, fail, ok, skip, warn
+from gpushare.wire.metrics import ranking_policies, total
 
 _PENDING_GRACE = 60.0
 """Seconds a GPU pod may wait without a filter call."""
 _RETRIED = 300.0
 """Seconds within which kube-scheduler tries every pod again, whatever it waits for."""
 _OK = 200
-
-
-def total(samples: Mapping[str, float], family: str, **labels: str) -> float | None:
-    """Return the sum of a family's samples that have these labels; None where there is none."""
-    wanted = {f'{key}="{value}"' for key, value in labels.items()}
-    found = [
-        value
-        for sample, value in samples.items()
-        if sample.partition("{")[0] == family and wanted <= set(_LABEL.findall(sample))
-    ]
-    return sum(found) if found else None
 
 
 def check_extender(facts: Facts) -> Iterator[Finding]:
@@ -96,23 +86,10 @@ def _version(seen: ExtenderSeen) -> Finding:
 
 def _policies(seen: ExtenderSeen) -> Iterator[Finding]:
     """Yield which policy ranks for each resource, and what the last trial of `auto` measured."""
-    for labels, _ in _family(seen, "gpushare_ranking_policy"):
-        resource = labels.get("resource", "")
-        tried = [
-            f"{each.get('policy')} {allocated:.1f}"
-            for each, allocated in _family(seen, "gpushare_trial_allocated_percent")
-            if each.get("resource") == resource
-        ]
+    for resource, policy in ranking_policies(seen.samples).items():
+        tried = [f"{name} {allocated:.1f}" for name, allocated in policy.allocated.items()]
         last = f"; % of the memory allocated in the last trial: {', '.join(tried)}" * bool(tried)
-        yield ok("policy", f"{labels.get('policy')} ranks pods of {resource}{last}")
-
-
-def _family(seen: ExtenderSeen, family: str) -> Iterator[tuple[dict[str, str], float]]:
-    """Yield the labels and the value of each sample of a family."""
-    for sample, value in seen.samples.items():
-        if sample.partition("{")[0] == family:
-            pairs = (text.partition("=") for text in _LABEL.findall(sample))
-            yield {key: quoted.strip('"')[:64] for key, _, quoted in pairs}, value
+        yield ok("policy", f"pods of {resource} are ranked by {policy}{last}")
 
 
 def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
@@ -144,6 +121,3 @@ def _calls(seen: ExtenderSeen, facts: Facts) -> Finding:
         "none since the extender started; no GPU pod has been waiting for one",
         "create a GPU pod and run this again",
     )
-
-
-_LABEL = re.compile(r'[a-z_]+="[^"]*"')

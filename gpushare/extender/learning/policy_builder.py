@@ -18,8 +18,11 @@ import pickle
 import signal
 import subprocess
 import sys
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import BinaryIO
+from contextlib import contextmanager
+from dataclasses import replace
 
 from gpushare.core.policy import Policy, load_policy
 from gpushare.core.snapshot import Snapshot
@@ -29,8 +32,8 @@ from gpushare.errors import GpuShareError
 
 TIMEOUT = 120.0
 """Seconds for one process; on a busy machine it waits for everybody else."""
-TRIAL_TIMEOUT = 600.0
-"""The same for a trial, which computes for up to half a minute."""
+CANDIDATE_TIMEOUT = 120.0
+"""Seconds for one candidate in a trial, where it computes for up to a quarter of a minute."""
 _LOWLY = """
 import contextlib, os
 os.nice(10)
@@ -43,15 +46,18 @@ main()
 CPU, which this process inherits: it goes to the others if there are any and no sandbox forbids it.
 """
 
+_ALARMED = f"status -{signal.SIGALRM.value}:"
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
-_Call = tuple[Callable[..., object], tuple[object, ...]]
-"""A function of a module, and what it is called with."""
 _Answer = tuple[str, bytes, str]
 """Name of a call, what it returned (pickled), and what is wrong, or ""."""
+_Tell = Callable[[_Answer], None]
+_Call = tuple[Callable[..., object], tuple[object, ...]]
+"""A function of a module, and what it is called with besides a _Tell."""
 _HELLO: _Answer = ("", b"", "")
 """The first answer: what comes after it is about the calls, not about the process."""
-_TRIAL = "trial"
+_TRIAL, _TURN = "trial", "turn of "
+"""Name of the call that is a trial; of an answer before the code of a candidate runs in it."""
 
 
 class RefitFailed(GpuShareError):
@@ -72,7 +78,7 @@ def make_policies(
     made: dict[str, Policy | RefitFailed] = {}
     left = list(names)
     while left:
-        calls = {name: (load_policy, (name, workload)) for name in left}
+        calls = {name: (_make, (name, workload)) for name in left}
         answers, ended = _answers(calls, command, timeout)
         if not answers:
             raise RefitFailed(ended)
@@ -84,20 +90,34 @@ def make_policies(
 
 
 def try_policies(
-    names: Sequence[str], workload: Workload, snapshot: Snapshot, seed: int
+    names: Sequence[str],
+    workload: Workload,
+    snapshot: Snapshot,
+    seed: int,
+    limit: float = CANDIDATE_TIMEOUT,
 ) -> Trial | None:
     """Return what a trial in a process measured (see core/trial.py); waits for it.
 
-    Raises RefitFailed.
+    limit: seconds for each candidate. One that takes longer, raises or ends the process is left
+    out, and the others are tried without it in another process. Raises RefitFailed where it is no
+    candidate that fails.
     """
-    call = (run_trial, (snapshot, workload, tuple(names), seed))
-    answers, ended = _answers({_TRIAL: call}, timeout=TRIAL_TIMEOUT)
-    for name, data, wrong in answers:
-        if name == _TRIAL and not wrong:
+    failed: dict[str, str] = {}
+    left = list(names)
+    while left:
+        call = (_try, (limit, (snapshot, workload, tuple(left), seed)))
+        answers, ended = _answers({_TRIAL: call}, timeout=limit * len(left) + TIMEOUT)
+        last, data, wrong = answers[-1] if answers else _HELLO
+        if last == _TRIAL and not wrong:
             trial: Trial | None = pickle.loads(data)  # noqa: S301 -- our own child wrote it
-            return trial
+            return trial and replace(trial, failed=failed)
         ended = wrong or ended
-    raise RefitFailed(ended)
+        turns = [name.removeprefix(_TURN) for name, *_ in answers if name.startswith(_TURN)]
+        if not turns:
+            raise RefitFailed(ended)
+        left.remove(turns[-1])
+        failed[turns[-1]] = f"no end after {limit:g} s" if ended.startswith(_ALARMED) else ended
+    return Trial({}, {}, failed)
 
 
 def _answers(
@@ -160,20 +180,41 @@ def main() -> None:
     # Should nobody be left who would end this process, it ends by itself.
     signal.alarm(int(seconds) + 10)
     with open(answer, "wb") as out:  # noqa: PTH123 -- a descriptor has no path
-        _write(out, _HELLO)
-        for name, call in calls.items():
-            _write(out, _answer(name, call))
+
+        def tell(answer: _Answer) -> None:
+            pickle.dump(answer, out, pickle.HIGHEST_PROTOCOL)
+            out.flush()
+
+        tell(_HELLO)
+        for name, (function, arguments) in calls.items():
+            try:
+                data = pickle.dumps(function(tell, *arguments), pickle.HIGHEST_PROTOCOL)
+            except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+                tell((name, b"", str(error) or type(error).__name__))
+            else:
+                tell((name, data, ""))
 
 
-def _answer(name: str, call: _Call) -> _Answer:
-    function, arguments = call
-    try:
-        data = pickle.dumps(function(*arguments), pickle.HIGHEST_PROTOCOL)
-    except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
-        return name, b"", str(error) or type(error).__name__
-    return name, data, ""
+def _make(_: _Tell, name: str, workload: Workload) -> Policy:
+    return load_policy(name, workload)
 
 
-def _write(out: BinaryIO, answer: _Answer) -> None:
-    pickle.dump(answer, out, pickle.HIGHEST_PROTOCOL)
-    out.flush()
+def _try(
+    tell: _Tell, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
+) -> Trial | None:
+    """Return the trial; SIGALRM ends this process when a candidate has had its seconds."""
+    left = defaultdict[str, float](lambda: limit)
+
+    @contextmanager
+    def turn(name: str) -> Iterator[None]:
+        tell((f"{_TURN}{name}", b"", ""))
+        begin = time.monotonic()
+        # No handler: it would wait for the end of a call into a library, and could be caught.
+        signal.setitimer(signal.ITIMER_REAL, max(left[name], 0.001))
+        try:
+            yield
+        finally:
+            left[name] -= time.monotonic() - begin
+            signal.alarm(int(TIMEOUT))
+
+    return run_trial(*arguments, turn=turn)

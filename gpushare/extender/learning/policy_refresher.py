@@ -118,9 +118,10 @@ class PolicyRefresher:
         make: Make,
         try_policies: Try,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self._courses = {
-            books.names.resource: _Course(books, PolicyTrials(books, try_policies))
+            books.names.resource: _Course(books, PolicyTrials(books, try_policies, wall))
             for books in library
         }
         self._make = make

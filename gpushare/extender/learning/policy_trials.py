@@ -9,8 +9,9 @@ hundredth of a core.
 import logging
 import math
 import secrets
-import statistics
-from collections.abc import Callable, Sequence
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, FEWEST_SEEN, SAFE, Trial
@@ -27,22 +28,27 @@ TRIAL_SPACING = 3600.0
 """Seconds from one trial to the next."""
 _NOTHING_SPACING = 300.0
 """The same where there was nothing to allocate: nodes may be on their way."""
+_MOST_FAILURES = 3
+"""In a row, of a candidate; then it is not tried any more: it may cost minutes each time."""
 
 
 class PolicyTrials:
     """The trials of one resource."""
 
-    def __init__(self, books: ManagedResource, try_policies: Try) -> None:
+    def __init__(
+        self, books: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
+    ) -> None:
         self._books = books
         self._try = try_policies
-        self._winner = ""
+        self._wall = wall
         self._again_at = -math.inf
+        self._failures: Counter[str] = Counter()
+        self._told_failed = False
         self.made = self.failed = 0
 
     def is_due(self, seen: int, now: float) -> bool:
         """Return whether a trial is due after so many pods."""
-        books = self._books
-        wanted = books.default_policy == AUTO and bool(books.candidates)
+        wanted = self._books.default_policy == AUTO and bool(self._candidates())
         return wanted and seen >= FEWEST_SEEN and now >= self._again_at
 
     def run(self, workload: Workload, now: float) -> str:
@@ -51,9 +57,10 @@ class PolicyTrials:
         books, resource = self._books, self._books.names.resource
         snapshot = books.ledger.snapshot()
         try:
-            trial = self._try(books.candidates, workload, snapshot, secrets.randbits(32))
-        except Exception as error:  # it runs policies of anybody
-            level = logging.DEBUG if self.failed else logging.WARNING
+            trial = self._try(self._candidates(), workload, snapshot, secrets.randbits(32))
+        except Exception as error:  # it starts a process, and more may go wrong
+            level = logging.DEBUG if self._told_failed else logging.WARNING
+            self._told_failed = True
             self.failed += 1
             said = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
             log.log(level, Line("policies could not be tried", ranks=books.ranking_policy, **said))
@@ -61,18 +68,40 @@ class PolicyTrials:
         if trial is None:
             self._again_at = now + _NOTHING_SPACING
             return books.ranking_policy
+        self._note_failed(trial.failed)
+        if not trial.allocated:
+            return books.ranking_policy
         self.made += 1
-        before, self._winner = books.ranking_policy, trial.winner(self._winner)
-        for name, allocated in trial.allocated.items():
-            books.tried[name] = statistics.fmean(allocated), statistics.fmean(trial.refused[name])
-        told = {name: round(allocated, 1) for name, (allocated, _) in books.tried.items()}
-        text = "policies tried" if self._winner == before else "policies tried, another one ranks"
-        log.info(Line(text, resource=resource, ranks=self._winner, before=before, **told))
-        return self._winner
+        before, choice = books.ranking_policy, trial.choice(books.choice, self._wall())
+        books.choice = choice
+        told = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
+        if choice.second:
+            told |= {"lead": round(choice.lead, 1), "error": round(choice.error, 1)}
+        text = "policies tried" if choice.policy == before else "policies tried, another one ranks"
+        log.info(Line(text, resource=resource, ranks=choice.policy, before=before, **told))
+        return choice.policy
 
     def settle(self) -> None:
         """Put the ranking of the winner, made anew perhaps, in the place of `auto`."""
-        rankings = self._books.rankings
-        winner = rankings.get(self._winner or SAFE)
+        rankings, choice = self._books.rankings, self._books.choice
+        winner = rankings.get(choice.policy if choice else SAFE)
         if AUTO in rankings and winner is not None:
             rankings[AUTO] = winner
+
+    def _candidates(self) -> tuple[str, ...]:
+        return tuple(
+            name for name in self._books.candidates if self._failures[name] < _MOST_FAILURES
+        )
+
+    def _note_failed(self, failed: Mapping[str, str]) -> None:
+        """Count failures in a row, and tell the first one of a candidate and the last one."""
+        for name in self._candidates():
+            self._failures[name] = self._failures[name] + 1 if name in failed else 0
+        self.failed += len(failed)
+        for name, why in failed.items():
+            times = self._failures[name]
+            text = "a candidate is left out of a trial"
+            if times >= _MOST_FAILURES:
+                text = f"a candidate has failed {times} times in a row and is not tried any more"
+            level = logging.WARNING if times in (1, _MOST_FAILURES) else logging.DEBUG
+            log.log(level, Line(text, resource=self._books.names.resource, policy=name, error=why))

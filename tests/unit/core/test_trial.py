@@ -5,10 +5,10 @@ import pickle
 import numpy as np
 import pytest
 
-from gpushare.core import trial
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.core.policy import load_policy
 from gpushare.core.trial import CANDIDATES, SAFE, Trial, run_trial
+from gpushare.core.trial_streams import MOST_PODS, streams
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import SettingsError
 from tests.unit.core.clusters import Cluster
@@ -85,7 +85,7 @@ def test_without_pods_that_ask_for_gpu_there_is_no_trial(counts: dict[PodClass, 
 
 def test_a_closed_device_has_no_room_and_a_node_of_unknown_cpu_is() -> None:
     nodes = (make_node("half", 16, 16, unhealthy=[1]), make_node("shut", 16, closed=Reason.UNEVEN))
-    (stream, *_) = trial.streams(Cluster(nodes).snapshot(), workload(), np.random.default_rng(1))
+    (stream, *_) = streams(Cluster(nodes).snapshot(), workload(), np.random.default_rng(1))
     assert stream.capacity == 16
     assert run_trial(Cluster(nodes).snapshot(), workload(1.0), CANDIDATES, 1) is not None
 
@@ -96,13 +96,11 @@ def test_of_a_large_cluster_a_part_is_tried_with_nodes_of_each_group() -> None:
     counts = {**TENS_AND_SIXES, PodClass(1000, 80, 1): 1}
     for turnover in (0.0, 1.0):
         given = workload_of(counts, {16: 4800, 80: 1}, turnover)
-        drawn = list(
-            trial.streams(Cluster(tuple(nodes)).snapshot(), given, np.random.default_rng(1))
-        )
+        drawn = list(streams(Cluster(tuple(nodes)).snapshot(), given, np.random.default_rng(1)))
         assert 4 <= len(drawn) <= 24
         assert all("large" in stream.begin.names for stream in drawn)
         pods = sum(stream.capacity for stream in drawn) / 8.8 * (1 + 4 * turnover)
-        assert pods < 1.1 * trial.MOST_PODS
+        assert pods < 1.1 * MOST_PODS
 
 
 def test_a_policy_that_does_not_exist_is_told_by_its_name() -> None:
@@ -117,6 +115,21 @@ def test_the_winner_must_lead_by_more_than_its_error_to_take_over() -> None:
     assert (doubtful.winner(), doubtful.winner("a"), doubtful.winner("b")) == ("b", "a", "b")
     assert doubtful.winner("no candidate any more") == "b"
     assert Trial({"a": [50.0, 50.0], "b": [50.0, 50.0]}, {}).winner() == "a"
+
+
+def test_a_choice_says_since_when_and_by_what_lead() -> None:
+    refused = {"a": [1.0, 3.0], "b": [0.0, 0.0], "c": [9.0, 9.0]}
+    first = Trial({"a": [50.0, 52.0], "b": [49.0, 50.0], "c": [10.0, 10.0]}, refused)
+    choice = first.choice(None, 100.0)
+    assert (choice.policy, choice.second, choice.since) == ("a", "b", 100.0)
+    assert (choice.lead, choice.error) == pytest.approx((1.5, 0.5))
+    assert choice.allocated == {"a": 51.0, "b": 49.5, "c": 10.0}
+    assert choice.refused == {"a": 2.0, "b": 0.0, "c": 9.0}
+    doubtful = Trial({"a": [50.0, 50.0], "b": [49.0, 52.0]}, {"a": [0.0], "b": [0.0]})
+    kept = doubtful.choice(choice, 200.0)
+    assert (kept.policy, kept.since, kept.lead) == ("a", 100.0, -0.5)
+    alone = Trial({"b": [49.0, 52.0]}, {"b": [0.0]}).choice(kept, 300.0)
+    assert (alone.policy, alone.since, alone.second, alone.lead) == ("b", 300.0, "", 0.0)
 
 
 def test_before_any_trial_auto_judges_as_the_safe_policy() -> None:

@@ -234,7 +234,7 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
     (
         "policy",
         "ok",
-        "binpack ranks pods of gpu; % of the memory allocated in the last trial: binpack 81.5",
+        "ranked by binpack; % of the memory allocated in the last trial: binpack 81.5",
         samples(
             **{
                 'gpushare_ranking_policy{policy="binpack",resource="gpu"}': 1.0,

@@ -10,16 +10,15 @@ from pathlib import Path
 import pytest
 
 from gpushare.doctor.certificate import ends_at
-from gpushare.doctor.checks.extender import total
 from gpushare.doctor.checks.rights import rights_to_review
 from gpushare.doctor.checks.versions import minor_of
-from gpushare.doctor.collect import samples
 from gpushare.doctor.facts import PodsSeen
 from gpushare.doctor.finding import fail, ok, some
 from gpushare.doctor.main import main
 from gpushare.doctor.objects import read_lease, read_pods
 from gpushare.doctor.report import as_json, as_text
 from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.metrics import read_samples, total
 from tests.unit.doctor.facts import MEM, NOW, found, healthy
 from tests.unit.test_docs import rows
 
@@ -35,7 +34,7 @@ gpushare_odd one
 
 
 def test_samples_are_summed_by_labels() -> None:
-    read = samples(METRICS)
+    read = read_samples(METRICS)
     assert total(read, "gpushare_requests_total", verb="filter") == 5.0
     assert total(read, "gpushare_ready") == 1.0
     assert total(read, "gpushare_odd") is None

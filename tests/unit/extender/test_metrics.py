@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpushare import __version__
 from gpushare.core.model import Allocation, ObservedPod, PodRef, Reason, Request
+from gpushare.core.trial import Choice
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.wire.annotations import ALIYUN
@@ -108,14 +109,18 @@ def test_pods_are_counted_by_state_and_never_named(
 def test_the_policy_that_ranks_is_told_and_what_each_allocated_in_its_trial(
     metrics: Metrics, library: ManagedResources
 ) -> None:
-    library.resources[0].tried.update({"binpack": (81.5, 9.0), "shadow-price": (80.0, 10.5)})
+    allocates, refuses = {"binpack": 81.5, "spread": 80.0}, {"binpack": 9.0, "spread": 10.5}
+    library.resources[0].choice = Choice("binpack", 1.5e9, "spread", 1.5, 0.25, allocates, refuses)
     found = samples(metrics)
     for resource in (GPU, NPU.resource):
         assert of(found, "ranking_policy", resource=resource, policy="device-bestfit") == 1
     allocated = {"resource": GPU, "policy": "binpack"}
     assert of(found, "trial_allocated_percent", **allocated) == 81.5
     assert of(found, "trial_refused_percent", **allocated) == 9
-    assert of(found, "trial_allocated_percent", resource=GPU, policy="shadow-price") == 80
+    assert of(found, "trial_allocated_percent", resource=GPU, policy="spread") == 80
+    assert of(found, "ranking_policy_chosen_timestamp_seconds", **allocated) == 1.5e9
+    assert of(found, "trial_lead_percent", **allocated, second="spread") == 1.5
+    assert of(found, "trial_lead_error_percent", **allocated) == 0.25
     assert sum(name == "gpushare_ranking_policy" for name, _ in found) == 2
 
 

@@ -3,13 +3,18 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
-from gpushare.sim.experiments import Options, churn, inflation
+from gpushare.core.policies.binpack import Binpack
+from gpushare.sim import engine
+from gpushare.sim.engine import Cluster, ranking
+from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
 from gpushare.sim.report import Record
+from tests.bench import placement_family
 from tests.bench.clusters import CARDS, Drawn, drawn
-from tests.bench.placement_family import SIMPLE, Found, Job
+from tests.bench.placement_family import EXPERIMENTS, SIMPLE, Found, Job
 
 SEEDS = range(9000, 9100)
 
@@ -47,6 +52,68 @@ def test_the_best_simple_policy_is_that_of_the_cluster() -> None:
     assert found.above("device-bestfit") == (0.0, 0.0)
     assert found.is_below("mine")
     assert not found.is_below("device-bestfit")
+    assert not found.is_above("mine")
+
+
+def test_the_family_goes_on_where_its_file_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    measured: list[Job] = []
+
+    def noted(job: Job) -> list[Found]:
+        measured.append(job)
+        values = {"device-bestfit": [80.0, 82.0], "binpack": [70.0, 71.0], "fgd": [81.0, 83.5]}
+        if job.experiment != "waiting":
+            return [Found(job, 9, 2, values)]
+        return [Found(replace(job, experiment=name), 9, 2, values) for name in ("waiting", "waits")]
+
+    monkeypatch.setattr(placement_family, "measure", noted)
+    file = tmp_path / "found.jsonl"
+    words = ["--policies", "fgd", "--experiments", ",".join(EXPERIMENTS), "--json", str(file)]
+    for clusters, new in (("3-4", 8), ("3-6", 8), ("3-6", 0)):
+        measured.clear()
+        monkeypatch.setattr("sys.argv", ["placement_family", "--clusters", clusters, *words])
+        placement_family.main()
+        assert len(measured) == new
+    table = capsys.readouterr().out.split("experiment, policy")[-1].splitlines()[1:]
+    mine = [line.split() for line in table if ", fgd" in line]
+    assert [line[0] for line in mine] == ["churn,", "drawn,", "inflation,", "waiting,", "waits,"]
+    assert all(line[2:4] == ["4", "+1.25"] and line[-1] == "4" for line in mine)
+
+
+def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "COMPILED_FROM", engine.COMPILED_FROM)
+    job, found = Job(3, "waiting", ("binpack",), 42), []
+    for load in (0.3, 1.3):
+        cluster = replace(drawn(3), load=load)
+        monkeypatch.setattr(placement_family, "drawn", {3: cluster}.__getitem__)
+        allocated, waits = placement_family.measure(job)
+        assert waits.measured_by == allocated.measured_by == job != waits.job
+        found.append((sum(allocated.values["binpack"]), -sum(waits.values["binpack"])))
+    assert 0 < found[0][0] < found[1][0]
+    assert 0 < found[0][1] < found[1][1]
+
+
+def test_a_policy_that_has_seen_few_pods_knows_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "COMPILED_FROM", engine.COMPILED_FROM)
+    few, many, whole = (
+        placement_family.measure(Job(3, name, ("device-bestfit", "shadow-price"), 42))[0].values
+        for name in ("seen-10", "seen-100000", "inflation")
+    )
+    assert few["device-bestfit"] == whole["device-bestfit"]
+    assert few["shadow-price"] != whole["shadow-price"]
+    nodes, pods = drawn(3).nodes, drawn(3).pods
+    stream = [pods[index] for index in filling(pods, drawn(3).units, 42)]
+    known = inflation(nodes, pods, "shadow-price", 42, known=stream)
+    assert many["shadow-price"][0] == known["alloc"]
+
+
+def test_as_many_pods_come_in_a_lifetime_as_the_cluster_says() -> None:
+    cluster = drawn(3)
+    simulated = Cluster(cluster.nodes, ranking(Binpack(), len(cluster.nodes)))
+    stream = coming_and_going(cluster.pods, simulated, 42, Options(load=0.8, life=60.0))
+    came = int((stream.times < 60).sum()) / 60
+    assert came == pytest.approx(cluster.arrivals(0.8), rel=0.05)
 
 
 @pytest.mark.parametrize("experiment", [inflation, churn])

@@ -72,7 +72,7 @@ def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_
     tried = []
 
     def binpack_wins(
-        snapshot: Snapshot, workload: Workload, names: Sequence[str], *_: object
+        snapshot: Snapshot, workload: Workload, names: Sequence[str], *_: object, **__: object
     ) -> Trial:
         tried.append((snapshot.names, workload.pods))
         return Trial({name: [80.0 + (name == "binpack"), 80.0] for name in names}, {})

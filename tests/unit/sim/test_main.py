@@ -1,6 +1,7 @@
 """`gpushare simulate` on a small cluster: what it prints and writes, and how it ends."""
 
 import csv
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -75,6 +76,40 @@ def test_a_run_prints_a_table_and_writes_a_record_for_each_policy_and_seed(
 def test_every_form_can_be_printed(small: list[str], capsys: Capsys, form: str, read: Any) -> None:
     assert simulate("inflation", *small, "--seeds", "42", "--policy", "fgd", "-o", form) == 0
     assert read(capsys.readouterr().out)
+
+
+def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Capsys) -> None:
+    words = ["--policy", "device-bestfit,auto", "--seeds", "42-43"]
+    assert simulate("inflation", *small, *words) == 0
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("auto was")]
+    assert simulate("inflation", *small, *words, "-o", "json") == 0
+    simple, _, auto, again = json.loads(capsys.readouterr().out)["records"]
+    assert "choices" not in simple
+    assert auto["choices"] == again["choices"]
+    (choice,) = auto["choices"]
+    assert choice["since"] == 0
+    best = max(choice["allocated"], key=choice["allocated"].__getitem__)
+    assert choice["policy"] == best
+    others = [value for name, value in choice["allocated"].items() if name != best]
+    assert choice["lead"] == pytest.approx(choice["allocated"][best] - max(others))
+    assert line.startswith(
+        f"auto was {best}: in its trial it allocated {choice['lead']:.1f} points"
+    )
+    assert line.endswith(f"than {choice['second']}")
+
+
+def test_an_auto_that_learns_tells_each_of_its_choices(small: list[str], capsys: Capsys) -> None:
+    words = ["--policy", "auto", "--workload", "learned", "--seeds", "42", "-o", "json"]
+    assert simulate("churn", *small, *words, "--life", "3", "--warmup", "1") == 0
+    (record,) = json.loads(capsys.readouterr().out)["records"]
+    policies = [choice["policy"] for choice in record["choices"]]
+    since = [choice["since"] for choice in record["choices"]]
+    assert len(since) > 1
+    assert since[0] >= 50
+    for (one, other), (before, after) in zip(
+        itertools.pairwise(policies), itertools.pairwise(since), strict=True
+    ):
+        assert (after == before) == (one == other)
 
 
 def test_a_file_that_cannot_be_written_keeps_back_nothing_else(

@@ -3,7 +3,7 @@
 import pytest
 
 from gpushare.sim.report import Measure, Record, allocated_at, measures_of
-from gpushare.sim.verdict import Scale, headline, legend, verdicts
+from gpushare.sim.verdict import Scale, choices_told, headline, legend, verdicts
 
 ALLOC = Measure("alloc", "ALLOC")
 
@@ -72,3 +72,35 @@ def test_each_column_has_a_line_in_units_and_in_devices() -> None:
     )
     some = {"policy": "a", "seed": 1, "alloc": 1.0, "blocked_gpu": 1.0, "blocked_pods": 1.0}
     assert len(legend(measures_of([some]), Scale(1, 1))) == 3
+
+
+def _chose(policy: str, lead: float = 1.5, since: int = 0, second: str = "b") -> Record:
+    choice = {"policy": policy, "since": since, "second": second, "lead": lead, "error": 0.5}
+    return {"policy": "auto", "choices": [{**choice, "policy": "first"}, choice]}
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ([], []),
+        (
+            [_chose("a"), _chose("a")],
+            ["auto was a: in its trial it allocated 1.5 points (error 0.5) more than b"],
+        ),
+        (
+            [_chose("a", -0.25, 400)],
+            [
+                "auto was a after 400 pods: in its trial it allocated 0.2 points (error 0.5) less"
+                " than b"
+            ],
+        ),
+        ([_chose("a"), _chose("a", 2.0)], ["auto was a"]),
+        ([_chose("a", second="")], ["auto was a"]),
+        (
+            [_chose("b"), _chose("a"), _chose("a")],
+            ["auto was in the end a in 2 of 3 runs, b in 1 of 3 runs"],
+        ),
+    ],
+)
+def test_what_auto_was_in_the_end_is_one_sentence(chosen: list[Record], says: list[str]) -> None:
+    assert list(choices_told([*records(1.0, 2.0), *chosen])) == says

@@ -1,14 +1,17 @@
 """Policies made in another process are those made here, and whatever goes wrong there is told."""
 
 import sys
+from pathlib import Path
 
 import pytest
 
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.core.trial import run_trial
 from gpushare.core.workload import PodClass, workload_of
-from gpushare.extender.learning.policy_builder import RefitFailed, make_policies
+from gpushare.extender.learning.policy_builder import RefitFailed, make_policies, try_policies
+from tests.integration.broken_policies import install
 from tests.unit.core.clusters import Cluster
 from tests.unit.core.clusters import node as make_node
 
@@ -55,3 +58,53 @@ def test_an_unknown_policy_is_told_by_its_name_and_the_others_are_made() -> None
     made = make_policies(("nosuch", "binpack"), WORKLOAD)
     assert "no policy is called 'nosuch'" in str(made["nosuch"])
     assert isinstance(made["binpack"], Policy)
+
+
+NODES = tuple(make_node(f"n-{index}", 16, 16, cpu=64000, memory=2**38) for index in range(4))
+
+
+def test_a_trial_in_a_process_measures_what_one_here_does() -> None:
+    names, snapshot = ("binpack", "device-bestfit"), Cluster(NODES).snapshot()
+    found = try_policies(names, WORKLOAD, snapshot, 7)
+    assert found is not None
+    assert found == run_trial(snapshot, WORKLOAD, names, 7)
+    assert not found.failed
+
+
+@pytest.mark.parametrize(
+    ("broken", "limit", "said"),
+    [
+        ("x-score-hangs", 8, "no end after 8 s"),
+        ("x-hangs", 8, "no end after 8 s"),
+        ("x-score-ends", 60, "status 3"),
+        ("x-score-raises", 60, "a bug in score"),
+        ("x-learned", 60, "odd workload"),
+        ("nosuch", 60, "no policy is called 'nosuch'"),
+    ],
+)
+def test_a_candidate_that_breaks_a_trial_is_left_out_and_the_others_are_tried(
+    broken: str, limit: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "x-hangs", "x-learned", "x-score-hangs", "x-score-ends", "x-score-raises")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    snapshot = Cluster(NODES).snapshot()
+    found = try_policies(("binpack", broken, "device-bestfit"), WORKLOAD, snapshot, 7, limit)
+    assert found is not None
+    whole = run_trial(snapshot, WORKLOAD, ("binpack", "device-bestfit"), 7)
+    assert whole is not None
+    assert found.allocated == whole.allocated
+    assert list(found.failed) == [broken]
+    assert said in found.failed[broken]
+    assert found.winner(broken) == whole.winner()
+
+
+def test_where_every_candidate_breaks_nothing_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "x-score-ends", "x-score-raises")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    names = ("x-score-ends", "x-score-raises")
+    found = try_policies(names, WORKLOAD, Cluster(NODES).snapshot(), 7)
+    assert found is not None
+    assert not found.allocated
+    assert set(found.failed) == {*names}

@@ -19,6 +19,7 @@ from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from tests.unit.core.clusters import node as make_node
 
+WALL = 1_800_000_000.0
 SHARE = Request(4, 1, cpu=1000, memory=2**30)
 
 
@@ -30,12 +31,14 @@ class Referee:
     leads: tuple[float, float] = (1.0, 1.1)
     error: Exception | None = None
     nothing: bool = False
+    failed: dict[str, str] = field(default_factory=dict)
     pods: list[int] = field(default_factory=list)
+    names: tuple[str, ...] = ()
 
     def __call__(
         self, names: Sequence[str], workload: Workload, snapshot: Snapshot, seed: int
     ) -> Trial | None:
-        assert tuple(names) == CANDIDATES
+        self.names = tuple(names)
         assert snapshot.names == ("a",)
         self.pods.append(workload.pods)
         if self.error:
@@ -43,8 +46,10 @@ class Referee:
         if self.nothing:
             return None
         best = [50 + lead for lead in self.leads]
-        allocated = {name: best if name == self.wins else [50.0, 50.0] for name in names}
-        return Trial(allocated, {name: [5.0, 6.0] for name in names})
+        sound = [name for name in names if name not in self.failed]
+        allocated = {name: best if name == self.wins else [50.0, 50.0] for name in sound}
+        failed = {name: why for name, why in self.failed.items() if name in names}
+        return Trial(allocated, {name: [5.0, 6.0] for name in sound}, failed)
 
 
 class Clock:
@@ -78,7 +83,7 @@ def books() -> ManagedResource:
 
 @pytest.fixture
 def learning(books: ManagedResource, referee: Referee, clock: Clock) -> PolicyRefresher:
-    return PolicyRefresher(ManagedResources((books,)), _make, referee, clock)
+    return PolicyRefresher(ManagedResources((books,)), _make, referee, clock, lambda: WALL)
 
 
 def create(learning: PolicyRefresher, books: ManagedResource, pods: int) -> None:
@@ -99,6 +104,7 @@ def test_before_enough_pods_were_seen_the_safe_policy_ranks(
     create(learning, books, 1)
     learning.tick()
     assert referee.pods == [FEWEST_SEEN]
+    assert referee.names == CANDIDATES
     assert books.ranking_policy == "binpack"
     assert books.ranking(SHARE) is books.rankings["binpack"]
 
@@ -211,6 +217,102 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
     with caplog.at_level(logging.INFO):
         learning.tick()
     line = next(text for text in caplog.messages if "tried" in text)
-    for told in ("another one ranks", "ranks=binpack", f"before={SAFE}", "binpack=51.0"):
+    for told in (
+        "another one ranks",
+        "ranks=binpack",
+        f"before={SAFE}",
+        "binpack=51.0",
+        "lead=1.1",
+    ):
         assert told in line
-    assert books.tried["binpack"] == pytest.approx((51.05, 5.5))
+    choice = books.choice
+    assert choice is not None
+    assert (choice.policy, choice.second, choice.since) == ("binpack", SAFE, WALL)
+    assert (choice.lead, choice.error) == pytest.approx((1.05, 0.05))
+    assert choice.allocated["binpack"] == pytest.approx(51.05)
+    assert choice.refused["binpack"] == 5.5
+
+
+def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_times(
+    learning: PolicyRefresher,
+    books: ManagedResource,
+    referee: Referee,
+    clock: Clock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    referee.failed = {"device-bestfit": "no end after 120 s"}
+    create(learning, books, FEWEST_SEEN)
+    said = []
+    for _ in range(4):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            learning.tick()
+        said.append(caplog.messages[:])
+        clock.now += TRIAL_SPACING
+    assert books.ranking_policy == "binpack"
+    assert referee.names == (SAFE, "binpack")
+    assert books.choice is not None
+    assert set(books.choice.allocated) == {SAFE, "binpack"}
+    assert learning.state()["trial_failures_total"] == 3
+    assert learning.state()["trials_total"] == 4
+    first, second, third, fourth = said
+    assert second == fourth == []
+    for lines, told in ((first, "left out of a trial"), (third, "not tried any more")):
+        (line,) = lines
+        assert told in line
+        assert "policy=device-bestfit" in line
+        assert "no end after 120 s" in line
+
+
+def test_a_candidate_that_fails_now_and_then_is_tried_on(
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    create(learning, books, FEWEST_SEEN)
+    for number in range(8):
+        referee.failed = {"device-bestfit": "status -9: no word"} if number % 3 else {}
+        learning.tick()
+        assert referee.names == CANDIDATES
+        clock.now += TRIAL_SPACING
+
+
+def test_the_winner_that_fails_later_makes_room_for_the_next_best(
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    create(learning, books, FEWEST_SEEN)
+    learning.tick()
+    assert books.ranking_policy == "binpack"
+    referee.failed = {"binpack": "no end after 120 s"}
+    clock.now += TRIAL_SPACING
+    learning.tick()
+    assert books.ranking_policy == SAFE
+    assert books.choice is not None
+    assert "binpack" not in books.choice.allocated
+
+
+def test_where_every_candidate_fails_the_policy_stays_and_there_is_an_end_to_it(
+    learning: PolicyRefresher, books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    referee.failed = dict.fromkeys(CANDIDATES, "no end after 120 s")
+    create(learning, books, FEWEST_SEEN)
+    for _ in range(5):
+        learning.tick()
+        clock.now += TRIAL_SPACING
+    assert books.ranking_policy == SAFE
+    assert books.choice is None
+    assert len(referee.pods) == 3
+    assert learning.state()["trials_total"] == 0
+
+
+def test_a_policy_ranks_since_the_trial_that_chose_it_first(
+    books: ManagedResource, referee: Referee, clock: Clock
+) -> None:
+    learning = PolicyRefresher(ManagedResources((books,)), _make, referee, clock, clock)
+    create(learning, books, FEWEST_SEEN)
+    since = []
+    for wins in ("binpack", "binpack", "device-bestfit"):
+        referee.wins = wins
+        learning.tick()
+        assert books.choice is not None
+        since.append(books.choice.since)
+        clock.now += TRIAL_SPACING
+    assert since == [1000.0, 1000.0, 1000.0 + 2 * TRIAL_SPACING]

@@ -1,0 +1,189 @@
+"""The streams of a trial (see core/trial.py): the pods that come to some nodes, and what they find.
+
+In some streams pods stay, and come until as much has been asked for as there is, on top of what is
+taken now. In as many as the workload's turnover says they come and go, at a load of 1, on empty
+nodes. These are the experiments `inflation` and `churn` of the simulator.
+
+The cost is bounded by the number of pods: of a large cluster some nodes of each group are taken.
+"""
+
+import heapq
+import math
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gpushare.core.model import HOST_BOUND, Request
+from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, Placement, fits
+from gpushare.core.ranking import Scorer
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
+from gpushare.core.workload import Workload
+
+MOST_PODS, MOST_PODS_OF_STREAM = 40_000, 10_000
+"""Pods that come in a trial of one policy, and in one stream, about: at most half a minute of one
+core for three policies. Fewer in a stream, and so fewer nodes, do not show how some policies keep
+kinds of cards apart.
+"""
+
+_MOST_STREAMS = 24
+_FULL = (0.95, 1.05)
+"""Where pods stay: between these shares asked for, what is allocated counts."""
+_WARMUP, _LIFE = 2.0, 6.0
+"""Where they come and go: mean lifetimes from when on it counts, and until when."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stream:
+    """Pods that come to some nodes. which: of the requests; lives: empty where all stay;
+    pods: how many are expected to come, of those drawn.
+    """
+
+    begin: MutableSnapshot
+    requests: Sequence[Request]
+    which: Ints
+    gaps: Floats
+    lives: Floats
+    pods: float
+
+    @property
+    def capacity(self) -> int:
+        """Units of all devices."""
+        return int(self.begin.capacity.sum())
+
+    def run(self, scorer: Scorer) -> tuple[float, float]:
+        """Return the units (allocated, refused) in the mean."""
+        cluster = MutableCluster(_copy(self.begin), scorer)
+        return self._flow(cluster) if len(self.lives) else self._fill(cluster)
+
+    def _fill(self, cluster: MutableCluster) -> tuple[float, float]:
+        asked = cluster.allocated
+        begin, end = (share * cluster.capacity for share in _FULL)
+        found: list[tuple[int, int]] = []
+        for index in self.which.tolist():
+            asked += self.requests[index].total
+            cluster.place(self.requests[index])
+            if asked >= begin:
+                found.append((cluster.allocated, asked - cluster.allocated))
+            if asked >= end:
+                break
+        allocated, refused = zip(*found, strict=True) if found else ((cluster.allocated,), (0,))
+        return statistics.fmean(allocated), statistics.fmean(refused)
+
+    def _flow(self, cluster: MutableCluster) -> tuple[float, float]:
+        now = held = 0.0
+        refused = 0
+        leaving: list[tuple[float, int, Placement]] = []
+
+        def pass_to(time: float) -> float:
+            return cluster.allocated * max(time - max(now, _WARMUP), 0.0)
+
+        for number, index in enumerate(self.which.tolist()):
+            request = self.requests[index]
+            comes = now + float(self.gaps[number])
+            while leaving and leaving[0][0] <= min(comes, _LIFE):
+                leaves, _, placement = heapq.heappop(leaving)
+                held += pass_to(leaves)
+                now = leaves
+                cluster.release(placement)
+            held += pass_to(min(comes, _LIFE))
+            now = comes
+            if now >= _LIFE:
+                break
+            placement_ = cluster.place(request)
+            if placement_ is not None:
+                heapq.heappush(leaving, (now + float(self.lives[number]), number, placement_))
+            elif now > _WARMUP:
+                refused += request.total
+        span = _LIFE - _WARMUP
+        return held / span, refused / span
+
+
+def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) -> Iterator[Stream]:
+    """Yield as many as the number of pods allows; none where no pod asks for what there is."""
+    requests = [
+        Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models)
+        for cls, _ in workload.classes
+    ]
+    counts = np.array([count for _, count in workload.classes], dtype=float)
+    totals = np.array([request.total for request in requests], dtype=float)
+    capacity = int(snapshot.capacity[snapshot.open].sum())
+    if not capacity or not workload.gpu:
+        return
+    turnover = workload.turnover
+    pods = capacity / (workload.gpu / workload.pods) * (1 + turnover * _LIFE)
+    part = min(1.0, MOST_PODS_OF_STREAM / pods)
+    for place in range(min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)):
+        goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
+        rows = _some(snapshot, part, rng)
+        empty = _mutable(snapshot, rows, empty=True)
+        every = np.arange(len(rows))
+        # Pods that fit no node, though it is empty, wait and change nothing.
+        chances = counts * [bool(fits(empty, every, request).any()) for request in requests]
+        mean = float((chances * totals).sum() / max(chances.sum(), 1))
+        if not mean:
+            return
+        begin = empty if goes else _mutable(snapshot, rows, empty=False)
+        lifetimes = int(begin.capacity.sum()) / mean
+        expected = lifetimes * (1 + _LIFE * goes)
+        length = int(1.3 * expected) + 200
+        yield Stream(
+            begin,
+            requests,
+            rng.choice(len(requests), length, p=chances / chances.sum()),
+            rng.exponential(1 / lifetimes, length),
+            rng.exponential(1, length if goes else 0),
+            expected,
+        )
+
+
+def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
+    """Return rows of such a part of the nodes, of each group one at least, in random order."""
+    there = rng.permutation(np.flatnonzero(snapshot.capacity.max(axis=1, initial=0)))
+    if part >= 1:
+        return there
+    groups = snapshot.group[there]
+    chosen = [
+        there[groups == group][: max(1, round(part * int((groups == group).sum())))]
+        for group in np.unique(groups)
+    ]
+    return rng.permutation(np.concatenate(chosen))
+
+
+def _mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
+    """Return these nodes as they are, or without what is on them; closed devices have no room."""
+    capacity = np.where(snapshot.open, snapshot.capacity, 0)[rows]
+
+    def left(free: Ints, whole: Ints) -> Ints:
+        known: Ints = (whole if empty else free)[rows]
+        return np.where(whole[rows] < 0, HOST_BOUND, known)
+
+    names = tuple(snapshot.names[row] for row in rows.tolist())
+    return MutableSnapshot(
+        names=names,
+        row={name: row for row, name in enumerate(names)},
+        generation=0,
+        capacity=capacity,
+        used=np.minimum(snapshot.used[rows], capacity) * (not empty),
+        healthy=capacity > 0,
+        model=snapshot.model[rows],
+        models=snapshot.models,
+        cpu_capacity=snapshot.cpu_capacity[rows],
+        memory_capacity=snapshot.memory_capacity[rows],
+        cpu_free=left(snapshot.cpu_free, snapshot.cpu_capacity),
+        memory_free=left(snapshot.memory_free, snapshot.memory_capacity),
+        cpu_only=snapshot.cpu_only[rows] * (not empty),
+        kinds=snapshot.kinds[rows] * (not empty),
+        group=snapshot.group[rows],
+        closed=np.zeros(len(rows), dtype=np.int8),
+        order=np.arange(len(rows), dtype=np.int64),
+        row_generation=np.zeros(len(rows), dtype=np.int64),
+        pinned={},
+    )
+
+
+def _copy(view: MutableSnapshot) -> MutableSnapshot:
+    """Return the same nodes, with arrays of their own where pods change them."""
+    changed = ("used", "cpu_free", "memory_free", "cpu_only", "kinds", "row_generation")
+    return replace(view, **{name: getattr(view, name).copy() for name in changed})

@@ -1,0 +1,123 @@
+"""The extender's metrics as commands read them: Prometheus' text, and which policy ranks pods.
+
+Pure; standard library only, since the kubectl plug-in reads them too.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from urllib.parse import urlsplit
+
+from gpushare.errors import SettingsError
+
+Samples = Mapping[str, float]
+"""By sample, as in `gpushare_pods{resource="r",state="bound"}`, its value."""
+
+_LABEL = re.compile(r'[a-z_]+="[^"]*"')
+_LONGEST = 320
+"""Characters of a label: as many as the name of a resource may have."""
+
+
+def check_health_url(url: str) -> None:
+    """Raise SettingsError for what is no address of a health listener."""
+    try:
+        parts = urlsplit(url)
+        fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:
+        fine = False
+    if not fine:
+        raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
+
+
+def read_samples(metrics: str) -> dict[str, float]:
+    """Return Prometheus' text as sample -> value; other lines are left out."""
+    found = {}
+    for line in metrics.splitlines():
+        sample, _, value = line.rpartition(" ")
+        if sample and not line.startswith("#"):
+            try:
+                found[sample] = float(value)
+            except ValueError:
+                continue
+    return found
+
+
+def family(samples: Samples, name: str) -> Iterator[tuple[dict[str, str], float]]:
+    """Yield the labels and the value of each sample of a family."""
+    for sample, value in samples.items():
+        if sample.partition("{")[0] == name:
+            pairs = (text.partition("=") for text in _LABEL.findall(sample))
+            yield {key: quoted.strip('"')[:_LONGEST] for key, _, quoted in pairs}, value
+
+
+def total(samples: Samples, name: str, **labels: str) -> float | None:
+    """Return the sum of a family's samples that have these labels; None where there is none."""
+    found = [value for has, value in family(samples, name) if labels.items() <= has.items()]
+    return sum(found) if found else None
+
+
+@dataclass(frozen=True, slots=True)
+class RankingPolicy:
+    """The policy of pods that name none.
+
+    since: RFC 3339, when a trial chose it, "" where none has. lead, error: points of memory that it
+    allocated in its last trial above the best of the other candidates, `second` ("": not known),
+    and the standard error of that. allocated, refused: by candidate, in % of the memory.
+    """
+
+    name: str
+    since: str = ""
+    second: str = ""
+    lead: float = 0.0
+    error: float = 0.0
+    allocated: Mapping[str, float] = field(default_factory=dict)
+    refused: Mapping[str, float] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        """Return the name, and for one that a trial chose since when and by what lead."""
+        if not self.since:
+            return self.name
+        text = f"{self.name}, chosen by auto, since {self.since}"
+        if not self.second:
+            return text
+        more = "less" if self.lead < 0 else "more"
+        return (
+            f"{text}; in the last trial it allocated {abs(self.lead):.1f} points"
+            f" (error {self.error:.1f}) {more} than {self.second}"
+        )
+
+
+def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:
+    """Return by managed resource the policy that ranks."""
+    return {
+        labels.get("resource", ""): _ranking_policy(samples, **labels)
+        for labels, _ in family(samples, "gpushare_ranking_policy")
+    }
+
+
+def _ranking_policy(samples: Samples, resource: str = "", policy: str = "") -> RankingPolicy:
+    def of(name: str) -> Iterator[tuple[dict[str, str], float]]:
+        return (each for each in family(samples, name) if each[0].get("resource") == resource)
+
+    def by_candidate(name: str) -> dict[str, float]:
+        return {labels.get("policy", ""): value for labels, value in of(name)}
+
+    since = by_candidate("gpushare_ranking_policy_chosen_timestamp_seconds").get(policy, 0.0)
+    lead = next(of("gpushare_trial_lead_percent"), ({}, 0.0))
+    return RankingPolicy(
+        policy,
+        _rfc3339(since),
+        lead[0].get("second", ""),
+        lead[1],
+        by_candidate("gpushare_trial_lead_error_percent").get(policy, 0.0),
+        by_candidate("gpushare_trial_allocated_percent"),
+        by_candidate("gpushare_trial_refused_percent"),
+    )
+
+
+def _rfc3339(seconds: float) -> str:
+    try:
+        return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%SZ}" if seconds else ""
+    except (ValueError, OverflowError, OSError):
+        return ""

@@ -1,0 +1,147 @@
+"""`--extender`: which policy ranks pods, as a real health listener with real metrics tells it."""
+
+import json
+import socket
+from collections.abc import Callable, Iterator
+
+import pytest
+import yaml
+
+from gpushare.core.trial import Choice
+from gpushare.daemon.health import HealthServer
+from gpushare.doctor.checks.extender import check_extender
+from gpushare.doctor.collect import read_extender
+from gpushare.doctor.facts import ExtenderSeen
+from gpushare.extender.managed_resources import ManagedResource
+from gpushare.extender.metrics import Metrics
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, node, pod
+from tests.unit.doctor.facts import healthy
+from tests.unit.extender.kit import make_library
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+CHOICE = Choice(
+    policy="device-bestfit",
+    since=1_800_000_000.0,
+    second="binpack",
+    lead=1.25,
+    error=0.5,
+    allocated={"device-bestfit": 81.25, "binpack": 80.0},
+    refused={"device-bestfit": 9.0, "binpack": 10.5},
+)
+SAID = (
+    "device-bestfit, chosen by auto, since 2027-01-15T08:00:00Z;"
+    " in the last trial it allocated 1.2 points (error 0.5) more than binpack"
+)
+
+
+@pytest.fixture
+def books() -> ManagedResource:
+    return make_library(ALIYUN).resources[0]
+
+
+@pytest.fixture
+def extender(books: ManagedResource) -> Iterator[str]:
+    """Its URL."""
+    library = make_library(ALIYUN)
+    library = type(library)((books,))
+    # Each test reads once, so what the page keeps for a while is never old.
+    server = HealthServer("127.0.0.1", 0, dict, dict, lambda: Metrics(library, 2**30, dict).text())
+    server.start()
+    yield f"http://127.0.0.1:{server.port}"
+    server.stop()
+
+
+@pytest.fixture(autouse=True)
+def _cluster(kubectl: FakeKubectl) -> None:
+    kubectl.cluster([node("a")], [pod("p", "a")])
+
+
+def test_the_choice_of_auto_is_one_more_line(
+    inspect: Inspect, extender: str, books: ManagedResource
+) -> None:
+    books.choice = CHOICE
+    for words in ((), ("-d",), ("-o", "wide")):
+        code, out, err = inspect(*words, "--extender", extender)
+        assert (code, err) == (0, "")
+        plain = inspect(*words)[1]
+        assert out == f"{plain}Policy: {SAID}\n"
+    for words in (("--no-headers",), ("-o", "name")):
+        assert inspect(*words, "--extender", extender) == inspect(*words)
+
+
+def test_a_document_has_the_figures(
+    inspect: Inspect, extender: str, books: ManagedResource
+) -> None:
+    books.choice = CHOICE
+    _, out, _ = inspect("-o", "json", "--extender", extender)
+    document = json.loads(out)
+    assert yaml.safe_load(inspect("-o", "yaml", "--extender", f"{extender}/")[1]) == document
+    assert document["policy"] == {
+        "name": "device-bestfit",
+        "since": "2027-01-15T08:00:00Z",
+        "lead": 1.25,
+        "error": 0.5,
+        "second": "binpack",
+        "candidates": [
+            {"name": "device-bestfit", "allocated": 81.25, "refused": 9.0},
+            {"name": "binpack", "allocated": 80.0, "refused": 10.5},
+        ],
+    }
+    assert {**document, "policy": None} == json.loads(inspect("-o", "json")[1])
+
+
+def test_a_policy_that_no_trial_chose_is_told_by_its_name(inspect: Inspect, extender: str) -> None:
+    assert inspect("--extender", extender)[1].endswith("\nPolicy: device-bestfit\n")
+    policy = json.loads(inspect("-o", "json", "--extender", extender)[1])["policy"]
+    assert policy["name"] == "device-bestfit"
+    assert policy["candidates"] == []
+    assert {policy[key] for key in ("since", "lead", "error", "second")} == {None}
+
+
+def test_a_second_whose_lead_may_be_chance_is_told(
+    inspect: Inspect, extender: str, books: ManagedResource
+) -> None:
+    books.choice = Choice("device-bestfit", 1.8e9, "fgd", -0.3, 0.4, {}, {})
+    assert "0.3 points (error 0.4) less than fgd\n" in inspect("--extender", extender)[1]
+    books.choice = Choice("device-bestfit", 1.8e9, "", 0.0, 0.0, {}, {})
+    assert inspect("--extender", extender)[1].endswith("since 2027-01-15T08:00:00Z\n")
+
+
+def test_without_an_answer_the_rest_is_shown_with_a_warning(
+    inspect: Inspect, extender: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    cases = [
+        ((f"http://127.0.0.1:{port}",), "does not answer"),
+        ((f"{extender}/nowhere",), "does not answer: HTTP Error 404"),
+        ((extender, "--resource", "example.com/npu-mem"), "tells nothing of example.com/npu-mem"),
+    ]
+    for words, said in cases:
+        code, out, err = inspect("-o", "json", "--extender", *words)
+        assert code == 0
+        assert err.startswith("Warning: the policy is not known: ")
+        assert said in err
+        assert json.loads(out)["policy"] is None
+        assert said in json.loads(out)["warnings"][-1]
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:9", "ftp://a:1", "http://", "http://a:0", "http://[", "x"]
+)
+def test_what_is_no_url_is_an_error(url: str, inspect: Inspect, kubectl: FakeKubectl) -> None:
+    code, out, err = inspect("--extender", url)
+    assert (code, out) == (1, "")
+    assert err == f"error: --extender: {url!r} is not http://HOST:PORT\n"
+    assert not (kubectl.folder / "log").exists()
+
+
+def test_the_doctor_says_the_same(extender: str, books: ManagedResource) -> None:
+    books.choice = CHOICE
+    seen = read_extender(extender)
+    assert isinstance(seen, ExtenderSeen)
+    (finding,) = [each for each in check_extender(healthy(extender=seen)) if each.check == "policy"]
+    assert finding.what.startswith(f"pods of {MEM} are ranked by {SAID}; % of the memory")
+    assert finding.what.endswith("device-bestfit 81.2, binpack 80.0")
