@@ -27,6 +27,8 @@ core for three policies. Fewer in a stream, and so fewer nodes, do not show how 
 kinds of cards apart.
 """
 
+_TOO_MANY_PODS = 3 * MOST_PODS_OF_STREAM
+"""Of one stream: where so many fit the nodes that show each group, nothing is tried."""
 _MOST_STREAMS = 24
 _FULL = (0.95, 1.05)
 """Where pods stay: between these shares asked for, what is allocated counts."""
@@ -101,7 +103,9 @@ class Stream:
 
 
 def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) -> Iterator[Stream]:
-    """Yield as many as the number of pods allows; none where no pod asks for what there is."""
+    """Yield as many as the number of pods allows; none where no pod asks for what there is, or pods
+    are so small that too many fit one node of each group.
+    """
     requests = [
         Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models)
         for cls, _ in workload.classes
@@ -127,6 +131,8 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         begin = empty if goes else _mutable(snapshot, rows, empty=False)
         lifetimes = int(begin.capacity.sum()) / mean
         expected = lifetimes * (1 + _LIFE * goes)
+        if expected > _TOO_MANY_PODS:
+            return
         length = int(1.3 * expected) + 200
         yield Stream(
             begin,

@@ -17,6 +17,7 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, request_of, workload_of_trace
 from gpushare.sim.experiments import filling
+from gpushare.sim.learner import chosen
 from gpushare.sim.trace import TraceNode, TracePod
 from tests.bench.clusters import drawn
 
@@ -55,3 +56,14 @@ def test_as_many_units_again_of_everything_change_no_decision(
     finer = [replace(node, capacity=node.capacity * factor) for node in nodes]
     asking = [replace(pod, units=pod.units * factor) for pod in pods]
     assert _decided(policy, nodes, pods, order) == _decided(policy, finer, asking, order)
+
+
+@pytest.mark.parametrize("turnover", [0.0, 1.0])
+def test_nor_do_they_change_what_auto_is(turnover: float) -> None:
+    cluster = drawn(9001)
+    nodes, pods = cluster.nodes[-4:], cluster.pods
+    finer = [replace(node, capacity=node.capacity * 1024) for node in nodes]
+    asking = [replace(pod, units=pod.units * 1024) for pod in pods]
+    choice = chosen(nodes, workload_of_trace(nodes, pods, turnover))
+    assert choice is not None
+    assert chosen(finer, workload_of_trace(finer, asking, turnover)) == choice

@@ -190,15 +190,19 @@ def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("scheduling", [small, real])
-@pytest.mark.parametrize("slice_of", [openb, unequal])
+@pytest.mark.parametrize(
+    "asked",
+    [(openb, "shadow-price"), (unequal, "shadow-price"), (unequal, "auto")],
+    ids=["openb", "unequal", "unequal-auto"],
+)
 def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     cluster: Cluster,
     make_wired: MakeWired,
     tmp_path: Path,
     scheduling: Scheduling,
-    slice_of: Callable[[], Slice],
+    asked: tuple[Callable[[], Slice], str],
 ) -> None:
-    policy = "shadow-price"
+    slice_of, policy = asked
     nodes, pods = slice_of()
     for node in nodes:
         send_node(cluster, node)
@@ -215,5 +219,7 @@ def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     capacity = sum(node["totalGPU"] for node in found)
     allocated = 100 * sum(node["usedGPU"] for node in found) / capacity
     assert wired.learning.state()["refits_total"] >= 3
+    # A trial each time that an hour's worth of pods has come; it finds what it began with.
+    assert (wired.learning.state()["trials_total"] >= 2) == (policy == "auto")
     assert capacity == sum(sum(node.sizes) for node in nodes)
     assert allocated == pytest.approx(simulated(nodes, pods, policy), abs=0.5)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.core.trial import CANDIDATES
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
 from gpushare.extender.binding.binder import Binder
@@ -49,7 +50,8 @@ class Wired(Verbs):
     ) -> None:
         self.ledger = Ledger(Pairing.OFF)  # no kubelet runs the pods that equals wait for
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
-        library = ManagedResources((ManagedResource(ALIYUN, self.ledger, rankings, policy),))
+        books = ManagedResource(ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES)
+        library = ManagedResources((books,))
         self.clock = 0.0
         self.learning = PolicyRefresher(library, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")

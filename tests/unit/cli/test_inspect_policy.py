@@ -12,12 +12,11 @@ from gpushare.daemon.health import HealthServer
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.collect import read_extender
 from gpushare.doctor.facts import ExtenderSeen
-from gpushare.extender.managed_resources import ManagedResource
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
-from gpushare.wire.annotations import ALIYUN
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, node, pod
 from tests.unit.doctor.facts import healthy
-from tests.unit.extender.kit import make_library
+from tests.unit.extender.kit import make_books
 
 Inspect = Callable[..., tuple[int, str, str]]
 
@@ -38,14 +37,13 @@ SAID = (
 
 @pytest.fixture
 def books() -> ManagedResource:
-    return make_library(ALIYUN).resources[0]
+    return make_books()
 
 
 @pytest.fixture
 def extender(books: ManagedResource) -> Iterator[str]:
     """Its URL."""
-    library = make_library(ALIYUN)
-    library = type(library)((books,))
+    library = ManagedResources((books,))
     # Each test reads once, so what the page keeps for a while is never old.
     server = HealthServer("127.0.0.1", 0, dict, dict, lambda: Metrics(library, 2**30, dict).text())
     server.start()

@@ -103,6 +103,15 @@ def test_of_a_large_cluster_a_part_is_tried_with_nodes_of_each_group() -> None:
         assert pods < 1.1 * MOST_PODS
 
 
+@pytest.mark.parametrize("turnover", [0.0, 1.0])
+def test_where_millions_of_pods_fit_one_node_there_is_no_trial(turnover: float) -> None:
+    """A MiB as the unit of cards of 141 GiB, and pods of one unit: hours of placing."""
+    nodes = (make_node("large", *[141 * 1024] * 8, cpu=99000, memory=2**40),)
+    given = workload_of({PodClass(0, 1, 1): 50}, {141 * 1024: 8}, turnover)
+    assert list(streams(Cluster(nodes).snapshot(), given, np.random.default_rng(1))) == []
+    assert run_trial(Cluster(nodes).snapshot(), given, CANDIDATES, 1) is None
+
+
 def test_a_policy_that_does_not_exist_is_told_by_its_name() -> None:
     with pytest.raises(SettingsError, match="nosuch"):
         run_trial(Cluster(NODES).snapshot(), workload(), ("nosuch",), 1)

@@ -8,6 +8,7 @@ from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.sim.engine import Cluster, request_of, workload_of_trace
 from gpushare.sim.experiments import Options, churn, inflation
+from gpushare.sim.learner import chosen
 from gpushare.sim.trace import TraceNode, TracePod
 
 LARGE = 141 * 1024
@@ -38,6 +39,7 @@ CLUSTERS = {
     ),
     "cards that nothing fits": ([_node("a", 2), _node("b", 80)], [_pod(1, 40), _pod(0, 0)]),
     "a node without GPU": ([_node("a", 16), _node("b")], [_pod(1, 3), _pod(0, 0)]),
+    "no GPU": ([_node("a"), _node("b")], [_pod(0, 0), _pod(1, 3)]),
     "a node of several cards": (
         [_node("a", 80, 80, 24), _node("b", 16)],
         [_pod(1, 3), _pod(2, 80), _pod(3, 24)],
@@ -57,16 +59,34 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
         judged = cluster.judge.scores(cluster.view, request_of(pod)).values
         assert not np.isnan(judged).any()
         cluster.place(request_of(pod))
-    assert 0 < cluster.allocated <= cluster.capacity
+    assert (cluster.allocated > 0) == (name != "no GPU")
+    assert cluster.allocated <= cluster.capacity
     assert (cluster.view.free >= 0).all()
 
 
+@pytest.mark.parametrize("policy", ["shadow-price", "auto"])
 @pytest.mark.parametrize("name", ["one node", "a node without GPU", "a node of several cards"])
-def test_the_experiments_measure_it(name: str) -> None:
+def test_the_experiments_measure_it(name: str, policy: str) -> None:
     nodes, pods = CLUSTERS[name]
     for known in ("known", "learned"):
         options = Options(workload=known)
         for experiment in (inflation, churn):
-            alloc = experiment(nodes, pods, "shadow-price", 42, options)["alloc"]
+            alloc = experiment(nodes, pods, policy, 42, options)["alloc"]
             assert isinstance(alloc, float)
             assert 0 < alloc <= 100
+
+
+@pytest.mark.parametrize("turnover", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("name", CLUSTERS)
+def test_a_trial_on_it_has_figures_or_there_is_none(name: str, turnover: float) -> None:
+    nodes, pods = CLUSTERS[name]
+    choice = chosen(nodes, workload_of_trace(nodes, pods, turnover))
+    if choice is None:
+        assert name in ("no GPU", "cards that nothing fits")
+        return
+    figures = [*choice.allocated.values(), *choice.refused.values(), choice.error]
+    assert all(0 <= value < np.inf for value in figures)
+    assert max(choice.allocated.values()) <= 100
+    assert choice.lead == pytest.approx(
+        choice.allocated[choice.policy] - choice.allocated[choice.second]
+    )
