@@ -1,8 +1,8 @@
 """The answers to the kubelet: which ids to prefer, what a container gets, whether it may start.
 
 Knows the rules of identity.py, and what has been answered so far. The lock is held for arithmetic
-alone; the kubelet is asked what it shows only while it asks for preferred ids: its List may forget
-ids that it is just giving out (UpdateAllocatedDevices of its device manager).
+alone. What the kubelet shows is read while it asks for preferred ids, later only where it did not:
+its List may forget ids that it is just giving out (UpdateAllocatedDevices of its device manager).
 """
 
 import logging
@@ -55,7 +55,7 @@ class Served:
 
 @dataclass(slots=True)
 class _Memory:
-    """What has been answered. pending: preferred ids that the kubelet has not come back with."""
+    """What was answered. pending: preferred ids that the kubelet has not come back with."""
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
     served: dict[Container, frozenset[str]] = field(default_factory=dict)
@@ -65,8 +65,9 @@ class _Memory:
 class Allocator:
     """Decides; may be called by several threads.
 
-    listed: what the kubelet shows now; raises GpuShareError. cards: the cards as they are now.
-    drifted: told of a container whose ids are of other cards than its own.
+    listed: what the kubelet shows now, record: what it has on record; both raise GpuShareError.
+    cards: the cards as they are now. drifted: told of a container whose ids are of other cards than
+    its own.
     """
 
     def __init__(
@@ -75,6 +76,7 @@ class Allocator:
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
         *,
+        record: Callable[[], Iterable[Entry]] = tuple,
         drifted: Callable[[Served], None] = lambda served: None,
         clock: Callable[[], float] = time.monotonic,
         patience: float = PATIENCE,
@@ -82,6 +84,7 @@ class Allocator:
         self._pods = pods
         self._listed = listed
         self._cards = cards
+        self._record = record
         self._drifted = drifted
         self._clock = clock
         self._patience = patience
@@ -167,7 +170,16 @@ class Allocator:
                     return decision
             elif left <= 0 or not decision.more_may_help:
                 raise self._refuse(decision, found)
+            else:
+                self._catch_up()
             self._pods.wait(changes, min(left, _AGAIN))
+
+    def _catch_up(self) -> None:
+        """Learn what another process of ours served before the kubelet turned to this one."""
+        try:
+            self.learn(self._record())
+        except GpuShareError as error:
+            log.warning("what the kubelet has given out is not known: %s", error)
 
     def _find(self, units: int) -> tuple[Sequence[Candidate], bool, int]:
         """Return (the candidates, whether the kubelet shows them, how many changes there were)."""
@@ -231,10 +243,7 @@ class Allocator:
             return self._memory.pending.pop(asked, None)
 
     def _last_preferred(self, units: int) -> Decided | None:
-        """Return what was decided for so many units, where the kubelet took other ids.
-
-        It asks for preferred ids and allocates at once, so there is one such decision.
-        """
+        """Return what was decided for so many units, the one decision, where it took other ids."""
         with self._lock:
             pending = self._memory.pending
             (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
@@ -260,22 +269,25 @@ class Allocator:
             ids = frozenset().union(*(each for each in inits if each))
             if part is not None and part.units == len(asked) and asked <= ids:
                 found.append(Candidate(pod, part))
-        decision = decide(found, len(asked), self._cards()) if found else None
-        if isinstance(decision, Undecided):
-            raise RequestRefused(decision.why)
-        return decision
+        return self._decided(found, len(asked)) if found else None
 
     def _decide_unasked(self, asked: frozenset[str]) -> Decided:
-        """Return what the container gets where the kubelet took ids without asking."""
+        """Return what the container gets whose ids this process was not asked for.
+
+        They were taken by NUMA node, or the process was asked that this one has taken over from.
+        """
+        if not self._memory.pending:
+            return self._decide(len(asked))
         pods, _ = self._pods.now()
         with self._lock:
             answered, refused = set(self._memory.served), set(self._memory.refused)
         found = unlisted(pods.values(), answered, refused, len(asked))
-        decision = decide(found, len(asked), self._cards())
+        return self._decided(found, len(asked), "the kubelet took ids without asking which: ")
+
+    def _decided(self, found: Sequence[Candidate], units: int, said: str = "") -> Decided:
+        decision = decide(found, units, self._cards())
         if isinstance(decision, Undecided):
-            raise RequestRefused(
-                f"the kubelet took {len(asked)} units without asking which: {decision.why}"
-            )
+            raise RequestRefused(f"{said}{decision.why}")
         return decision
 
     def _in_use(self, owners: Sequence[Candidate]) -> set[str]:

@@ -61,18 +61,19 @@ class Health:
         return self._cards
 
     def now(self) -> tuple[Cards, int]:
-        """Return (the cards, the number of changes so far)."""
+        """Return (the cards, the number of changes and calls of `wake` so far)."""
         with self._news:
             return self._cards, self._version
 
     def wait(self, version: int, seconds: float) -> None:
-        """Return when there has been another change than those counted, or the time is over."""
+        """Return when there has been another one than those counted, or the time is over."""
         with self._news:
             self._news.wait_for(lambda: self._version != version, seconds)
 
     def wake(self) -> None:
         """Have all that wait look again."""
         with self._news:
+            self._version += 1
             self._news.notify_all()
 
     def start(self) -> None:

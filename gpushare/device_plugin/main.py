@@ -26,7 +26,7 @@ from gpushare.device_plugin.node import NodeWriter
 from gpushare.device_plugin.notices import Notices
 from gpushare.device_plugin.options import Options, read_options
 from gpushare.device_plugin.pods import Pods
-from gpushare.device_plugin.registration import OURS, Registration, refuse_others
+from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
 from gpushare.device_plugin.rejected import Rejected
 from gpushare.device_plugin.server import PluginServer
 from gpushare.device_plugin.start_check import StartCheck
@@ -79,7 +79,9 @@ class DevicePlugin:
         self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
         self._notices = Notices(self._recorder if options.events else NullRecorder())
         self._allocator = Allocator(
-            self._pods, self._resources.listed, cards, drifted=self._drifted
+            *(self._pods, self._resources.listed, cards),
+            record=self._entries,
+            drifted=self._drifted,
         )
         check = StartCheck(self._pods, self._entries, self._resources.listed, cards, parse_answer)
         self._node = NodeWriter(self._client, options.node_name, names, cards)
@@ -98,7 +100,7 @@ class DevicePlugin:
         self._contract = _contract(options, isolation)
         folder = options.device_plugin_dir
         server = PluginServer(
-            folder / OURS,
+            folder / own_socket(),
             self.health,
             self._allocator,
             check,

@@ -14,7 +14,7 @@ from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
-from gpushare.errors import ApiError, GpuShareError
+from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
 
 log = logging.getLogger("gpushare.pods")
@@ -42,6 +42,7 @@ class Marker:
         tell: Callable[[Wrong], None],
         clear: Callable[[Iterable[NodePod]], None] = lambda pods: None,
         every: float = 30.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
         self._pods = pods
@@ -50,8 +51,12 @@ class Marker:
         self._tell = tell
         self._clear = clear
         self._every = every
+        self._clock = clock
         self._told: set[tuple[str, str]] = set()
         self._marked: set[str] = set()
+        self._look_at = clock() + every
+        self._mark_at = 0.0
+        self._failures = 0
         self._wake = threading.Event()
         self._stopping = False
         self.wrong_containers = 0
@@ -70,23 +75,32 @@ class Marker:
         """Have the pods marked of which each container has had its answer."""
         self._wake.set()
 
+    def step(self) -> float:
+        """Do what is due; return in how many seconds there is more, if no pod is served before.
+
+        Where marks do not land, the pauses grow, however many pods are served meanwhile.
+        """
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + self._every
+            self.look()
+        if now >= self._mark_at:
+            self._failures = self._failures + 1 if self.mark_all() else 0
+            pause = _RETRY * 2 ** min(self._failures - 1, 8) if self._failures else 0.0
+            self._mark_at = now + min(_LONGEST_RETRY, pause)
+        due = min(self._look_at, self._mark_at) if self._failures else self._look_at
+        return max(0.0, due - now)
+
     def _run(self) -> None:
-        failures, looked = 0, time.monotonic()
+        pause = self._every
         while not self._stopping:
-            self._wake.wait(self._every)
+            self._wake.wait(pause)
             self._wake.clear()
             try:
-                left = self.mark_all()
-                if time.monotonic() >= looked + self._every:
-                    looked = time.monotonic()
-                    self.look()
+                pause = self.step()
             except Exception:  # the thread must go on
                 log.exception("pods not looked at")
-                left = True
-            failures = failures + 1 if left else 0
-            if left:
-                self._wake.wait(min(_LONGEST_RETRY, _RETRY * 2 ** min(failures - 1, 8)))
-                self._wake.set()
+                pause = _RETRY
 
     def look(self) -> None:
         """Compare what containers were told with what their pods were bound to."""
@@ -123,6 +137,8 @@ class Marker:
                     continue
                 left = True
                 log.warning("pod not marked pod=%s error=%s", pod.ref, error)
+                if isinstance(error, ApiUnreachable):
+                    break  # nor would the others be
         return left
 
     def _unmarked(self) -> Iterator[NodePod]:

@@ -79,7 +79,7 @@ def _check(options: Options) -> None:
         raise SettingsError(f"health-port: {options.health_port} is not from 0 to 65535")
     if options.recover_seconds < 0:
         raise SettingsError("recover-seconds: must not be negative")
-    if len(str(options.device_plugin_dir / "gpushare.sock")) > _LONGEST_SOCKET:
+    if len(str(options.device_plugin_dir / "gpushare-01234567.sock")) > _LONGEST_SOCKET:
         raise SettingsError(
             f"device-plugin-dir: a socket's path has {_LONGEST_SOCKET} characters at most"
         )

@@ -5,7 +5,9 @@ socket tell of it (its inode number does not: file systems use them again). The 
 then takes the kubelet's record for what has been given out.
 """
 
+import contextlib
 import logging
+import secrets
 import socket
 import threading
 import time
@@ -19,27 +21,50 @@ from gpushare.errors import GpuShareError, SettingsError
 
 log = logging.getLogger("gpushare.registration")
 
-OURS = "gpushare.sock"
 ORIGINAL = "aliyungpushare.sock"
 """The socket of gpushare-device-plugin, which serves the same resource."""
 
-_LOOK_SECONDS = 0.2
+_OURS = "gpushare-"
+_LOOK_SECONDS = 0.1
+_FIRST_PAUSE = 0.025
+"""Seconds to the second try: a kubelet that starts binds its socket first, and listens then."""
 _LONGEST_PAUSE = 30.0
 _UNWATCHED_SECONDS = 2.0
+_STEADY_SECONDS = 30.0
+"""Who is followed for so long starts to count anew how often the kubelet has let go of us."""
+_DEAD_SECONDS = 60.0
 
 Stamp = tuple[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class _Sockets:
-    """The kubelet's and our socket, as they were when we registered."""
+def own_socket() -> str:
+    """Return the name for the socket of this process.
+
+    Each has another one, so that a new process can register before the old one ends: a kubelet
+    tells them apart by their sockets (kubernetes#135437; older ones: see `Registration`).
+    """
+    return f"{_OURS}{secrets.token_hex(4)}.sock"
+
+
+@dataclass(slots=True)
+class _Registered:
+    """The kubelet's and our socket as they were when we registered, and what came of it.
+
+    at: when. followed: whether the kubelet has asked for our devices since.
+    """
 
     kubelet: Stamp
     ours: Stamp
+    at: float
+    followed: bool = False
 
 
 class Registration:
-    """The thread. before: what is to be done each time before the kubelet is told of us."""
+    """The thread. before: what is to be done each time before the kubelet is told of us.
+
+    Kubelets from before kubernetes#135437 drop the newer of two processes when the older one ends;
+    so one that is followed no more registers again at once.
+    """
 
     def __init__(
         self,
@@ -51,13 +76,16 @@ class Registration:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._folder = folder
+        self._kubelet = folder / SOCKET
         self._resource = resource
         self._server = server
         self._before = before
         self._clock = clock
-        self._registered: _Sockets | None = None
-        self._watched_at = 0.0
+        self._registered: _Registered | None = None
+        self._seen: Stamp | None = None
+        self._due = 0.0
         self._failures = 0
+        self._losses = 0
         self._said = ""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
@@ -83,65 +111,96 @@ class Registration:
         """Return whether the thread runs."""
         return self._thread.is_alive()
 
+    def step(self) -> float:
+        """Register where that is due; return in how many seconds to look again."""
+        now, kubelet = self._clock(), _stamp(self._kubelet)
+        if kubelet != self._seen:
+            self._seen, self._failures, self._losses, self._due = kubelet, 0, 0, now
+        if now < self._due:
+            return min(_LOOK_SECONDS, self._due - now)
+        try:
+            self._look(kubelet)
+        except (GpuShareError, OSError) as error:
+            return self._failed(error)
+        return _LOOK_SECONDS
+
     def _run(self) -> None:
-        while not self._stopping.is_set():
+        pause = 0.0
+        while not self._stopping.wait(pause):
             try:
-                self._look()
-                pause = _LOOK_SECONDS
-            except (GpuShareError, OSError) as error:
-                pause = self._failed(error)
+                pause = self.step()
             except Exception as error:  # the thread must go on: without it nothing is served
                 log.exception("registration failed")
                 pause = self._failed(error)
-            self._stopping.wait(pause)
 
     def _failed(self, error: Exception) -> float:
-        """Return how many seconds to wait until the next try."""
+        """Return in how many seconds to look again; the next try may be later."""
         self._registered = None
         self._failures += 1
         if str(error) != self._said:
             self._said = str(error)
             log.warning("not registered: %s", error)
-        return float(min(_LONGEST_PAUSE, _LOOK_SECONDS * 2 ** min(self._failures, 8)))
+        tries = self._failures + self._losses
+        pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(tries - 1, 16))
+        self._due = self._clock() + pause
+        return min(_LOOK_SECONDS, pause)
 
-    def _look(self) -> None:
-        kubelet = _stamp(self._folder / SOCKET)
-        if kubelet is None:
-            raise KubeletError(f"{self._folder / SOCKET} is not there: is the kubelet running?")
+    def _look(self, kubelet: Stamp | None) -> None:
         known = self._registered
-        if known is None or known.kubelet != kubelet or known.ours != _stamp(self._folder / OURS):
+        if known is None or known.kubelet != kubelet or known.ours != _stamp(self._server.socket):
             self._register(kubelet)
-            return
-        now = self._clock()
-        if self._server.watched:
-            self._watched_at, self._failures = now, 0
-        elif now > self._watched_at + _UNWATCHED_SECONDS:
+        elif self._server.watched:
+            known.followed = True
+            if self._clock() > known.at + _STEADY_SECONDS:
+                self._losses = 0
+        elif known.followed or self._clock() > known.at + _UNWATCHED_SECONDS:
+            self._let_go(kubelet)
+
+    def _let_go(self, kubelet: Stamp | None) -> None:
+        """Register again. Raises KubeletError where that is not the cure."""
+        if not _answers(self._kubelet):
+            raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
+        self._losses += 1
+        if self._losses > 1:
             raise KubeletError(
-                f"the kubelet has stopped to follow our devices: has another device plug-in"
+                "the kubelet has stopped to follow our devices again: has another device plug-in"
                 f" registered {self._resource}?"
             )
+        log.info("the kubelet does not follow our devices any more; registering again")
+        self._register(kubelet)
 
-    def _register(self, kubelet: Stamp) -> None:
+    def _register(self, kubelet: Stamp | None) -> None:
+        if kubelet is None or not _answers(self._kubelet):
+            raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
         self._server.stop()
         refuse_others(self._folder)
+        _remove_dead(self._folder)
         self._before()
         self._server.start()
-        ours = _stamp(self._folder / OURS)
+        ours = _stamp(self._server.socket)
         if ours is None:
-            raise OSError(f"{self._folder / OURS} was removed at once")
-        register(self._folder, OURS, self._resource)
-        self._registered = _Sockets(kubelet, ours)
-        self._watched_at, self._said = self._clock(), ""
-        log.info("registered resource=%s folder=%s", self._resource, self._folder)
+            raise OSError(f"{self._server.socket} was removed at once")
+        register(self._folder, self._server.socket.name, self._resource)
+        self._registered = _Registered(kubelet, ours, self._clock())
+        self._failures, self._said = 0, ""
+        log.info("registered resource=%s socket=%s", self._resource, self._server.socket)
 
 
 def refuse_others(folder: Path) -> None:
-    """Return where no other device plug-in for the resource listens. Raises SettingsError."""
-    for name in (OURS, ORIGINAL):
-        if _answers(folder / name):
-            raise SettingsError(
-                f"another device plug-in serves {folder / name}; there can be one: stop it first"
-            )
+    """Return where the original's device plug-in does not listen. Raises SettingsError."""
+    if _answers(folder / ORIGINAL):
+        raise SettingsError(
+            f"another device plug-in serves {folder / ORIGINAL}; there can be one: stop it first"
+        )
+
+
+def _remove_dead(folder: Path) -> None:
+    """Remove the sockets that processes of ours have left who were killed."""
+    for path in folder.glob(f"{_OURS}*.sock"):
+        with contextlib.suppress(OSError):
+            # One that is new may be bound, and not listened on yet.
+            if time.time() > path.stat().st_ctime + _DEAD_SECONDS and not _answers(path):
+                path.unlink()
 
 
 def _answers(path: Path) -> bool:

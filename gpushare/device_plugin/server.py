@@ -59,7 +59,7 @@ class PluginServer:
         answer: Callable[[Served], Answer],
         observe: Observe,
     ) -> None:
-        self._socket = socket
+        self.socket = socket
         self._health = health
         self._allocator = allocator
         self._check = check
@@ -80,9 +80,9 @@ class PluginServer:
         server = grpc.server(pool, options=NO_PROXY)
         server.add_generic_rpc_handlers((self._handlers(),))
         try:
-            server.add_insecure_port(f"unix:{self._socket}")
+            server.add_insecure_port(f"unix:{self.socket}")
         except RuntimeError as error:  # gRPC's own, with no word of the reason
-            raise OSError(f"{self._socket} cannot be listened on: {error}") from error
+            raise OSError(f"{self.socket} cannot be listened on: {error}") from error
         server.start()
         self._server = server
 
@@ -158,12 +158,14 @@ class PluginServer:
         with self._lock:
             self._watchers += 1
         try:
-            seen = -1
-            while context.is_active() and server is self._server:
+            sent: Cards | None = None
+            while True:
                 cards, version = self._health.now()
-                if version != seen:
+                if not context.is_active() or server is not self._server:
+                    return
+                if cards != sent:
                     yield devices_message(cards)
-                    seen = version
+                    sent = cards
                 self._health.wait(version, _LOOK_SECONDS)
         finally:
             with self._lock:

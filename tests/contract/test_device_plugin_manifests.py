@@ -79,9 +79,12 @@ def test_the_pod_has_no_more_of_its_node_than_the_kubelets_sockets() -> None:
     ]
 
 
-def test_there_is_never_a_second_one_on_a_node() -> None:
+def test_the_new_one_serves_before_the_old_one_ends() -> None:
     strategy = one(FOLDER, "DaemonSet", "gpushare")["spec"]["updateStrategy"]
-    assert strategy["rollingUpdate"]["maxSurge"] == 0
+    assert strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+    # Two on a node at once must not need the same port of it.
+    ports = container({"spec": pod_spec()}, "gpushare")["ports"]
+    assert not any("hostPort" in port for port in ports)
 
 
 # -- own node -------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import functools
 import json
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,23 @@ class Ours(Plugin):
             token = account_token(self._plane.api(), "gpushare-device-plugin", self._node.name)
             self._kubeconfig = self._plane.kubeconfig("device-plugin", token)
         super().start()
+
+    def replace(self) -> None:
+        """As a DaemonSet with maxSurge does: end the old one when the new one is ready."""
+        old, self._health = self.process, free_port()
+        self.launch()
+        assert self.process
+        assert old
+        self.process.wait(self._ready, "is not ready")
+        old.kill()
+
+    def _ready(self) -> bool:
+        try:
+            url = f"http://127.0.0.1:{self._health}/readyz"
+            with urllib.request.urlopen(url, timeout=5) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
 
     def command(self) -> list[str | Path]:
         node = self._node

@@ -193,3 +193,23 @@ def test_a_part_that_is_killed_and_comes_back_mixes_nothing_up(
     until(lambda: not cluster.unmarked(), lambda: f"{cluster.unmarked()}\n{cluster.told()}")
     given = cluster.given()
     assert (given.wrong, given.nothing) == ([], []), cluster.told()
+
+
+def test_a_plugin_that_is_replaced_while_pods_come_refuses_none(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(Ours)
+    plugin = cluster.plugin
+    assert isinstance(plugin, Ours)
+    replaced = threading.Event()
+    count = 0
+    with ThreadPoolExecutor(1) as pool:
+        replacing = pool.submit(plugin.replace)
+        replacing.add_done_callback(lambda _: replaced.set())
+        while not replaced.is_set():
+            bodies = [*mixed(), *(pod(2) for _ in range(8))]
+            cluster.burst(bodies)
+            cluster.settled()
+            cluster.clear()
+            count += 14 + 8
+    replacing.result()
+    all_run_on_their_devices(cluster, count)
+    cluster.node.advertises(MEM, DEVICES * UNITS)

@@ -135,6 +135,14 @@ class PluginNode:
         self.process = None
         return code
 
+    def replace_plugin(self) -> None:
+        """As a DaemonSet with maxSurge does: end the old one when the new one is ready."""
+        old, self.health_port = self.process, free_port()
+        self.start_plugin()
+        new, self.process = self.process, old
+        self.stop_plugin()
+        self.process = new
+
     def stop(self) -> None:
         self.stop_plugin(signal.SIGKILL)
         self.kubelet.stop()

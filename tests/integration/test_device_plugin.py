@@ -4,12 +4,16 @@ in which the kubelet asks; and where it cannot know, it gives nothing, and says 
 
 import random
 import signal
+import socket
+import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 import pytest
 
 from gpushare.device_plugin.checkpoint import FILE
+from gpushare.device_plugin.registration import ORIGINAL
 from gpushare.localcluster.api.faults import status
 from gpushare.localcluster.grants import granted_devices
 from gpushare.wire.annotations import ALIYUN
@@ -172,6 +176,50 @@ def test_a_plugin_that_starts_again_knows_what_was_given_out(node: PluginNode, n
     for pod in pods[4:]:
         node.kubelet.add(pod)
     check_right(node, *pods)
+
+
+def test_while_a_plugin_is_replaced_pods_come_and_go(node: PluginNode) -> None:
+    stays = node.pod(2, devices=[3], inits=[1])
+    node.kubelet.add(stays)
+    replaced = threading.Event()
+
+    def pods_come() -> int:
+        count = 0
+        while not replaced.is_set() or count < 2:
+            count += 1
+            pods = [node.pod(2, devices=[(count + more) % 4]) for more in range(3)]
+            for pod in reversed(pods):
+                node.kubelet.add(pod)
+            check_right(node, *pods)
+            for pod in pods:
+                node.cluster.delete_pod(pod)
+                node.kubelet.remove(pod["metadata"]["uid"])
+        return count
+
+    with ThreadPoolExecutor(1) as pool:
+        coming = pool.submit(pods_come)
+        try:
+            node.replace_plugin()
+        finally:
+            replaced.set()
+        assert coming.result() > 2
+    assert (node.kubelet.registered, node.kubelet.gaps) == (2, 0)
+    after = node.pod(2, devices=[1], inits=[1])
+    node.kubelet.add(after)
+    check_right(node, stays, after)
+
+
+def test_a_plugin_that_an_older_kubelet_drops_for_its_predecessor_is_back_at_once(
+    node: PluginNode,
+) -> None:
+    node.kubelet.one_plugin = True
+    node.replace_plugin()
+    node.kubelet.wait(lambda: node.kubelet.registered == 3, "registers again")
+    node.kubelet.wait_advertised(node.units)
+    pod = node.pod(4, devices=[2])
+    node.kubelet.add(pod)
+    check_right(node, pod)
+    assert "another device plug-in" not in node.log
 
 
 def test_pods_that_are_known_are_served_while_the_api_server_is_away(
@@ -376,8 +424,11 @@ def test_a_file_with_nonsense_changes_nothing(node: PluginNode) -> None:
 # -- settings -------------------------------------------------------------------------------------
 
 
-def test_a_second_plugin_does_not_start(node: PluginNode) -> None:
-    code, said = node.ended("--health-port", "0")
+def test_beside_the_originals_plugin_it_does_not_start(node: PluginNode) -> None:
+    with socket.socket(socket.AF_UNIX) as original:
+        original.bind(str(node.kubelet.plugins / ORIGINAL))
+        original.listen()
+        code, said = node.ended("--health-port", "0")
     assert code == 2
     assert "another device plug-in serves" in said
     pod = node.pod(4, devices=[2])

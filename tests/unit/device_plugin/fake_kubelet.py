@@ -52,6 +52,9 @@ class FakeKubelet:
 
     lists: whether pod-resources answers. shows_ended: as before 1.34. pods_api: as from 1.37 on.
     take_preferred: no kubelet leaves preferred ids; by this one the answer shows that it need not.
+    one_plugin: as before kubernetes#135437: when a plug-in ends, it drops the one that registered
+    last, which may be another. gaps: how often no device was healthy. refuses: how many
+    registrations it refuses next.
     """
 
     folder: Path
@@ -60,11 +63,14 @@ class FakeKubelet:
     shows_ended: bool = False
     pods_api: bool = False
     take_preferred: bool = True
+    one_plugin: bool = False
     pods: dict[str, Json] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     held: list[Held] = field(default_factory=list)
     devices: dict[str, str] = field(default_factory=dict)
     registered: int = 0
+    gaps: int = 0
+    refuses: int = 0
 
     def __post_init__(self) -> None:
         self.plugins = self.folder / "plugins"
@@ -75,8 +81,7 @@ class FakeKubelet:
         self._news = threading.Condition()
         self._admission = threading.Lock()
         self._servers: list[grpc.Server] = []
-        self._channel: grpc.Channel | None = None
-        self._stream: Any = None
+        self._clients: dict[str, grpc.Channel] = {}
         self._reuse: dict[str, set[str]] = {}
         self.lists_seen = 0
 
@@ -101,10 +106,10 @@ class FakeKubelet:
 
     def stop(self) -> None:
         """As by a kill: what was admitted stays in the checkpoint alone."""
-        if self._stream is not None:
-            self._stream.cancel()
-        if self._channel is not None:
-            self._channel.close()
+        clients, self._clients = self._clients, {}
+        for channel in list(clients.values()):
+            channel.close()
+        self._take(dict.fromkeys(self.devices, "Unhealthy"))
         for server in self._servers:
             server.stop(0).wait(5)
         self._servers.clear()
@@ -116,6 +121,11 @@ class FakeKubelet:
         self.stop()
         self.pods, self._reuse = {}, {}
         self.start()
+
+    def drop_plugins(self) -> None:
+        """Follow no plug-in any more, as where another one has come in its place."""
+        for channel in list(self._clients.values()):
+            channel.close()
 
     def wait(self, true: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
         with self._news:
@@ -232,9 +242,10 @@ class FakeKubelet:
             raise AdmissionError(f"{method}: {error.details()}") from error
 
     def call(self, method: str, request: Message, answer: Any) -> Any:
-        if self._channel is None:
+        if not self._clients:
             raise AdmissionError("unknown Device Plugin")
-        call = self._channel.unary_unary(
+        *_, channel = self._clients.values()
+        call = channel.unary_unary(
             f"/v1beta1.DevicePlugin/{method}", type(request).SerializeToString, answer.FromString
         )
         return call(request, timeout=20)
@@ -284,32 +295,42 @@ class FakeKubelet:
         assert request.resource_name == RESOURCE
         assert request.options.pre_start_required
         assert request.options.get_preferred_allocation_available
-        if self._channel is not None:
-            self._channel.close()
+        if self.refuses:
+            self.refuses -= 1
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not yet")
         options = [("grpc.max_receive_message_length", 4 << 20)]
-        self._channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
-        grpc.channel_ready_future(self._channel).result(10)
-        self._stream = self._channel.unary_stream(
+        channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
+        grpc.channel_ready_future(channel).result(10)
+        if request.endpoint in self._clients:
+            context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
+        self._clients[request.endpoint] = channel
+        stream = channel.unary_stream(
             "/v1beta1.DevicePlugin/ListAndWatch",
             pb.Empty.SerializeToString,
             pb.ListAndWatchResponse.FromString,
         )(pb.Empty())
-        threading.Thread(target=self._follow, args=(self._stream,), daemon=True).start()
+        told = (self._clients, request.endpoint, stream)
+        threading.Thread(target=self._follow, args=told, daemon=True).start()
         with self._news:
             self.registered += 1
             self._news.notify_all()
         return pb.Empty()
 
-    def _follow(self, stream: Any) -> None:
+    def _follow(self, clients: dict[str, grpc.Channel], endpoint: str, stream: Any) -> None:
         with suppress(grpc.RpcError):
             for answer in stream:
                 self._take({device.ID: device.health for device in answer.devices})
-        if stream is self._stream:
+        gone = [*clients] if self.one_plugin else [endpoint]
+        channels = [channel for each in gone if (channel := clients.pop(each, None))]
+        for channel in channels:
+            channel.close()
+        if channels and not clients and clients is self._clients:
             self._take(dict.fromkeys(self.devices, "Unhealthy"))
 
     def _take(self, devices: dict[str, str]) -> None:
         with self._news:
             self.devices = devices
+            self.gaps += bool(devices) and "Healthy" not in devices.values()
             self._news.notify_all()
 
     def _list(

@@ -38,12 +38,14 @@ class World:
         self.broken = 0
         self.now = 0.0
         self.meanwhile: list[Any] = []
+        self.record: list[Entry] = []
         self.drifted: list[Served] = []
         self.pods.wait = self._wait  # type: ignore[method-assign]
         self.allocator = Allocator(
             self.pods,
             self._listed,
             lambda: NODE,
+            record=lambda: self.record,
             drifted=self.drifted.append,
             clock=lambda: self.now,
         )
@@ -226,6 +228,26 @@ def test_a_pod_is_complete_when_each_container_has_been_served(world: World) -> 
     assert not world.allocator.complete(world.pods.now()[0][key(body)])
 
 
+def test_what_another_process_served_meanwhile_is_learned_in_doubt(world: World) -> None:
+    """As when it took over from it between an init container and the next one."""
+    body = pod_json(4, devices=[2], inits=[2])
+    world.watch(body)
+    world.admit(body)
+    ids = [device_id("GPU-2", 0), device_id("GPU-2", 1)]
+    world.record.append(Entry(body["metadata"]["uid"], "i0", frozenset(ids), b""))
+    assert world.ask(4, must=ids) == {"GPU-2"}
+
+
+def test_ids_that_another_process_was_asked_for_are_the_one_pods_that_is_shown(
+    world: World,
+) -> None:
+    pods = [pod_json(2, devices=[index]) for index in range(4)]
+    world.watch(*pods)
+    world.admit(pods[2])
+    served = world.allocator.allocate([device_id("GPU-2", 5), device_id("GPU-2", 6)])
+    assert served.grant.uuids == {"GPU-2"}
+
+
 def pods_by_name(world: World) -> Mapping[str, str]:
     return {name: pod.ref.uid for (_, name), pod in world.pods.now()[0].items()}
 
@@ -260,7 +282,7 @@ def test_other_ids_than_preferred_are_nobodys_where_two_questions_are_open(world
     del world.shown[key(one)]
     world.admit(two)
     world.allocator.prefer(ALL, [], 2)
-    with pytest.raises(RequestRefused, match="the kubelet took 2 units without asking which"):
+    with pytest.raises(RequestRefused, match="the kubelet took ids without asking which"):
         world.allocator.allocate([device_id("GPU-3", 0), device_id("GPU-3", 1)])
 
 

@@ -14,7 +14,7 @@ from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
-from gpushare.errors import ApiError, ApiUnavailable
+from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable
 from gpushare.kube.api import Lines
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
@@ -65,7 +65,12 @@ class World:
         self.pods = Pods(self.api, ALIYUN, "node")
         self.allocator = Allocator(self.pods, dict, lambda: NODE)
         check = StartCheck(self.pods, lambda: self.record, dict, lambda: NODE, parse_answer)
-        self.marker = Marker(self.api, self.pods, self.allocator, check, tell=self.told.append)
+        self.now = 1000.0
+        self.marker = Marker(
+            *(self.api, self.pods, self.allocator, check),
+            tell=self.told.append,
+            clock=lambda: self.now,
+        )
 
     def serve(self, body: Json, devices: str) -> None:
         """Have the pod's one container on record."""
@@ -121,6 +126,30 @@ def test_a_mark_that_does_not_land_is_tried_again(world: World) -> None:
     world.api.error = None
     assert not world.marker.mark_all()
     assert len(world.api.taken) == 2
+
+
+@pytest.mark.parametrize(("error", "tried"), [(ApiUnreachable, 1), (ApiUnavailable, 3)])
+def test_while_the_api_server_is_away_the_pauses_grow_whatever_is_served(
+    world: World, error: type[ApiError], tried: int
+) -> None:
+    for _ in range(3):
+        world.serve(pod_json(1), "GPU-0")
+    world.api.error = error("away", 0)
+    world.marker.step()
+    assert len(world.api.taken) == tried
+    for pause in (2.0, 4.0, 8.0, 16.0):
+        world.api.taken.clear()
+        world.now += pause - 0.5
+        assert world.marker.step() == pytest.approx(0.5)
+        assert world.api.taken == []
+        world.now += 0.5
+        world.marker.step()
+        assert len(world.api.taken) == tried
+    world.api.error = None
+    world.now += 60.0
+    world.api.taken.clear()
+    assert world.marker.step() > 2.0
+    assert len(world.api.taken) == 3
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])

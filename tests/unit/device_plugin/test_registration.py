@@ -1,0 +1,191 @@
+"""When the kubelet is told of us: again and again, soon where it helps, and never in vain for long.
+
+A real server and a kubelet's registration over gRPC; time is the test's.
+"""
+
+import json
+import logging
+import tempfile
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gpushare.device_plugin.allocator import Allocator
+from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.devices import FileSource
+from gpushare.device_plugin.health import Health
+from gpushare.device_plugin.pods import Pods
+from gpushare.device_plugin.registration import Registration, own_socket
+from gpushare.device_plugin.server import PluginServer
+from gpushare.wire.annotations import ALIYUN
+from tests.integration.verbs import poll
+from tests.unit.device_plugin.fake_kubelet import RESOURCE, FakeKubelet
+from tests.unit.extender.scripted_api import ScriptedApi
+
+CARD = {"uuid": "GPU-0", "index": 0, "memoryMiB": 4096}
+
+
+class Passes:
+    """A check that lets each container start; none is started here."""
+
+    def check(self, ids: list[str]) -> None:
+        del ids
+
+
+class World:
+    """A kubelet, and processes of ours that register with it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kubelet = FakeKubelet(folder)
+        self.devices = folder / "devices.json"
+        self.devices.write_text(json.dumps({"devices": [CARD]}))
+        self.made: list[Registration] = []
+        self.now = 1000.0
+
+    def process(self) -> Registration:
+        health = Health(FileSource(str(self.devices)), "GiB", 0, recover=1.0)
+        pods = Pods(ScriptedApi(), ALIYUN, "node")
+        server = PluginServer(
+            self.kubelet.plugins / own_socket(),
+            health,
+            Allocator(pods, dict, health.cards),
+            Passes(),
+            answer=lambda served: Answer({}),
+            observe=lambda *told: None,
+        )
+        self.made.append(
+            Registration(
+                *(self.kubelet.plugins, RESOURCE, server, lambda: None), clock=lambda: self.now
+            )
+        )
+        return self.made[-1]
+
+    def step(self, process: Registration) -> float:
+        """The pause after a step, which then has passed."""
+        pause = process.step()
+        self.now += pause
+        return pause
+
+    def registered(self, process: Registration) -> None:
+        """Return once the kubelet follows the process."""
+        self.step(process)
+        self.followed(process)
+
+    def followed(self, process: Registration) -> None:
+        poll(lambda: process.wrong() == "", process.wrong)
+        self.step(process)
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    with tempfile.TemporaryDirectory(prefix="dp-") as folder:
+        found = World(Path(folder))
+        yield found
+        for each in found.made:
+            each.stop()
+        found.kubelet.stop()
+
+
+def test_a_kubelet_that_refuses_at_first_is_asked_again_at_once_then_ever_more_slowly(
+    world: World,
+) -> None:
+    world.kubelet.start()
+    world.kubelet.refuses = 13
+    process = world.process()
+    began, tries = world.now, []
+    while world.kubelet.refuses:
+        left = world.kubelet.refuses
+        world.step(process)
+        if world.kubelet.refuses < left:
+            tries.append(world.now)
+    pauses = [later - earlier for earlier, later in pairwise(tries)]
+    assert pauses[0] < 0.1
+    assert pauses == sorted(pauses)
+    assert 30.0 <= pauses[-1] < 31.0
+    assert began < tries[0]
+
+
+def test_a_kubelet_that_starts_anew_is_told_at_once_however_long_it_was_away(world: World) -> None:
+    world.kubelet.start()
+    process = world.process()
+    world.registered(process)
+    world.kubelet.stop()
+    for _ in range(2000):
+        world.step(process)
+    assert "does not answer: is the kubelet running?" in process.wrong()
+    world.kubelet.start()
+    began = world.now
+    world.registered(process)
+    assert world.now < began + 0.5
+
+
+def test_a_kubelet_that_is_away_is_not_said_to_follow_another(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.kubelet.start()
+    process = world.process()
+    world.registered(process)
+    with caplog.at_level(logging.INFO):
+        world.kubelet.stop()
+        for _ in range(100):
+            world.step(process)
+        world.kubelet.start()
+        world.registered(process)
+    assert "another device plug-in" not in caplog.text
+
+
+def test_a_kubelet_that_follows_us_no_more_again_and_again_may_follow_another(
+    world: World,
+) -> None:
+    world.kubelet.start()
+    process = world.process()
+    world.registered(process)
+    pauses = []
+    for _ in range(4):
+        world.kubelet.drop_plugins()
+        began, registered = world.now, world.kubelet.registered
+        poll(lambda: process.wrong() != "", "let go")
+        while world.kubelet.registered == registered:
+            world.step(process)
+        pauses.append(world.now - began)
+        world.followed(process)
+    assert pauses == sorted(pauses)
+    assert pauses[0] < 0.15
+    world.kubelet.drop_plugins()
+    poll(lambda: process.wrong() != "", "let go")
+    world.step(process)
+    assert f"has another device plug-in registered {RESOURCE}?" in process.wrong()
+
+
+@pytest.mark.parametrize(("one_plugin", "gaps"), [(False, 0), (True, 1)])
+def test_a_process_that_takes_over_leaves_no_gap_or_ends_it_at_once(
+    world: World, one_plugin: bool, gaps: int
+) -> None:
+    world.kubelet.one_plugin = one_plugin
+    world.kubelet.start()
+    old, new = world.process(), world.process()
+    world.registered(old)
+    world.registered(new)
+    old.stop()
+    poll(lambda: (new.wrong() != "") == one_plugin, "let go")
+    world.registered(new)
+    world.kubelet.wait_advertised(4)
+    assert world.kubelet.gaps == gaps
+
+
+def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.kubelet.start()
+    old, dead = world.process(), world.kubelet.plugins / own_socket()
+    world.registered(old)
+    dead.touch()
+    # One that is new may be about to be listened on.
+    world.registered(world.process())
+    assert dead.exists()
+    monkeypatch.setattr("gpushare.device_plugin.registration._DEAD_SECONDS", -1.0)
+    world.registered(world.process())
+    assert not dead.exists()
+    assert old.wrong() == ""
