@@ -39,6 +39,7 @@ from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.recorder import NullRecorder, Recorder
 from gpushare.extender.events.unserved_pods import UnservedPods
+from gpushare.extender.explainer import Explainer
 from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.callers import Callers
@@ -141,7 +142,15 @@ class Extender:
         callers = _callers(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
         # The one socket of ours that is there before the fork: a port in use is a wrong setting.
-        self._health = _health_server(settings, self._live, self._readiness, self._metrics)
+        explainer = Explainer(
+            self._client,
+            self._managed_resources,
+            settings.unit,
+            not_ready=self._readiness.not_ready,
+            called=service.called,
+        )
+        checks = (self._live, self._readiness.checks)
+        self._health = _health_server(settings, checks, self._metrics, explainer)
         self._beat = self._warmed = time.monotonic()
 
     def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:
@@ -364,11 +373,12 @@ def _policies(default: str) -> dict[str, Policy]:
 
 
 def _health_server(
-    settings: Settings, live: Checks, readiness: Readiness, metrics: Metrics
+    settings: Settings, checks: tuple[Checks, Checks], metrics: Metrics, explainer: Explainer
 ) -> HealthServer:
+    """Return the listener. checks: of life, of readiness."""
     host, port = address(settings.health_listen, "health-listen")
     try:
-        return HealthServer(host, port, live, readiness.checks, metrics.text)
+        return HealthServer(host, port, *checks, metrics.text, explain=explainer.answer)
     except OSError as error:
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 

@@ -11,6 +11,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from gpushare.core.decide import (
     BEST,
@@ -20,10 +21,13 @@ from gpushare.core.decide import (
     restrict_to,
     score_nodes,
 )
+from gpushare.core.explain import explain
+from gpushare.core.explanation import Explanation
 from gpushare.core.model import Request, Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
+from gpushare.explain.pod import node_books
 from gpushare.extender.binding.bind_transaction import NOT_OURS, ResourceRequest
 from gpushare.extender.binding.bind_transaction import Answer as BindAnswer
 from gpushare.extender.binding.binder import Binder
@@ -211,7 +215,10 @@ class Service:
             name: why.value for name, why in result.failed.items() if not why.resolvable
         }
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
-        self._report_rejected(args, result, Counter([*busy.values(), *unresolvable.values()]))
+        reasons = Counter([*busy.values(), *unresolvable.values()])
+        self._report_rejected(
+            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request)
+        )
         busy.update((name, f'node "{name}" not found') for name in result.unknown)
         line = {
             "pod": _name(args),
@@ -272,7 +279,11 @@ class Service:
         return seen, result
 
     def _report_rejected(
-        self, args: FilterArgs, result: FilterResult, reasons: Counter[str]
+        self,
+        args: FilterArgs,
+        result: FilterResult,
+        reasons: Counter[str],
+        explain: Callable[[], Explanation],
     ) -> None:
         """Tell how many nodes do not take the pod for which reason; users, when none does.
 
@@ -286,7 +297,7 @@ class Service:
         refused = reasons and not result.fit and [*args.names] != [nominated]
         if self._event_messages is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
-                self._event_messages.no_fit(pod_ref(args.pod), reasons)
+                self._event_messages.no_fit(pod_ref(args.pod), reasons, explain)
 
     def _prioritize(self, body: bytes) -> Answer:
         args = decode_filter(body)
@@ -388,6 +399,13 @@ class Service:
 def _may_change(result: FilterResult) -> bool:
     """Return whether no node fits, but one would if some pods were gone."""
     return not result.fit and any(why.resolvable for why in result.failed.values())
+
+
+def _explain(
+    managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request
+) -> Explanation:
+    """Return why filter refused these nodes, by the snapshot that it has seen."""
+    return explain(seen, names, request, partial(node_books, managed.ledger))
 
 
 def _name(args: FilterArgs | PreemptArgs) -> str:

@@ -24,7 +24,9 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
     "kube": ("errors", "addresses"),
-    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube"),
+    # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
+    "explain": ("errors", "core", "wire", "ledger"),
+    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "explain"),
     # Of the extender's area it has what any process needs: log lines, events, probes.
     "device_plugin": (
         *("errors", "core", "wire", "ledger", "kube"),
