@@ -14,7 +14,7 @@ from gpushare.core.cover import resolve
 from gpushare.core.model import Cover, NodeSpec, Reason, Shares
 from gpushare.wire.annotations import Names
 
-_LARGEST_IN_GIB = 100
+LARGEST_IN_GIB = 100
 """A device of more units than this is taken to be counted in MiB, as the original takes it."""
 
 
@@ -142,7 +142,7 @@ def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
     if len(stated) == 1:
         return stated.pop(), "inventory"
     largest = max((device.mem for node in silent for device in node.devices), default=0)
-    guess = "MiB" if largest > _LARGEST_IN_GIB else "GiB"
+    guess = "MiB" if largest > LARGEST_IN_GIB else "GiB"
     return guess, "guess" if silent or not stated else "inventory"
 
 

@@ -23,7 +23,7 @@ def sentence(found: Explanation, unit: str) -> str:
         return ""
     if found.never:
         return f"it can never fit: {_most(found, unit)}"
-    return f"{_free(found, unit)}; {_remedies(found.remedies, unit)}"
+    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit)}"
 
 
 def lines(said: PodExplanation) -> list[str]:
@@ -33,16 +33,16 @@ def lines(said: PodExplanation) -> list[str]:
     if found is not None:
         rows.append(("Free now", _free(found, said.unit)))
         rows.append(("Nodes", _nodes(found)))
-        rows.append(_outlook(found, said.unit))
+        rows.append(_outlook(found, said))
     if judged is not None:
         rows.append(("Node", _node_score(judged)))
         rows.append(("Devices", _device_scores(judged, said.unit)))
         rows.append(("Judged", f"by policy {judged.policy}, {_AS_OF_NOW}"))
     if said.shares and said.detail:
         rows.append(("Note", said.detail))
-    if said.state in ("pending", "refused"):
+    if said.state == "pending":
         rows.append(("Scheduler", _scheduler(said)))
-    return [f"{label + ':':<11}{text}" for label, text in rows]
+    return [f"{label + ':':<12}{text}" for label, text in rows]
 
 
 _AS_OF_NOW = "as the books are now without this pod; those of the time of its bind are gone"
@@ -78,7 +78,7 @@ def _on_devices(units: int, devices: int, unit: str) -> str:
 
 def _free(found: Explanation, unit: str) -> str:
     if found.largest is None:
-        return "no device has memory free"
+        return "nothing"
     largest = found.largest
     text = f"at most {amount(largest.units, unit)} on {largest.node} device {largest.device}"
     devices = found.request.devices
@@ -92,20 +92,21 @@ def _free(found: Explanation, unit: str) -> str:
 def _nodes(found: Explanation) -> str:
     reasons = [f"{count} {why.value}" for why, count in found.reasons.items()]
     reasons += [f"{found.unknown} not found"] if found.unknown else []
-    text = f"{len(found.fit)} of {found.nodes} have room"
+    text = f"{len(found.fit)} of {found.nodes} have room on their devices"
     text += f": {', '.join(reasons)}" if reasons else ""
     if found.other_models:
         text += f"; {found.other_models} more are of another GPU model than the pod accepts"
     return text
 
 
-def _outlook(found: Explanation, unit: str) -> tuple[str, str]:
+def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
     if found.fit:
-        names = _some(found.fit)
-        return "Fits", f"now on {names}; kube-scheduler tries a pod again within 5 minutes"
+        text = f"on {_some(found.fit)}, as far as GPU memory goes"
+        again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
+        return "Fits now", text + again * bool(said.scheduler.ours)
     if found.never:
-        return "Never fits", _most(found, unit)
-    return "Would fit", _remedies(found.remedies, unit).removeprefix("it would fit ")
+        return "Never fits", _most(found, said.unit)
+    return "Would fit", _remedies(found.remedies, said.unit).removeprefix("it would fit ")
 
 
 def _most(found: Explanation, unit: str) -> str:
@@ -114,7 +115,8 @@ def _most(found: Explanation, unit: str) -> str:
     if found.most_units:
         could.append(f"with at most {_on_devices(found.most_units, request.devices, unit)}")
     if found.most_devices:
-        could.append(f"on at most {found.most_devices} devices of {amount(request.units, unit)}")
+        devices = "one device" if found.most_devices == 1 else f"{found.most_devices} devices"
+        could.append(f"on at most {devices} of {amount(request.units, unit)}")
     if not could and found.most_alone:
         could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
     if not could:
@@ -165,15 +167,16 @@ def _some(names: Iterable[str]) -> str:
 def _node_score(judged: Judgement) -> str:
     if not judged.score:
         return f"it would not fit on {judged.node} any more"
-    text = f"score {judged.score} of 10 among the {judged.fitting} nodes with room"
-    return text if judged.best == judged.node else f"{text}; {judged.best} has 10"
+    score = f"score {judged.score} of 10"
+    score += "" if judged.best == judged.node else f" ({judged.best} has 10)"
+    return f"{score}; nodes with room: {judged.fitting}"
 
 
 def _device_scores(judged: Judgement, unit: str) -> str:
     parts = []
     for each in judged.devices:
         value = "too little" if each.value is None else f"value {each.value:.4g}"
-        parts.append(f"{each.device}: {amount(each.free, unit)} free, {value}")
+        parts.append(f"{each.device} has {amount(each.free, unit)} free, {value}")
     best = ", ".join(map(str, judged.chosen))
     taken = f"; the policy would take {best}" if judged.chosen else ""
     return f"{'; '.join(parts)}{taken}"

@@ -32,7 +32,11 @@ LAYERS: dict[str, tuple[str, ...]] = {
         *("errors", "core", "wire", "ledger", "kube"),
         *("extender.events", "extender.http.health", "extender.logs"),
     ),
-    "cli": ("errors", "core.model", "core.cover", "wire", "kube"),
+    # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
+    "cli": (
+        *("errors", "core.model", "core.cover", "core.policy", "core.ranking"),
+        *("wire", "kube", "ledger", "explain"),
+    ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
     "doctor": ("errors", "core.model", "wire", "kube"),
