@@ -18,7 +18,7 @@ from gpushare.wire.annotations import Names
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.wire.metrics import RankingPolicy
 
-_LARGEST_IN_GIB = 100
+LARGEST_IN_GIB = 100
 """A device of more units than this is taken to be counted in MiB, as the original takes it."""
 
 
@@ -148,7 +148,7 @@ def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
     if len(stated) == 1:
         return stated.pop(), "inventory"
     largest = max((device.mem for node in silent for device in node.devices), default=0)
-    guess = "MiB" if largest > _LARGEST_IN_GIB else "GiB"
+    guess = "MiB" if largest > LARGEST_IN_GIB else "GiB"
     return guess, "guess" if silent or not stated else "inventory"
 
 

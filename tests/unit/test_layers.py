@@ -24,10 +24,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
     "kube": ("errors", "addresses"),
-    "daemon": ("errors", "wire", "kube"),
-    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon"),
+    "daemon": ("errors", "addresses", "wire", "kube"),
+    # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
+    "explain": ("errors", "core", "wire", "ledger"),
+    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon", "explain"),
     "device_plugin": ("errors", "core", "wire", "ledger", "kube", "daemon"),
-    "cli": ("errors", "core.model", "core.cover", "wire", "kube"),
+    # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
+    "cli": (
+        *("errors", "core.model", "core.cover", "core.policy", "core.ranking"),
+        *("wire", "kube", "ledger", "explain"),
+    ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
     "doctor": ("errors", "core.model", "wire", "kube"),
