@@ -7,7 +7,7 @@ meaning while apiVersion is gpushare.io/v1. Every key is always there; what is n
 import json
 from typing import Any
 
-from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
+from gpushare.cli.report import DeviceLine, NodeLine, PendingLine, PodLine, Report
 from gpushare.cli.yamltext import to_yaml
 
 API_VERSION = "gpushare.io/v1"
@@ -41,6 +41,7 @@ def _document(report: Report) -> dict[str, Any]:
         "unplaced": sum(node.unplaced for node in report.nodes),
         "free": sum(node.free for node in report.nodes),
         "nodes": [_node(node) for node in report.nodes],
+        "pending": [_pending(pod) for pod in report.pending],
         "warnings": list(report.warnings),
     }
 
@@ -81,4 +82,14 @@ def _pod(pod: PodLine) -> dict[str, Any]:
         "assigned": pod.assigned,
         "allocated": pod.units,
         "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
+    }
+
+
+def _pending(pod: PendingLine) -> dict[str, Any]:
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "requested": pod.units,
+        "reason": pod.reason,
     }

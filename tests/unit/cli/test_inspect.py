@@ -109,6 +109,7 @@ def test_documents_say_it_all_and_alike(cluster: FakeKubectl, inspect: Inspect) 
         "allocated": 11,
         "unplaced": 3,
         "free": 98,
+        "pending": [],
         "warnings": [],
     }
     a, b = document["nodes"]
