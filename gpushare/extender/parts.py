@@ -11,6 +11,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, SAFE
+from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
@@ -21,11 +22,10 @@ from gpushare.extender.event_handlers import (
     PodEventHandler,
     UnhealthyEventHandler,
 )
-from gpushare.daemon.callers import Callers
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
-from gpushare.extender.readiness import Readiness, Source
+from gpushare.extender.readiness import Source
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner

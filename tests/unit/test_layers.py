@@ -63,7 +63,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "numpy": ("core", "ledger", "policy", "sim"),
     "prometheus_client": ("device_plugin.metrics", "extender.metrics"),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("sim.main",),
+    "tqdm": ("sim.progress",),
     "urllib3": ("kube.responses", "kube.client", "kube.connection", "kube.session", "localcluster"),
     "werkzeug": ("extender.http.app", "localcluster.api.apiserver"),
     "yaml": (

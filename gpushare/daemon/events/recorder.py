@@ -12,7 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gpushare.daemon.events.aggregator import Bucket, Details, EventAggregator, Patch, PendingEvent, Post
+from gpushare.daemon.events.aggregator import (
+    Bucket,
+    Details,
+    EventAggregator,
+    Patch,
+    PendingEvent,
+    Post,
+)
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.codec import check_kind

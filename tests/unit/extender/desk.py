@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpushare.daemon.events.aggregator import Details
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.events.aggregator import Details
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.service import Service
