@@ -26,7 +26,7 @@ HELM := tests/e2e/helm/build.sh
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test e2e e2e-all bench proof lint types format branches check controlplane helm kubectl lock sbom clean
+.PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -35,6 +35,8 @@ help: ## say what there is
 
 demo: $(RUNTIME) ## try it: pods share GPUs on a cluster that lives in this machine's memory
 	@$(BIN)/gpushare demo
+
+venv: $(RUNTIME) ## make .venv with what the extender, the demo and the simulator need
 
 test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \

@@ -25,6 +25,7 @@ from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
+from gpushare.localcluster.demo.kept import kept_lines
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
@@ -245,8 +246,9 @@ def _keep(cluster: _Cluster) -> None:
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
         # Who has read these lines may end the demo at once.
-        cluster.report.line("the cluster keeps running until Ctrl-C; in another terminal:")
-        cluster.report.line(f"export KUBECONFIG={cluster.kubeconfig}")
+        nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
+        for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE"):
+            cluster.report.line(line)
         while not pause.wait(0.5):
             cluster.extender.check()
 

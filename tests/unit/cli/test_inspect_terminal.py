@@ -3,12 +3,12 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Callable
 
 import pytest
 
+from tests.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import FakeKubectl, closing, inventory, node, pending, pod
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -34,29 +34,15 @@ def cluster(kubectl: FakeKubectl) -> FakeKubectl:
     return kubectl
 
 
-def on_terminal(kubectl: FakeKubectl, *words: str, **environ: str) -> str:
+def shown(kubectl: FakeKubectl, *words: str, **environ: str) -> str:
     """What the command writes to a terminal."""
     code = "import sys; from gpushare.cli.inspect import main; sys.exit(main(sys.argv[1:]))"
-    screen, terminal = os.openpty()
-    with subprocess.Popen(
-        [sys.executable, "-c", code, *words],
-        env={**os.environ, **kubectl.environ, "TERM": "xterm", **environ},
-        stdout=terminal,
-        stderr=terminal,
-    ):
-        os.close(terminal)
-        seen = b""
-        try:
-            while more := os.read(screen, 65536):
-                seen += more
-        except OSError:  # so Linux says that nobody holds the other side any more
-            pass
-    os.close(screen)
-    return seen.decode().replace("\r\n", "\n")
+    environ = {**os.environ, **kubectl.environ, "TERM": "xterm", **environ}
+    return on_terminal([sys.executable, "-c", code, *words], environ)
 
 
 def test_a_terminal_shows_bars_closed_devices_and_why_pods_wait(cluster: FakeKubectl) -> None:
-    assert on_terminal(cluster, NO_COLOR="1") == (
+    assert shown(cluster, NO_COLOR="1") == (
         "NAME  IPADDRESS  GPU0(Allocated/Total)  GPU1(Allocated/Total)  GPU Memory(GiB)\n"
         "a     10.9.0.1   ######## 16/16         closed   0/16          16/32\n"
         "b     10.9.0.1   ######.. 13/16                                13/16\n"
@@ -72,16 +58,16 @@ def test_a_terminal_shows_bars_closed_devices_and_why_pods_wait(cluster: FakeKub
 
 def test_colours_of_bars_say_how_much_room_there_is(cluster: FakeKubectl) -> None:
     for words in ((), ("-o", "wide")):
-        shown = on_terminal(cluster, *words)
-        assert "\x1b[31m########\x1b[0m 16/16" in shown
-        assert "\x1b[33m######\x1b[0m.. 13/16" in shown
-        assert "\x1b[2mclosed   0/16\x1b[0m" in shown
-        assert re.sub(r"\x1b\[\d*m", "", shown) == on_terminal(cluster, *words, NO_COLOR="")
-    assert "\x1b" not in on_terminal(cluster, TERM="dumb")
+        text = shown(cluster, *words)
+        assert "\x1b[31m########\x1b[0m 16/16" in text
+        assert "\x1b[33m######\x1b[0m.. 13/16" in text
+        assert "\x1b[2mclosed   0/16\x1b[0m" in text
+        assert re.sub(r"\x1b\[\d*m", "", text) == shown(cluster, *words, NO_COLOR="")
+    assert "\x1b" not in shown(cluster, TERM="dumb")
 
 
 def test_details_on_a_terminal_have_a_line_of_bars(cluster: FakeKubectl) -> None:
-    lines = on_terminal(cluster, "-d", "a", NO_COLOR="1").splitlines()
+    lines = shown(cluster, "-d", "a", NO_COLOR="1").splitlines()
     assert lines[4].split() == ["NAME", "NAMESPACE", "GPU0(Allocated)", "GPU1(closed)"]
     assert [line.split() for line in lines[5:7]] == [
         ["p1", "default", "16", "0"],
@@ -104,8 +90,8 @@ def test_a_pipe_gets_what_the_original_prints_and_no_more_is_asked_for(
 
 
 def test_lines_for_scripts_stay_plain_on_a_terminal(cluster: FakeKubectl) -> None:
-    shown = on_terminal(cluster, "--no-headers")
-    assert shown.splitlines() == [
+    text = shown(cluster, "--no-headers")
+    assert text.splitlines() == [
         "a  10.9.0.1  16/16  0/16  16/32",
         "b  10.9.0.1  13/16  0/0   13/16",
     ]

@@ -1,0 +1,147 @@
+"""README.md and docs/start.md, done as they are printed, in a fresh clone."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from configparser import ConfigParser
+from pathlib import Path
+
+import pytest
+
+from tests.terminal import on_terminal
+from tests.walkthrough import Block, Shell, blocks, without_plug_in
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "docs/start.md")
+
+REPOSITORY = "<this repository>"
+"""In place of which the reader has an address."""
+
+VARIES = (
+    (r"\d\d:\d\d:\d\d", "TIME"),
+    (r"\bhalf-\d", "half-N"),
+    (r"\bweb-\w{10}-\w{5}\b", "web-TEMPLATE-POD"),
+)
+"""What differs each time: the hour, which of two equal pods came first, names that are made."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_block_says_what_it_is(page: str) -> None:
+    found = list(blocks(ROOT / page))
+    fences = re.findall(r"^```", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    assert len(fences) == 2 * len(found) > 10
+    for block in found:
+        if block.language == "sh":
+            assert block.what in ("", "not run", "goes on until"), block.where
+            assert bool(block.what) == bool(block.more), f"{block.where}: say why"
+        else:
+            assert block.language in ("yaml", "text"), block.where
+            assert block.what in ("file", "output", "figures of"), block.where
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Shell:
+    """A terminal of somebody who has git, make, Python and kubectl, and nothing of ours."""
+    environ = {name: os.environ[name] for name in ("LANG", "LC_ALL") if name in os.environ}
+    home = tmp_path / "home"
+    home.mkdir()
+    environ |= {"HOME": str(home), "PATH": without_plug_in(os.environ["PATH"]), "TERM": "dumb"}
+    return Shell(tmp_path, environ, home)
+
+
+def clone(folder: Path) -> Path:
+    """A clone with what is changed here, and the environment of this test as what was installed.
+
+    Installing takes half a minute and the network, and the environment has the same packages.
+    """
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True, timeout=60)
+    listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
+    changed = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    for name in filter(None, changed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, folder / name)
+    programs = folder / ".venv" / "bin"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
+    packages = next((folder / ".venv" / "lib").iterdir()) / "site-packages"
+    there = [path for path in sys.path if Path(path).name.endswith("-packages")]
+    (packages / "installed.pth").write_text("\n".join([str(folder), *there]))
+    setup = ConfigParser()
+    setup.read(folder / "setup.cfg")
+    for script in setup["options.entry_points"]["console_scripts"].split("\n"):
+        name, _, entry = script.partition(" = ")
+        if name:
+            module, _, function = entry.partition(":")
+            program = f"from {module} import {function}\nif __name__ == '__main__':\n"
+            program += f"    sys.exit({function}())\n"
+            (programs / name).write_text(f"#!{programs}/python\nimport sys\n{program}")
+            (programs / name).chmod(0o755)
+    (folder / ".venv" / ".runtime").touch()
+    return folder
+
+
+def printed(expected: Block, output: str) -> None:
+    """Must hold: the output has what the page shows of it."""
+
+    def alike(text: str) -> str:
+        for pattern, word in VARIES:
+            text = re.sub(pattern, word, text)
+        return "\n".join(line.rstrip() for line in text.strip().splitlines())
+
+    for part in re.split(r"^\.\.\.$", expected.text, flags=re.MULTILINE):
+        assert alike(part) in alike(output), f"{expected.where}: this is not printed\n{output}"
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.kubectl
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl on PATH")
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no repository to clone")
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_works_as_it_is_printed(page: str, shell: Shell, tmp_path: Path) -> None:
+    folder = clone(tmp_path / "gpushare")
+    found = list(blocks(folder / page))
+    if page != "README.md":
+        shell.folder = folder
+    output = ""
+    try:
+        for block in found:
+            output = follow(block, shell, folder, output)
+    finally:
+        shell.end()
+    status = ["git", "status", "--porcelain", "--untracked-files=no"]
+    before = subprocess.run(status, cwd=ROOT, capture_output=True, check=True, text=True)
+    after = subprocess.run(status, cwd=folder, capture_output=True, check=True, text=True)
+    assert after.stdout == before.stdout
+
+
+def follow(block: Block, shell: Shell, folder: Path, output: str) -> str:
+    """Do what stands there; what the last commands printed."""
+    if block.what == "not run":
+        return output
+    if block.what == "output":
+        printed(block, output)
+    elif block.what == "figures of":
+        command = block.text.splitlines()[0].removeprefix("$ ")
+        shown = on_terminal(command.split(), {**shell.environ, "NO_COLOR": "1"})
+        printed(block, f"$ {command}\n{shown}")
+    elif block.what == "file":
+        file = shell.folder / block.more
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(block.text)
+    elif block.what == "goes on until":
+        lines = shell.start(block)
+        exports = [line for line in lines if line.startswith("export ")]
+        assert len(exports) == 2, lines
+        shell.run(Block(block.where, "sh", "\n".join(exports), "", ""))
+        tries = lines[lines.index("then, for example:") + 1 :]
+        commands = [line for line in tries if line.startswith("  ")]
+        assert len(commands) > 5
+        shell.run(Block(block.where, "sh", "\n".join(commands), "", ""))
+    else:
+        first = f"git clone {REPOSITORY} gpushare && cd gpushare\n"
+        if block.text.startswith(first):
+            shell.folder = folder
+        return shell.run(Block(block.where, "sh", block.text.removeprefix(first), "", ""))
+    return output

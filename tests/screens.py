@@ -1,0 +1,103 @@
+"""`python -m tests.screens`: what the documents show of a terminal, and their pictures.
+
+Starts the demo's cluster and puts what the commands write to a terminal into the documents. Then
+draws the pictures of docs/start.md, and with `--all` those of the public trace, which take minutes.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpushare.cli.main import main as gpushare
+from tests.figures import ROOT, renew
+from tests.terminal import on_terminal
+from tests.walkthrough import Block, Shell, blocks
+
+START = ROOT / "docs" / "start.md"
+PICTURES = ROOT / "docs" / "pictures"
+POLICIES = "random,device-bestfit,fgd,shadow-price"
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[Shell]:
+    """A terminal for the cluster that `gpushare demo --keep` starts."""
+    programs = Path(sys.executable).parent
+    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    shell = Shell(folder, {**os.environ, "PATH": path, "NO_COLOR": "1"}, folder)
+    try:
+        lines = shell.start(Block("demo", "sh", "gpushare demo --keep", "goes on until", "gone"))
+        shell.run(command(next(line for line in lines if line.startswith("export "))))
+        yield shell
+    finally:
+        shell.end()
+
+
+def command(text: str) -> Block:
+    return Block("screens", "sh", text, "", "")
+
+
+def show(shell: Shell, document: Path, of: str, line: str) -> None:
+    """Put the command and what it writes to a terminal into the document."""
+    written = on_terminal(line.split(), shell.environ)
+    text = "\n".join(row.rstrip() for row in f"$ {line}\n{written}".splitlines())
+    renew(document, of, f"```text\n{text}\n```")
+
+
+def files(folder: Path) -> dict[str, str]:
+    """The files of docs/start.md by name, put into the folder."""
+    made = {block.more: block.text for block in blocks(START) if block.what == "file"}
+    for name, text in made.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    return made
+
+
+def screens(folder: Path) -> None:
+    """What the documents show of a terminal."""
+    with cluster(folder) as shell:
+        shell.run(command("kubectl apply -f web.yaml && kubectl scale deployment web --replicas=9"))
+        waiting(shell, 2)
+        show(shell, START, "inspect, with pods that wait", "kubectl inspect gpushare")
+        close = "kubectl -n kube-system create configmap unhealthy-gpu-gpu-2 --from-literal=gpus=1"
+        shell.run(command(close))
+        inspect = ROOT / "docs" / "inspect.md"
+        show(shell, inspect, "inspect on a terminal", "kubectl inspect gpushare")
+
+
+def waiting(shell: Shell, pods: int) -> None:
+    """Wait until so many pods have a reason to wait."""
+    for _ in range(100):
+        document = json.loads(shell.run(command("sleep 0.2; gpushare inspect -o json")))
+        reasons = [pod["reason"] for pod in document["pending"]]
+        if sum("nodes are available" in reason for reason in reasons) == pods:
+            return
+    raise TimeoutError(f"{pods} pods should wait: {document['pending']}")
+
+
+def simulated(*words: str) -> None:
+    """Run a simulation, whose table nobody wants here."""
+    if gpushare(["simulate", "inflation", *words, "-o", "csv"]) != 0:
+        raise SystemExit(1)
+
+
+def main() -> int:
+    """Renew them all."""
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        files(folder)
+        screens(folder)
+        small = ["--nodes", str(folder / "nodes.csv"), "--pods", str(folder / "pods.csv")]
+        small += ["--policy", "device-bestfit,shadow-price"]
+        simulated(*small, "--plot", str(PICTURES / "start"))
+    if "--all" in sys.argv[1:]:
+        simulated("--policy", POLICIES, "--seeds", "42-43", "--plot", str(PICTURES))
+    subprocess.run(["git", "status", "--short", "docs"], cwd=ROOT, check=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

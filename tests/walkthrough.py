@@ -1,0 +1,116 @@
+"""A page for beginners, and a shell that does what stands there.
+
+A fenced block of such a page is `sh` (commands), `yaml` or `text`. A comment on the line before it
+says more:
+
+    <!-- not run: REASON -->     commands that a test leaves out
+    <!-- goes on until: TEXT --> a command that runs on; TEXT is in the last line before it waits
+    <!-- figures of NAME -->     what `$ COMMAND`, its first line, writes to a terminal
+    <!-- file: NAME -->          what the reader puts into a file
+    <!-- output -->              what the commands before it print; a line `...` stands for more
+"""
+
+import os
+import re
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+_BLOCK = re.compile(
+    r"^(?:<!-- (?P<what>figures of|[a-z ]+)(?::? (?P<more>[^\n]*))? -->\n)?```(?P<language>\w*)\n"
+    r"(?P<text>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block, the comment before it, and where it stands."""
+
+    where: str
+    language: str
+    text: str
+    what: str
+    more: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    """The fenced blocks of a page."""
+    text = page.read_text(encoding="utf-8")
+    for found in _BLOCK.finditer(text):
+        line = text.count("\n", 0, found.start("text")) + 1
+        words = [found[name] or "" for name in ("language", "text", "what", "more")]
+        yield Block(f"{page.name}:{line}", *words)
+
+
+@dataclass
+class Shell:
+    """A terminal: what is exported and where one is stays from block to block."""
+
+    folder: Path
+    environ: dict[str, str]
+    scratch: Path
+    running: list[subprocess.Popen[str]] = field(default_factory=list)
+
+    def run(self, block: Block) -> str:
+        """What the commands print; each of them has to end well."""
+        state, here = self.scratch / "environ", self.scratch / "folder"
+        keep = f"\nenv -0 >{state}\npwd >{here}\n"
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block.text + keep],
+            cwd=self.folder,
+            env=self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=240,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block.where}: {block.text}\n{done.stdout}"
+        pairs = [pair.partition("=") for pair in state.read_text().split("\0") if pair]
+        self.environ = {name: value for name, _, value in pairs}
+        self.folder = Path(here.read_text().strip())
+        return done.stdout
+
+    def start(self, block: Block) -> list[str]:
+        """The lines that a command has printed when it goes on to wait."""
+        process = subprocess.Popen(
+            ["bash", "-c", f"exec {block.text}"],
+            cwd=self.folder,
+            env={**self.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.running.append(process)
+        overdue = threading.Timer(120, process.kill)
+        overdue.start()
+        lines: list[str] = []
+        assert process.stdout is not None
+        for line in process.stdout:
+            lines.append(line.rstrip("\n"))
+            if block.more in line:
+                break
+        overdue.cancel()
+        assert lines, f"{block.where}: nothing is printed"
+        assert block.more in lines[-1], f"{block.where}: it has ended\n" + "\n".join(lines)
+        return lines
+
+    def end(self) -> None:
+        """Ctrl-C for what runs on, which has to end well."""
+        for process in self.running:
+            process.send_signal(signal.SIGINT)
+        for process in self.running:
+            process.communicate(timeout=60)
+            assert process.returncode == 0
+
+
+def without_plug_in(path: str) -> str:
+    """The folders of a PATH that have no `kubectl inspect gpushare`."""
+    folders = path.split(os.pathsep)
+    plug_in = "kubectl-inspect-gpushare"
+    return os.pathsep.join(one for one in folders if not (Path(one) / plug_in).exists())
