@@ -24,6 +24,8 @@ Knows nothing of the rest of the package, so that every layer may raise and catc
 
 Per-node rejections are no exceptions but values (`gpushare.core.model.Reason`). Nothing compares
 texts.
+
+Tested in `tests/unit/extender` and `tests/unit/kube`.
 """
 
 

@@ -2,6 +2,8 @@
 
 A policy may be anybody's code: it may raise, or return what is no number. A pod must be placed all
 the same, so the next policy is asked.
+
+Tested in `tests/integration/test_broken_policies.py`.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,6 +1,8 @@
 """Sets of nodes as bits: a node of the ledger costs one bit in each of thousands of sets.
 
 Pure; no lock, so whoever shares one brings it.
+
+Tested in `tests/unit/extender/binding/test_request_cache.py`.
 """
 
 from collections.abc import Collection

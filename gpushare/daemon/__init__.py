@@ -1,0 +1,4 @@
+"""What any process of ours needs: log lines, events, probes.
+
+Tested in `tests/unit/daemon`.
+"""

@@ -1,4 +1,7 @@
-"""`gpushare device-plugin`: the composition root. Options -> objects -> threads -> a signal."""
+"""`gpushare device-plugin`: the composition root. Options -> objects -> threads -> a signal.
+
+Tested in `tests/integration/test_device_plugin.py`.
+"""
 
 import logging
 import os

@@ -1,4 +1,7 @@
-"""What the device plug-in counts, in Prometheus' text format."""
+"""What the device plug-in counts, in Prometheus' text format.
+
+Tested in `tests/integration/test_device_plugin.py`.
+"""
 
 from collections.abc import Callable, Iterable
 

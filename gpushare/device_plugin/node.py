@@ -2,6 +2,8 @@
 
 Knows the API server's calls. Written when the cards change, and again when somebody has changed it:
 a kubelet that registers its node anew drops the number of GPUs.
+
+Tested in `tests/integration/test_device_plugin.py`.
 """
 
 import json

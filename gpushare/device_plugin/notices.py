@@ -1,4 +1,7 @@
-"""Which events are written about pods, and in which words."""
+"""Which events are written about pods, and in which words.
+
+Tested in `tests/integration/test_device_plugin.py`.
+"""
 
 from collections.abc import Iterable
 

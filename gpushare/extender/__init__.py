@@ -1,0 +1,4 @@
+"""The service that kube-scheduler calls.
+
+Tested in `tests/unit/extender` and `tests/integration/test_extender.py`.
+"""

@@ -2,6 +2,8 @@
 
 One gunicorn worker process, because two would keep two ledgers; its threads start after the fork,
 because threads do not survive one.
+
+Tested in `tests/integration/test_extender.py`.
 """
 
 import os

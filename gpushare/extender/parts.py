@@ -1,4 +1,7 @@
-"""The parts of the extender, each made from the settings. Raises SettingsError for a wrong one."""
+"""The parts of the extender, each made from the settings. Raises SettingsError for a wrong one.
+
+Tested in `tests/integration/test_extender.py` and `tests/integration/test_scheduler_file.py`.
+"""
 
 import logging
 import os

@@ -1,4 +1,7 @@
-"""One process of the extender: its parts, wired up, and the thread that settles."""
+"""One process of the extender: its parts, wired up, and the thread that settles.
+
+Tested in `tests/integration/test_extender.py` and `tests/integration/test_serve_threads.py`.
+"""
 
 import contextlib
 import logging

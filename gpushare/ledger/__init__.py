@@ -1,4 +1,8 @@
-"""The books: who holds how much of which device."""
+"""The books: who holds how much of which device.
+
+Tested in `tests/unit/test_ledger.py`, `tests/unit/test_ledger_phases.py` and
+`tests/unit/test_ledger_model.py`.
+"""
 
 from gpushare.ledger.ledger import Changes, Ledger
 from gpushare.ledger.reader import LANDED_GRACE, Overdue, Reader

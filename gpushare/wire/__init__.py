@@ -1,0 +1,4 @@
+"""Codecs between bytes and core values.
+
+Tested in `tests/unit/wire`.
+"""

@@ -1,6 +1,8 @@
 """The extender's metrics as commands read them: Prometheus' text, and which policy ranks pods.
 
 Pure; standard library only, since the kubectl plug-in reads them too.
+
+Tested in `tests/unit/doctor/test_parts.py`.
 """
 
 import re

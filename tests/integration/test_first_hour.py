@@ -57,8 +57,14 @@ def clone(folder: Path) -> Path:
     Installing takes half a minute and the network, and the environment has the same packages.
     """
     subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True, timeout=60)
-    listed = ["git", "ls-files", "-z", "--modified", "--others", "--exclude-standard"]
-    changed = subprocess.run(listed, cwd=ROOT, capture_output=True, check=True, text=True).stdout
+    changed = ""
+    for listed in (
+        ("diff", "-z", "--name-only", "HEAD"),
+        ("ls-files", "-z", "--others", "--exclude-standard"),
+    ):
+        command = ["git", *listed]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True)
+        changed += done.stdout
     for name in filter(None, changed.split("\0")):
         if (ROOT / name).is_file():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,8 @@
 """binpack: fill nodes one after another, and on a node its tightest device.
 
 Keeps whole nodes empty for pods that need many devices, and for scaling the cluster down.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 from gpushare.core.model import Request

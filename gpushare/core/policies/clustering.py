@@ -3,6 +3,8 @@
 The "gpu-clustering" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding
 included: kinds are shares of a device, and 1, 2, 4 or 8 whole devices. On the node the tightest
 device; a pod without GPU goes to the first node.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 import numpy as np

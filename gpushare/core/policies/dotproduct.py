@@ -2,6 +2,8 @@
 
 The "dot-product" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included;
 on the node the tightest device.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 import numpy as np

@@ -4,6 +4,8 @@ The policy of Weng et al., "Beware of Fragmentation", USENIX ATC 2023: the score
 of 0..100, and that rounding belongs to it, since with ties to the first node it keeps load on few
 nodes and others empty. It was published for devices that all count 1000; where cards differ, one
 of the largest counts so much, and any other by its units.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 import numpy as np

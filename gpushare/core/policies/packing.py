@@ -2,6 +2,8 @@
 
 The "gpu-packing" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included.
 A pod without GPU goes to the first node.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 import numpy as np

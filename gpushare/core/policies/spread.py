@@ -1,6 +1,8 @@
 """spread: the emptiest node, and on it the emptiest device.
 
 For pods that suffer from neighbours more than from waiting; it strands memory.
+
+Tested in `tests/contract/test_policies.py`.
 """
 
 from gpushare.core.model import Request

@@ -1,6 +1,8 @@
 """gunicorn: how the application is served. docs/decisions/http.md has the reasons for its settings.
 
 Knows gunicorn and what it is handed; reads no setting and no environment.
+
+Tested in `tests/integration/test_extender.py` and `tests/integration/test_stalled_clients.py`.
 """
 
 import logging
