@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from gpushare.cli.books import DEFAULT_POLICY, NAMESPACE, checked_unit, read_books
 from gpushare.cli.ending import ended
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.options import add_connection, connection, make_parser
+from gpushare.cli.options import add_connection, connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.cli.yamltext import to_yaml
 from gpushare.errors import ApiError, GpuShareError, MessageError, SettingsError
@@ -123,21 +123,13 @@ def _ask(url: str, namespace: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _format(word: str) -> str:
-    """Return the format. pflag, which kubectl uses, takes -o=json; argparse keeps the sign."""
-    found = word.removeprefix("=")
-    if found not in ("json", "yaml"):
-        raise argparse.ArgumentTypeError(f"{found[:40]!r} is none of json, yaml")
-    return found
-
-
 def _parser(prog: str) -> argparse.ArgumentParser:
     text = "Say why a pod is pending and what would help, or why it is where it is."
     parser = make_parser(prog, text, _EPILOG)
     add = parser.add_argument
     add("pod", metavar="POD", help="its name, or NAMESPACE/NAME")
     add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
-    add("-o", "--output", metavar="FORMAT", type=_format, help="json|yaml: all of it")
+    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
     add(
         "--extender",
         default="",

@@ -22,6 +22,7 @@ usage: gpushare VERB [OPTIONS]
   scheduler-config
            print the file that makes kube-scheduler call the extender
   simulate try placement policies on a trace or on your cluster's nodes and pods
+  whatif   say whether pods would fit, now or with nodes gone or added
 
 gpushare VERB --help tells more; gpushare --version the version.
 """
@@ -88,6 +89,12 @@ def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mappi
     return live_rows(kubeconfig, context, resource, unit)
 
 
+def _whatif(argv: Sequence[str]) -> int:
+    from gpushare.cli.whatif import main as whatif
+
+    return whatif(argv)
+
+
 _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
     "device-plugin": _device_plugin,
@@ -97,6 +104,7 @@ _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
     "scheduler-config": _scheduler_config,
     "serve": _serve,
     "simulate": _simulate,
+    "whatif": _whatif,
 }
 
 _NOT_IN_THE_IMAGE = {"demo": "gpushare.localcluster", "simulate": "gpushare.sim"}

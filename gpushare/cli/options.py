@@ -163,3 +163,11 @@ def add_connection(parser: argparse.ArgumentParser) -> None:
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():
         add(flag, action="append", metavar=metavar, help="as in kubectl")
+
+
+def report_format(word: str) -> str:
+    """Return json or yaml. pflag, which kubectl uses, takes -o=json; argparse keeps the sign."""
+    found = word.removeprefix("=")
+    if found not in ("json", "yaml"):
+        raise argparse.ArgumentTypeError(f"{found[:40]!r} is none of json, yaml")
+    return found

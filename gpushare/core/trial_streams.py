@@ -121,14 +121,14 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
     for place in range(min(int(MOST_PODS / (part * pods)), _MOST_STREAMS)):
         goes = math.floor((place + 1) * turnover) > math.floor(place * turnover)
         rows = _some(snapshot, part, rng)
-        empty = _mutable(snapshot, rows, empty=True)
+        empty = mutable(snapshot, rows, empty=True)
         every = np.arange(len(rows))
         # Pods that fit no node, though it is empty, wait and change nothing.
         chances = counts * [bool(fits(empty, every, request).any()) for request in requests]
         mean = float((chances * totals).sum() / max(chances.sum(), 1))
         if not mean:
             return
-        begin = empty if goes else _mutable(snapshot, rows, empty=False)
+        begin = empty if goes else mutable(snapshot, rows, empty=False)
         lifetimes = int(begin.capacity.sum()) / mean
         expected = lifetimes * (1 + _LIFE * goes)
         if expected > _TOO_MANY_PODS:
@@ -157,7 +157,7 @@ def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
     return rng.permutation(np.concatenate(chosen))
 
 
-def _mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
+def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
     """Return these nodes as they are, or without what is on them; closed devices have no room."""
     capacity = np.where(snapshot.open, snapshot.capacity, 0)[rows]
 

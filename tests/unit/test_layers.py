@@ -69,6 +69,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "yaml": (
         "localcluster.demo.scenario",
         "cli.main",
+        "cli.whatif",
         "doctor.main",
         "extender.main",
         "localcluster.main",

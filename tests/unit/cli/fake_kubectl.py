@@ -75,9 +75,11 @@ class FakeKubectl:
         self, nodes: list[Any], pods: list[Any], maps: Sequence[Any] = (), *, page: int = 5000
     ) -> None:
         """Answer for a cluster of these objects, whatever the selectors."""
-        for kind, items in (("nodes", nodes), ("pods", pods), ("configmaps", [*maps])):
-            document = {"metadata": {"resourceVersion": "7"}, "items": items}
-            (self.folder / kind).write_text(json.dumps(document))
+        listed = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
+        for kind, items in listed.items():
+            document = {"kind": f"{kind}List", "apiVersion": "v1", "items": items}
+            document["metadata"] = {"resourceVersion": "7"}
+            (self.folder / f"{kind.lower()}s").write_text(json.dumps(document))
         self.otherwise(
             'case "$3" in\n'
             f'/api/v1/nodes*limit={page}*) cat "{self.folder}/nodes" ;;\n'

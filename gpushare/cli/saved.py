@@ -1,0 +1,129 @@
+"""A saved report (`gpushare inspect -o json`) as books.
+
+Knows the document and the ledger. The document has no CPU and no memory of the host, so these are
+not counted. Every field is checked; what is wrong is a SettingsError that names it.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gpushare.cli.books import ClusterBooks
+from gpushare.cli.documents import API_VERSION, KIND
+from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.errors import SettingsError
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import MAX_DEVICES, is_unit
+
+_NO_HOST = "the saved report has no CPU and memory of nodes, so these do not count"
+_AGAIN = "save one with `gpushare inspect -o json`"
+
+
+def books_of_report(document: object, where: str, policy: str) -> ClusterBooks:
+    """Return the books that a report shows. Raises SettingsError that begins with `where`."""
+    if not isinstance(document, dict):
+        raise SettingsError(f"{where}: is no report; {_AGAIN}")
+    _check_version(document, where)
+    resource, unit = _text(document, "resource", where), _text(document, "unit", where)
+    if not is_unit(unit):
+        raise SettingsError(f"{where}: unit: {unit[:40]!r} is no unit of memory; {_AGAIN}")
+    ledger = Ledger()
+    for number, node in enumerate(_list(document, "nodes", where)):
+        at = f"{where}: nodes[{number}]"
+        spec = _node(node, at)
+        if ledger.knows(spec.name):
+            raise SettingsError(f"{at}: name: {spec.name!r} is there twice")
+        ledger.node_changed(spec)
+        for pod in _pods(node, spec, at):
+            ledger.pod_changed(pod)
+    if not ledger.snapshot().capacity.any():
+        raise SettingsError(f"{where}: no node in it shares {resource}")
+    return ClusterBooks(Names.for_resource(resource), ledger, unit, policy, [_NO_HOST])
+
+
+def _check_version(document: Mapping[str, object], where: str) -> None:
+    version, kind = document.get("apiVersion"), document.get("kind")
+    if version is None and kind is None and "nodes" in document:
+        text = "is an inspect document of the extender, not a report"
+        raise SettingsError(f"{where}: {text}; {_AGAIN}")
+    if (version, kind) != (API_VERSION, KIND):
+        shown = f"{str(version)[:40]} {str(kind)[:40]}"
+        raise SettingsError(f"{where}: is a {shown}, not a {API_VERSION} {KIND}; {_AGAIN}")
+
+
+def _node(node: Mapping[str, object], where: str) -> NodeSpec:
+    devices = _list(node, "devices", where)
+    if len(devices) > MAX_DEVICES:
+        raise SettingsError(f"{where}: has more than {MAX_DEVICES} devices")
+    closed = node.get("closed")
+    return NodeSpec(
+        _text(node, "name", where),
+        tuple(_number(device, "total", where) for device in devices),
+        tuple(device.get("healthy") is not False for device in devices),
+        tuple(str(device.get("model") or "") for device in devices),
+        tuple(str(device.get("uuid") or "") for device in devices),
+        closed=_REASONS.get(str(closed), Reason.BROKEN_INVENTORY) if closed else None,
+        serves_by_identity=True,  # devices are named as they are now, and no pod waits for another
+    )
+
+
+_REASONS = {reason.value: reason for reason in Reason}
+
+
+def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[ObservedPod]:
+    """Yield the pods of a node, and what is allocated to none of those that are listed."""
+    rest = [_number(device, "allocated", where) for device in _list(node, "devices", where)]
+    unplaced = _number(node, "unplaced", where)
+    for number, pod in enumerate(_list(node, "pods", where)):
+        at = f"{where}: pods[{number}]"
+        total = _number(pod, "allocated", at)
+        shares = tuple(
+            sorted(
+                (_number(each, "index", at), _number(each, "allocated", at))
+                for each in _list(pod, "devices", at)
+            )
+        )
+        if any(device >= len(rest) for device, _ in shares) or len(dict(shares)) < len(shares):
+            raise SettingsError(f"{at}: devices: is not one of each of the node's {len(rest)}")
+        for device, units in shares:
+            rest[device] -= units
+        unplaced -= 0 if shares else total
+        ref = PodRef(*(_text(pod, key, at) for key in ("namespace", "name", "uid")))
+        yield _bound(ref, spec, total, shares)
+    for device, units in enumerate(rest):
+        if units > 0:
+            ref = PodRef("", f"unlisted on {spec.name}", f"{spec.name}/{device}")
+            yield _bound(ref, spec, units, ((device, units),))
+    if unplaced > 0:
+        yield _bound(PodRef("", f"unlisted on {spec.name}", spec.name), spec, unplaced, ())
+
+
+def _bound(
+    ref: PodRef, spec: NodeSpec, total: int, shares: tuple[tuple[int, int], ...]
+) -> ObservedPod:
+    units = {each for _, each in shares}
+    # One that may be on one of several devices stands on each of them.
+    even = len(units) == 1 and sum(each for _, each in shares) == total
+    request = Request(min(units), len(shares)) if even else Request(total, 1)
+    return ObservedPod(ref, request, spec.name, shares or None, assigned=True, running=True)
+
+
+def _list(document: Mapping[str, object], key: str, where: str) -> list[dict[str, Any]]:
+    value = document.get(key)
+    if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+        raise SettingsError(f"{where}: {key}: is no list of objects; {_AGAIN}")
+    return value
+
+
+def _number(document: Mapping[str, object], key: str, where: str) -> int:
+    value = document.get(key)
+    if type(value) is not int or not 0 <= value <= MAX_UNITS:
+        raise SettingsError(f"{where}: {key}: {str(value)[:40]!r} is no number; {_AGAIN}")
+    return value
+
+
+def _text(document: Mapping[str, object], key: str, where: str) -> str:
+    value = document.get(key)
+    if not isinstance(value, str) or not value:
+        raise SettingsError(f"{where}: {key}: is no text; {_AGAIN}")
+    return value

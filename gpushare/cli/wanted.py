@@ -1,0 +1,147 @@
+"""What `gpushare whatif` is asked: pods and nodes as words, and pods as manifests.
+
+Knows the grammar of the words, the kinds that make pods, and units of memory; not what is made of
+it. Every wrong word is a SettingsError that says what to write.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpushare.core.model import MAX_UNITS, NodeSpec, Request
+from gpushare.errors import SettingsError, WireError
+from gpushare.explain.whatif import Wanted
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import MAX_DEVICES
+from gpushare.wire.objects import PODS
+from gpushare.wire.pods import MAX_DEVICES_PER_POD, request_among
+
+_PODS = re.compile(r"(\d{1,9})\s*(GiB|MiB)?(?:\s+on\s+(\d{1,3}))?(?:\s*x\s*(\d{1,6}))?")
+_SHAPE = re.compile(r"(\d{1,3})x(\d{1,9})(GiB|MiB)?")
+_ADDED = re.compile(r"(\d{1,4}):(.+)")
+_TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationController", "Job"})
+
+
+def pods_of_words(text: str, unit: str) -> Wanted | None:
+    """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB on 2 x 3` (8 GiB on each of two
+    devices); None where these are no such words, but may name a file.
+    """
+    found = _PODS.fullmatch(text.strip())
+    if found is None:
+        return None
+    size, size_unit, devices, count = found.groups()
+    request = Request(_units(int(size), size_unit, unit, text), int(devices or 1))
+    if not 0 < request.devices <= MAX_DEVICES_PER_POD:
+        raise SettingsError(f"{text!r}: a pod may have from 1 to {MAX_DEVICES_PER_POD} devices")
+    request = replace(request, containers=((0, request.total),))
+    return Wanted(" ".join(text.split()), request, int(count) if count else None)
+
+
+def pods_of_documents(
+    documents: Sequence[object], where: str, every: Sequence[Names]
+) -> list[Wanted]:
+    """Return the pods of manifests, as a YAML file has them.
+
+    every: the managed resources, of which pods must ask for the first. Raises SettingsError that
+    begins with `where`.
+    """
+    found = [
+        _wanted(item, f"{where}: document {number}", every)
+        for number, document in enumerate(documents, 1)
+        for item in _items(document, f"{where}: document {number}")
+    ]
+    if not found:
+        raise SettingsError(f"{where}: has no pods")
+    return found
+
+
+def nodes_added(text: str, unit: str, there: Mapping[str, NodeSpec]) -> list[NodeSpec]:
+    """Return the nodes of N:SHAPE, where SHAPE is 8x80GiB, or a node that is there to be like."""
+    found = _ADDED.fullmatch(text.strip())
+    if found is None or not int(found[1]):
+        raise SettingsError(f"--add: {text!r} is not N:8x80GiB, or N:NODE for nodes like that one")
+    count, shape = int(found[1]), found[2]
+    like = there.get(shape) or _shaped(shape, unit, text)
+    taken = set(there)
+    names = (
+        name
+        for number in range(1, len(taken) + count + 1)
+        if (name := f"new-{number}") not in taken
+    )
+    size = len(like.capacity)
+    new = replace(like, healthy=(True,) * size, uuids=("",) * size, closed=None, counted=False)
+    return [replace(new, name=name) for name, _ in zip(names, range(count), strict=False)]
+
+
+def _shaped(shape: str, unit: str, text: str) -> NodeSpec:
+    found = _SHAPE.fullmatch(shape)
+    if found is None:
+        raise SettingsError(f"--add: {text!r}: there is no node {shape!r}, nor is it as 8x80GiB")
+    devices, size = int(found[1]), _units(int(found[2]), found[3], unit, text)
+    if not 0 < devices <= MAX_DEVICES:
+        raise SettingsError(f"--add: {text!r}: a node has from 1 to {MAX_DEVICES} devices")
+    return NodeSpec("", (size,) * devices, (True,) * devices, ("",) * devices)
+
+
+def _units(size: int, size_unit: str | None, unit: str, text: str) -> int:
+    """Return the size in units of the cluster. size_unit None: it is in these already."""
+    amount, chunk = size, 1
+    if size_unit is not None:
+        amount = size * _mebibytes(size_unit)
+        chunk = _mebibytes(unit)
+    if not amount or amount % chunk or amount // chunk > MAX_UNITS:
+        raise SettingsError(f"{text!r}: {size}{size_unit or ''} is no number of units of {unit}")
+    return amount // chunk
+
+
+def _mebibytes(unit: str) -> int:
+    return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or 1)
+
+
+def _items(document: object, where: str) -> Iterator[dict[str, Any]]:
+    if document is None:  # between two lines of ---
+        return
+    if not isinstance(document, dict):
+        raise SettingsError(f"{where}: is no object of Kubernetes")
+    if str(document.get("kind")).endswith("List"):
+        listed = document.get("items")
+        yield from (item for each in listed or () for item in _items(each, where))
+    else:
+        yield document
+
+
+def _wanted(item: dict[str, Any], where: str, every: Sequence[Names]) -> Wanted:
+    kind = str(item.get("kind"))[:80]
+    metadata, spec = _mapping(item.get("metadata")), _mapping(item.get("spec"))
+    name = str(metadata.get("name") or metadata.get("generateName") or "")[:253]
+    where = f"{where}: {kind} {name}"
+    if kind == "Pod":
+        pod, count = item, 1
+    elif kind in _TEMPLATED:
+        pod, count = _mapping(spec.get("template")), _count(kind, spec, where)
+    else:
+        raise SettingsError(
+            f"{where}: makes no pods that whatif knows: {', '.join(sorted(_TEMPLATED))}, Pod"
+        )
+    try:
+        found = request_among(PODS.decode(json.dumps(pod, default=str).encode()), every)
+    except WireError as error:
+        raise SettingsError(f"{where}: {error}") from error
+    if found is None or found[0] is not every[0]:
+        raise SettingsError(f"{where}: asks for no {every[0].resource}, so nothing is known of it")
+    return Wanted(f"{kind.lower()}/{name}", found[1], count)
+
+
+def _count(kind: str, spec: Mapping[str, object], where: str) -> int:
+    value = spec.get("parallelism" if kind == "Job" else "replicas")
+    if value is None:
+        return 1
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 10**6:
+        raise SettingsError(f"{where}: {value!r} is no number of pods")
+    return value
+
+
+def _mapping(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,229 @@
+"""`gpushare whatif`: would these pods fit, now, or once nodes have gone or come.
+
+The root of the command: words to options, a cluster or a saved report to books, what would be to
+text. Reads, and changes nothing.
+"""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.cli.books import DEFAULT_POLICY, NAMESPACE, ClusterBooks, checked_unit, read_books
+from gpushare.cli.documents import API_VERSION
+from gpushare.cli.ending import ended
+from gpushare.cli.options import add_connection, connection, make_parser, report_format
+from gpushare.cli.saved import books_of_report
+from gpushare.cli.tables import printable
+from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.yamltext import to_yaml
+from gpushare.core.model import NodeSpec
+from gpushare.core.policy import load_policy
+from gpushare.errors import ApiError, GpuShareError, SettingsError
+from gpushare.explain.whatif import MOST, Outcome, Placed, Sums, Wanted, what_if
+from gpushare.explain.words import amount
+from gpushare.wire.annotations import ALIYUN, Names
+
+KIND = "GPUShareWhatIf"
+_EPILOG = """\
+pods:   8GiB            how many of 8 GiB fit
+        8GiB x 3        whether three do
+        8GiB on 2 x 3   the same, with 8 GiB on each of two devices
+        FILE            manifests of Pods, Deployments, StatefulSets, Jobs
+nodes:  --without gpu-a --add 3:8x80GiB, or --add 3:gpu-a for three like that one
+exit codes: 0 answered, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+docs/explain.md tells what counts and what does not.
+"""
+_MOST_NODES = 5
+_NOT_JUDGED = "taints, affinity other than to GPU models, quotas and priorities do not count"
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
+
+
+def _run(words: Sequence[str], prog: str) -> int:
+    try:
+        options = _parser(prog).parse_args(words)
+        print(_answer(options), end="")
+    except GpuShareError as error:
+        text = printable(str(error))
+        print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _answer(options: argparse.Namespace) -> str:
+    """Return the text to print."""
+    if not (options.pods or options.without or options.add):
+        raise SettingsError("nothing is asked: give --pods, --without or --add (see --help)")
+    every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
+    policy = load_policy(options.policy)
+    books = _books(options, every)
+    every[0] = books.names
+    there = books.ledger.held()[1]
+    added: list[NodeSpec] = []
+    for word in options.add:
+        added += nodes_added(word, books.unit, there | {spec.name: spec for spec in added})
+    wanted = [each for word in options.pods for each in _wanted(word, books.unit, every)]
+    outcome = what_if(books.ledger, wanted, policy, without=options.without, added=added)
+    if options.output:
+        document = _document(outcome, books, options)
+        return (
+            to_yaml(document) if options.output == "yaml" else json.dumps(document, indent=4) + "\n"
+        )
+    return "".join(f"{printable(line)}\n" for line in _lines(outcome, books, options, added))
+
+
+def _books(options: argparse.Namespace, every: Sequence[Names]) -> ClusterBooks:
+    unit = checked_unit(options.unit)
+    if options.snapshot:
+        document = _load(options.snapshot)[0]
+        return books_of_report(document, options.snapshot, options.policy)
+    kubectl = connection(vars(options), os.environ)
+    return read_books(
+        kubectl, every[:1], unit, policy=options.policy, namespace=options.extender_namespace
+    )[0]
+
+
+def _wanted(word: str, unit: str, every: Sequence[Names]) -> list[Wanted]:
+    found = pods_of_words(word, unit)
+    if found is not None:
+        return [found]
+    if word != "-" and not Path(word).exists():
+        raise SettingsError(f"--pods: {word!r} is no file, nor is it as '8GiB x 3' (see --help)")
+    return pods_of_documents(_load(word), word, every)
+
+
+def _load(path: str) -> list[object]:
+    """Return the documents of a file of JSON or YAML. Raises SettingsError."""
+    try:
+        text = sys.stdin.read() if path == "-" else Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{path} cannot be read: {error}") from error
+    try:
+        return [json.loads(text)]  # much faster, where it is JSON
+    except ValueError:
+        pass
+    try:
+        return list(yaml.safe_load_all(text)) or [None]
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        raise SettingsError(f"{path}: {' '.join(str(error).split())}") from error
+
+
+def _lines(
+    outcome: Outcome,
+    books: ClusterBooks,
+    options: argparse.Namespace,
+    added: Sequence[NodeSpec],
+) -> Iterator[str]:
+    yield f"Now:      {_sums(outcome.before, books.unit)} ({books.names.resource})"
+    if options.without:
+        fit = sum(each.fit for each in outcome.moved)
+        pods = f"{fit} of {len(outcome.moved)} pods fit elsewhere"
+        yield f"Without:  {', '.join(options.without)}: {pods if outcome.moved else 'no pods'}"
+        yield from (f"          {_placed(each)}" for each in outcome.moved if not each.all_fit)
+    if added:
+        yield f"Added:    {len(added)} nodes: {_some([spec.name for spec in added])}"
+    yield from (f"Pods:     {_placed(each)}" for each in outcome.placed)
+    yield f"Then:     {_sums(outcome.after, books.unit)}"
+    notes = [*books.notes, _NOT_JUDGED]
+    yield f"Judged:   by policy {options.policy}; {'; '.join(notes)}"
+
+
+def _sums(sums: Sums, unit: str) -> str:
+    free = f"{amount(sums.free, unit)} of {amount(sums.total, unit)} free"
+    return f"{free} on {sums.devices} devices of {sums.nodes} nodes"
+
+
+def _placed(placed: Placed) -> str:
+    """Return how many fit, where, and why no more."""
+    wanted = placed.wanted
+    if wanted.count is None:
+        fit = f"{placed.fit} fit" if placed.fit < MOST else f"{MOST} fit, and more"
+    else:
+        fit = f"{placed.fit} of {wanted.count} fit"
+    where = _some([f"{count} on {node}" for node, count in placed.on.items()])
+    text = f"{wanted.name}: {fit}" + (f" ({where})" if where else "")
+    if wanted.count is None or placed.all_fit:
+        return text
+    reasons = ", ".join(f"{count} {why}" for why, count in placed.reasons.items())
+    return f"{text}; then: {reasons or 'there are no nodes'}"
+
+
+def _some(parts: Sequence[str]) -> str:
+    more = [f"{len(parts) - _MOST_NODES} more"] if len(parts) > _MOST_NODES else []
+    return ", ".join([*parts[:_MOST_NODES], *more])
+
+
+def _document(outcome: Outcome, books: ClusterBooks, options: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "resource": books.names.resource,
+        "unit": books.unit,
+        "policy": options.policy,
+        "before": _sums_document(outcome.before),
+        "moved": [_placed_document(each) for each in outcome.moved],
+        "pods": [_placed_document(each) for each in outcome.placed],
+        "after": _sums_document(outcome.after),
+        "notes": [*books.notes, _NOT_JUDGED],
+    }
+
+
+def _sums_document(sums: Sums) -> dict[str, int]:
+    return {
+        "nodes": sums.nodes,
+        "devices": sums.devices,
+        "total": sums.total,
+        "free": sums.free,
+    }
+
+
+def _placed_document(placed: Placed) -> dict[str, Any]:
+    request = placed.wanted.request
+    return {
+        "name": placed.wanted.name,
+        "units": request.units,
+        "devices": request.devices,
+        "wanted": placed.wanted.count,
+        "fit": placed.fit,
+        "on": [{"node": node, "pods": count} for node, count in placed.on.items()],
+        "reasons": [{"reason": why, "nodes": count} for why, count in placed.reasons.items()],
+    }
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = make_parser(
+        prog,
+        "Say whether pods would fit, now or with nodes gone or added. Changes nothing.",
+        _EPILOG,
+    )
+    add = parser.add_argument
+    add("--pods", action="append", default=[], metavar="PODS", help="see below; can be repeated")
+    add("--without", action="append", default=[], metavar="NODE", help="a node that goes")
+    add("--add", action="append", default=[], metavar="N:SHAPE", help="nodes that come")
+    add("--snapshot", default="", metavar="FILE", help="of `inspect -o json`, not a live cluster")
+    add("-o", "--output", metavar="FORMAT", type=report_format, help="json|yaml: all of it")
+    add("--policy", default=DEFAULT_POLICY, metavar="NAME", help="(default: %(default)s)")
+    add(
+        "--resource",
+        action="append",
+        metavar="NAME",
+        help=f"the first is judged; others only tell pods of two (default: {ALIYUN.resource})",
+    )
+    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add(
+        "--extender-namespace",
+        default=NAMESPACE,
+        metavar="NAME",
+        help="where ConfigMaps close devices (default: %(default)s)",
+    )
+    add_connection(parser)
+    return parser

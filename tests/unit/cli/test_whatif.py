@@ -1,0 +1,161 @@
+"""`gpushare whatif`: words, manifests and saved reports; what is wrong with them, in one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpushare.cli.saved import books_of_report
+from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.whatif import main
+from gpushare.core.model import NodeSpec, Request
+from gpushare.errors import SettingsError
+from gpushare.wire.annotations import ALIYUN
+from tests.unit.cli.fake_kubectl import FakeKubectl, node, pod
+from tests.unit.extender.kit import NPU, pod_json
+
+Inspect = Callable[..., tuple[int, str, str]]
+NODE = NodeSpec("gpu-a", (16, 16), (True, False), ("T4", "T4"), ("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("text", "unit", "request_", "count"),
+    [
+        ("8GiB", "GiB", Request(8, 1), None),
+        ("8", "MiB", Request(8, 1), None),
+        ("8GiB", "256MiB", Request(32, 1), None),
+        ("8 GiB x 3", "GiB", Request(8, 1), 3),
+        ("8GiB on 2 x 3", "MiB", Request(8192, 2), 3),
+    ],
+)
+def test_pods_in_words(text: str, unit: str, request_: Request, count: int | None) -> None:
+    found = pods_of_words(text, unit)
+    assert found is not None
+    assert (found.request.units, found.request.devices) == (request_.units, request_.devices)
+    assert found.count == count
+
+
+@pytest.mark.parametrize("text", ["pods.yaml", "8GB", "-", "x 3"])
+def test_other_words_may_be_a_file(text: str) -> None:
+    assert pods_of_words(text, "GiB") is None
+
+
+@pytest.mark.parametrize("text", ["0GiB", "100MiB", "8GiB on 0", "8GiB on 999"])
+def test_an_amount_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match=text.split(maxsplit=1)[0]):
+        pods_of_words(text, "GiB")
+
+
+def test_pods_of_manifests() -> None:
+    deployment = {
+        "kind": "Deployment",
+        "metadata": {"name": "web"},
+        "spec": {"replicas": 3, "template": pod_json("x", 6)},
+    }
+    listed = {"kind": "List", "items": [pod_json("one", 4), deployment]}
+    found = pods_of_documents([None, listed], "pods.yaml", [ALIYUN])
+    assert [(each.name, each.request.units, each.count) for each in found] == [
+        ("pod/one", 4, 1),
+        ("deployment/web", 6, 3),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("document", "text"),
+    [
+        ("text", "document 1: is no object of Kubernetes"),
+        ({"kind": "Service", "metadata": {"name": "s"}}, "Service s: makes no pods"),
+        (pod_json("plain"), "asks for no aliyun.com/gpu-mem"),
+        (pod_json("npu", 4, resource=NPU.resource), "asks for no aliyun.com/gpu-mem"),
+        (pod_json("odd", "5Gi"), "Pod odd: "),
+        ({"kind": "Job", "spec": {"parallelism": "many"}}, "'many' is no number of pods"),
+    ],
+)
+def test_a_manifest_that_is_of_no_use_is_named(document: object, text: str) -> None:
+    with pytest.raises(SettingsError, match=text):
+        pods_of_documents([document], "pods.yaml", [ALIYUN, NPU])
+
+
+def test_nodes_that_come() -> None:
+    three = nodes_added("3:8x80GiB", "GiB", {"new-2": NODE})
+    assert [spec.name for spec in three] == ["new-1", "new-3", "new-4"]
+    assert three[0].capacity == (80,) * 8
+    (like,) = nodes_added("1:gpu-a", "GiB", {"gpu-a": NODE})
+    assert (like.capacity, like.healthy, like.models) == ((16, 16), (True, True), ("T4", "T4"))
+    assert not any(like.uuids)
+
+
+@pytest.mark.parametrize("text", ["8x80GiB", "0:8x80GiB", "2:nobody", "2:0x80GiB", "2:8x0GiB"])
+def test_nodes_that_cannot_come_are_refused(text: str) -> None:
+    with pytest.raises(SettingsError):
+        nodes_added(text, "GiB", {})
+
+
+def whatif(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = main(words)
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.fixture
+def saved(kubectl: FakeKubectl, inspect: Inspect, tmp_path: Path) -> Path:
+    """A report of a cluster with two devices, of which one has a pod of 4."""
+    pods = [pod("p1", "a"), pod("lost", "a", 3, idx=None)]
+    kubectl.cluster([node("a")], pods, page=5)  # or 500, or 5000
+    code, out, _ = inspect("-o", "json")
+    assert code == 0
+    file = tmp_path / "saved.json"
+    file.write_text(out)
+    return file
+
+
+def test_a_saved_report_is_as_good_as_the_cluster(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, from_file, _ = whatif(capsys, "--snapshot", str(saved), "--pods", "9GiB", "-o", "json")
+    assert code == 0
+    code, live, _ = whatif(capsys, "--pods", "9GiB", "-o", "json")
+    assert code == 0
+    one, other = json.loads(from_file), json.loads(live)
+    assert one.pop("notes") != other.pop("notes")  # it has no CPU and memory
+    assert one == other
+    assert one["pods"][0]["fit"] == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"apiVersion": "inspect.gpushare.io/v0"}, "save one with"),
+        ({"kind": "Other"}, "save one with"),
+        ({"nodes": "x"}, "nodes: is no list of objects"),
+        ({"unit": "GB"}, "unit: 'GB' is no unit"),
+        ({"nodes": []}, "no node in it shares"),
+    ],
+)
+def test_a_report_of_another_version_or_form_is_one_line(
+    saved: Path, change: dict[str, object], text: str
+) -> None:
+    document = json.loads(saved.read_text())
+    with pytest.raises(SettingsError, match=text):
+        books_of_report(document | change, "saved.json", "binpack")
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        ((), "nothing is asked"),
+        (("--pods", "nofile.yaml"), "is no file, nor is it as '8GiB x 3'"),
+        (("--pods", "8GiB", "--policy", "best"), "best"),
+        (("--without", "nobody"), "no node 'nobody' that could go"),
+        (("--pods", "8GiB", "--unit", "GB"), "--unit: must be GiB"),
+    ],
+)
+def test_what_is_wrong_is_said_in_one_line(
+    saved: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...], text: str
+) -> None:
+    del saved
+    code, out, err = whatif(capsys, *words)
+    assert (code, out) == (1, "")
+    assert text in err
+    assert len(err.splitlines()) == 1

@@ -1,0 +1,103 @@
+"""What would be: pods placed on a copy of the books by the decisions of the extender."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare.core.decide import filter_nodes, place
+from gpushare.core.model import NodeSpec, PodRef, Request
+from gpushare.core.pairing import Pairing
+from gpushare.core.policies.device_bestfit import DeviceBestFit
+from gpushare.core.ranking import Ranking
+from gpushare.errors import SettingsError
+from gpushare.explain.whatif import HOST, MOST, Wanted, what_if
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import node
+
+POLICY = DeviceBestFit()
+
+
+def books(*nodes: NodeSpec) -> Ledger:
+    made = Ledger(Pairing.OFF)
+    for spec in nodes:
+        made.node_changed(spec)
+    return made
+
+
+def bind(ledger: Ledger, name: str, request: Request, where: str) -> None:
+    """Charge a pod as the extender does."""
+    allocation = place(ledger.snapshot(), where, request, Ranking(POLICY))
+    ledger.assume(PodRef("default", name, f"uid-{name}"), request, allocation, 0.0)
+
+
+def test_as_many_fit_as_there_is_room_for() -> None:
+    found = what_if(books(node("a", 16, 16)), [Wanted("6GiB", Request(6, 1), None)], POLICY)
+    (placed,) = found.placed
+    assert (placed.fit, placed.on, placed.all_fit) == (4, {"a": 4}, True)
+    assert (found.before.free, found.after.free) == (32, 8)
+
+
+def test_the_second_kind_finds_what_the_first_has_left() -> None:
+    wanted = [Wanted("first", Request(10, 1), 2), Wanted("second", Request(6, 2), 2)]
+    first, second = what_if(books(node("a", 16, 16)), wanted, POLICY).placed
+    assert (first.fit, second.fit) == (2, 1)
+    assert second.reasons == {"Insufficient GPU Memory in enough devices": 1}
+
+
+def test_pods_of_a_node_that_goes_are_placed_first() -> None:
+    ledger = books(node("a", 16), node("b", 16))
+    bind(ledger, "large", Request(12, 1), "a")
+    found = what_if(ledger, [Wanted("8GiB", Request(8, 1))], POLICY, without=["a"])
+    assert [(each.wanted.name, each.fit) for each in found.moved] == [("default/large", 1)]
+    assert [each.fit for each in found.placed] == [0]
+    assert (found.before.nodes, found.after.nodes) == (2, 1)
+
+
+def test_nodes_that_come_take_pods() -> None:
+    found = what_if(books(), [Wanted("8GiB", Request(8, 1), 3)], POLICY, added=[node("n", 16, 8)])
+    assert [(each.fit, each.on) for each in found.placed] == [(3, {"n": 3})]
+
+
+def test_the_host_counts_where_it_is_known() -> None:
+    ledger = books(node("a", 16, cpu=1000, memory=1000))
+    (placed,) = what_if(ledger, [Wanted("p", Request(4, 1, cpu=600), 2)], POLICY).placed
+    assert (placed.fit, placed.reasons) == (1, {HOST: 1})
+
+
+def test_no_more_are_placed_than_anybody_counts() -> None:
+    large = node("a", *[100_000] * 2)
+    (placed,) = what_if(books(large), [Wanted("1", Request(1, 1), None)], POLICY).placed
+    assert placed.fit == MOST
+
+
+def test_a_node_that_is_not_there_and_one_that_is_are_refused() -> None:
+    with pytest.raises(SettingsError, match="no node 'b' that could go"):
+        what_if(books(node("a", 16)), [], POLICY, without=["b"])
+    with pytest.raises(SettingsError, match="a node 'a' already"):
+        what_if(books(node("a", 16)), [], POLICY, added=[node("a", 8)])
+
+
+@settings(max_examples=40)
+@given(
+    st.lists(st.lists(st.integers(4, 24), min_size=1, max_size=4), min_size=1, max_size=3),
+    st.integers(1, 12),
+    st.integers(1, 2),
+)
+def test_what_it_says_is_what_the_extender_does(
+    shapes: list[list[int]], units: int, devices: int
+) -> None:
+    """As many pods as it says can be bound one after the other, and not one more."""
+    nodes = [node(f"n{number}", *shape) for number, shape in enumerate(shapes)]
+    request = Request(units, devices)
+    (placed,) = what_if(books(*nodes), [Wanted("p", request, None)], POLICY).placed
+    ledger, ranking, bound = books(*nodes), Ranking(POLICY), 0
+    while True:
+        view = ledger.snapshot()
+        fit = filter_nodes(view, [spec.name for spec in nodes], request).fit
+        if not fit:
+            break
+        scores = ranking.scores(view, request).values
+        best = min(fit, key=lambda name: (-scores[view.row[name]], view.order[view.row[name]]))
+        bind(ledger, f"p{bound}", request, best)
+        bound += 1
+    assert placed.fit == bound
