@@ -60,7 +60,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "localcluster.api.objects",
     ),
     "numba": ("sim.compiled",),
-    "numpy": ("core", "ledger", "policy", "sim"),
+    "numpy": ("core", "ledger", "policy", "sim", "explain"),
     "prometheus_client": ("device_plugin.metrics", "extender.metrics"),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.progress",),

@@ -77,8 +77,12 @@ class FakeKubectl:
         """Answer for a cluster of these objects, whatever the selectors."""
         listed = {"Node": nodes, "Pod": pods, "ConfigMap": [*maps]}
         for kind, items in listed.items():
-            document = {"kind": f"{kind}List", "apiVersion": "v1", "items": items}
-            document["metadata"] = {"resourceVersion": "7"}
+            document = {
+                "kind": f"{kind}List",
+                "apiVersion": "v1",
+                "metadata": {"resourceVersion": "7"},
+                "items": items,
+            }
             (self.folder / f"{kind.lower()}s").write_text(json.dumps(document))
         self.otherwise(
             'case "$3" in\n'
