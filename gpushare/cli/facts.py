@@ -11,9 +11,10 @@ A field of an impossible type counts as absent; the API server lets none through
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpushare.core.model import MAX_UNITS, PodRef, Reason, Request, Shares
+from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.errors import AnnotationError, QuantityError
 from gpushare.wire.annotations import Names, device_uuids, placement
+from gpushare.wire.given import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
 from gpushare.wire.quantity import to_units
 
@@ -44,7 +45,8 @@ class NodeFacts:
 class PodFacts:
     """A pod that holds memory of a node: units in all, and on which devices if it is known.
 
-    shares: as its annotations name them; uuids: theirs, () where none is named.
+    shares: as its annotations name them; uuids: theirs, () where none is named. given: what its
+    device plug-in says that it has on other cards.
     """
 
     ref: PodRef
@@ -54,6 +56,7 @@ class PodFacts:
     phase: str
     assigned: bool
     uuids: tuple[str, ...] = ()
+    given: Given = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +131,8 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
     if uuids is None:
         shares, uuids = None, ()
     assigned = annotations.get(names.assigned) == "true"
-    return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned, uuids)
+    given = read_given(annotations, units, names)
+    return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned, uuids, given)
 
 
 def read_pending(pod: Fields, names: Names) -> PendingFacts | None:

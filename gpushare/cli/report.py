@@ -241,7 +241,7 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
         spec = NodeSpec(
             node.name, capacity, uuids=uuids, serves_by_identity=node.serves_by_identity
         )
-        return resolve(Cover(pod.shares, pod.uuids), spec)[1] or ()
+        return resolve(Cover(pod.shares, pod.uuids, given=pod.given), spec)[1] or ()
     known = all(device < len(node.devices) for device, _ in pod.shares)
     return pod.shares if known else ()
 

@@ -12,13 +12,15 @@ node changes. What a pod really holds is not always known, and then it counts wh
   serves by identity, every card that has been seen at the index counts too, until the pod is gone.
 - A device without a uuid may be any card that cannot be found; and where there are no uuids an
   index counts for what it says only while the node has as many devices as when it was first read.
+- A pod that was given other cards than were written for it counts on both; its plug-in says so.
 
 Values and arithmetic only; the Ledger keeps them.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
-from gpushare.core.model import Cover, NodeSpec, Shares
+from gpushare.core.model import Cover, Given, NodeSpec, Shares
 
 MAX_CARDS = 64
 """Cards that one share may have been given; with more seen the pod counts on every device."""
@@ -54,8 +56,25 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
         of = _UNKNOWN  # the cards have names now, and which one was meant cannot be known
     if of != cover.of or tuple(known) != cover.cards:
-        cover = Cover(cover.written, cover.uuids, tuple(known), of)
+        cover = replace(cover, cards=tuple(known), of=of)
+    for uuid, units in cover.given:
+        if uuid in uuids:
+            device = uuids.index(uuid)
+            held[device] = max(held.get(device, 0), units)
     return cover, None if everywhere else tuple(sorted(held.items()))
+
+
+def with_given(cover: Cover, given: Given) -> Cover:
+    """Return the cover with what the device plug-in says that the pod was given beside.
+
+    Nothing is taken back: a container has its devices until it ends, whatever the annotation says.
+    """
+    if not given or given == cover.given:
+        return cover
+    most = dict(cover.given)
+    for uuid, units in given:
+        most[uuid] = max(most.get(uuid, 0), units)
+    return replace(cover, given=tuple(sorted(most.items())))
 
 
 def _resolve_share(

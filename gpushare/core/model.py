@@ -18,6 +18,9 @@ HOST_BOUND = 2**48
 Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 
+Given = tuple[tuple[str, int], ...]
+"""(uuid, units) of cards that a pod has although its Binding does not name them."""
+
 Kind = tuple[int, int, int, int, tuple[str, ...]]
 """Units per device, devices, CPU, memory, accepted models."""
 
@@ -143,7 +146,7 @@ class ObservedPod:
     (spec.schedulingGates), or kube-scheduler has found it unschedulable. stamp: the assume time
     that its annotations name, by which a Binding is told from any other, or "". running: phase
     Running. uuids: of the devices of `placement`, as its annotations name them, "" for one without;
-    () for none.
+    () for none. given: what its device plug-in says that it has on other cards.
     """
 
     ref: PodRef
@@ -161,6 +164,7 @@ class ObservedPod:
     stamp: str = ""
     running: bool = False
     uuids: tuple[str, ...] = ()
+    given: Given = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,10 +207,12 @@ class Cover:
     written: units by index; None: nothing that can be used. uuids: beside it, the uuids that the
     Binding names, "" for a device without one; () for none at all. cards: beside it, the cards that
     may be meant; () before it was first held against a node with devices. of: how many devices the
-    node had when all of it was first found there; 0 before, -1 where it is too late to tell.
+    node had when all of it was first found there; 0 before, -1 where it is too late to tell. given:
+    what the device plug-in says since that it has on other cards.
     """
 
     written: Shares | None = None
     uuids: tuple[str, ...] = ()
     cards: tuple[frozenset[str], ...] = ()
     of: int = 0
+    given: Given = ()

@@ -1,14 +1,16 @@
 """What is told of pods after they were served: the mark ASSIGNED, and every 30 s what is wrong.
 
-Knows the API server's calls. The mark is the one annotation that is written; the assume time, which
-the original writes anew, is left as the Binding has it: it tells one Binding from another.
+Knows the API server's calls. Beside the mark one annotation is written: what a pod was given that
+it was not bound to, which the extender then charges as well. The assume time, which the original
+writes anew, is left as the Binding has it: it tells one Binding from another.
 """
 
 import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.node_pod import NodePod
@@ -16,6 +18,7 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
+from gpushare.wire.given import write_given
 
 log = logging.getLogger("gpushare.pods")
 
@@ -23,6 +26,8 @@ _MERGE_PATCH = "application/merge-patch+json"
 _TIMEOUT = 5.0
 _RETRY = 2.0
 _LONGEST_RETRY = 60.0
+_FIRST_LOOK = 2.0
+"""Seconds until the first look, and until the next one while the pods are not known."""
 _ANOTHER = frozenset({404, 409, 422})
 """Statuses that mean that the pod is gone: a uid that is not the object's is 422, or 409."""
 
@@ -54,7 +59,7 @@ class Marker:
         self._clock = clock
         self._told: set[tuple[str, str]] = set()
         self._marked: set[str] = set()
-        self._look_at = clock() + every
+        self._look_at = clock() + _FIRST_LOOK
         self._mark_at = 0.0
         self._failures = 0
         self._wake = threading.Event()
@@ -82,8 +87,10 @@ class Marker:
         """
         now = self._clock()
         if now >= self._look_at:
-            self._look_at = now + self._every
-            self.look()
+            known = self._pods.listed
+            self._look_at = now + (self._every if known else _FIRST_LOOK)
+            if known:
+                self.look()
         if now >= self._mark_at:
             self._failures = self._failures + 1 if self.mark_all() else 0
             pause = _RETRY * 2 ** min(self._failures - 1, 8) if self._failures else 0.0
@@ -92,7 +99,7 @@ class Marker:
         return max(0.0, due - now)
 
     def _run(self) -> None:
-        pause = self._every
+        pause = _FIRST_LOOK
         while not self._stopping:
             self._wake.wait(pause)
             self._wake.clear()
@@ -123,6 +130,13 @@ class Marker:
                 log.error("wrong device: %s", wrong)
                 self._tell(wrong)
         self._told = seen
+        for pod, given in _beside(wrongs):
+            try:
+                self._annotate(pod, write_given(given, self._pods.names))
+            except ApiError as error:
+                log.warning("not told what it was given pod=%s error=%s", pod.ref, error)
+                if isinstance(error, ApiUnreachable):
+                    break  # nor would the others be
 
     def mark_all(self) -> bool:
         """Return whether a pod is left that could not be marked now."""
@@ -149,9 +163,10 @@ class Marker:
 
     def _mark(self, pod: NodePod) -> None:
         """Write the mark. Raises ApiError."""
-        change = {
-            "metadata": {"uid": pod.ref.uid, "annotations": {self._pods.names.assigned: "true"}}
-        }
+        self._annotate(pod, {self._pods.names.assigned: "true"})
+
+    def _annotate(self, pod: NodePod, annotations: Mapping[str, str]) -> None:
+        change = {"metadata": {"uid": pod.ref.uid, "annotations": annotations}}
         self._api.request(
             "PATCH",
             f"/api/v1/namespaces/{pod.ref.namespace}/pods/{pod.ref.name}",
@@ -159,3 +174,17 @@ class Marker:
             content_type=_MERGE_PATCH,
             timeout=_TIMEOUT,
         )
+
+
+def _beside(wrongs: Sequence[Wrong]) -> Iterator[tuple[NodePod, Mapping[str, int]]]:
+    """Yield the pods of which not all is told yet, with what their containers have by uuid."""
+    had: dict[str, Counter[str]] = {}
+    pods = {wrong.pod.ref.uid: wrong.pod for wrong in wrongs}
+    for wrong in wrongs:
+        had.setdefault(wrong.pod.ref.uid, Counter()).update(wrong.given)
+    for uid, pod in pods.items():
+        told = Counter(dict(pod.given))
+        # A container takes over the units of an init container.
+        most = Counter({card: min(units, pod.total or units) for card, units in had[uid].items()})
+        if most | told != told:
+            yield pod, most | told  # of each the larger number

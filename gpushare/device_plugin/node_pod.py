@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.core.model import PodRef, Shares
+from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
+from gpushare.wire.given import read_given
 from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus
 from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
 
@@ -34,7 +35,8 @@ class NodePod:
 
     parts: its containers that ask, in the order in which the kubelet has them served. uuids: by
     device index, as the Binding names them ("" for a device without one). problem: why its devices
-    cannot be told, or "". started: the kubelet has admitted it before.
+    cannot be told, or "". started: the kubelet has admitted it before. given: units on cards that a
+    device plug-in has said it was given beside, by uuid.
     """
 
     ref: PodRef
@@ -46,6 +48,7 @@ class NodePod:
     terminating: bool = False
     started: bool = False
     assigned: bool = False
+    given: Given = ()
 
     @property
     def key(self) -> tuple[str, str]:
@@ -83,6 +86,7 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         terminating=bool(metadata and metadata.deletion_timestamp),
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
+        given=read_given(annotations, total or MAX_UNITS, names),
     )
 
 

@@ -40,6 +40,8 @@ class Pods:
         self._by_key: dict[PodKey, NodePod] = {}
         # Read past the watch, which has yet to come to them.
         self._ahead: set[PodKey] = set()
+        self.listed = False
+        """Whether the watch has told of all pods once."""
 
     @property
     def names(self) -> Names:
@@ -102,6 +104,7 @@ class Pods:
         with self._news:
             self._ahead.clear()
             self._put(pods)
+            self.listed = True
 
     def apply(self, event: Event[Pod]) -> None:
         """Take over one change (of the watch)."""

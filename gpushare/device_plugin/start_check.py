@@ -6,7 +6,7 @@ looked up in its checkpoint, which has the pods' uids; its API has names alone.
 """
 
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Cards, uuids_of
@@ -22,11 +22,15 @@ log = logging.getLogger("gpushare.check")
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A container that was told of other devices than its pod was bound to."""
+    """A container that was told of other devices than its pod was bound to.
+
+    given: the cards of this node that it was told of, and the units that it may have on each.
+    """
 
     pod: NodePod
     container: str
     why: str
+    given: Mapping[str, int]
 
     def __str__(self) -> str:
         return f"pod {self.pod.ref} container {self.container}: {self.why}"
@@ -87,17 +91,22 @@ class StartCheck:
         part = pod.part(entry.container) if pod else None
         if pod is None or part is None or pod.ended:
             return None
+        told, cards = self._told(entry), self._cards()
+        given = {
+            card.uuid: len(entry.ids)
+            for card in cards.all
+            if card.uuid in told or str(card.index) in told
+        }
         if pod.problem:
-            return Wrong(pod, part.name, pod.problem)
-        grant = granted(Candidate(pod, part), self._cards(), healthy=False)
+            return Wrong(pod, part.name, pod.problem, given)
+        grant = granted(Candidate(pod, part), cards, healthy=False)
         if isinstance(grant, str):
-            return Wrong(pod, part.name, grant)
-        told = self._told(entry)
+            return Wrong(pod, part.name, grant, given)
         indices = {str(card.index) for card, _ in grant.shares}
         if told in (grant.uuids, indices):
             return None
         has = ", ".join(sorted(told)) or "none"
-        return Wrong(pod, part.name, f"was bound to {grant}, but was told of device {has}")
+        return Wrong(pod, part.name, f"was bound to {grant}, but was told of device {has}", given)
 
     def _told(self, entry: Entry) -> frozenset[str]:
         return devices_told(self._parse(entry.response))

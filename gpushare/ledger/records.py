@@ -7,6 +7,7 @@ uncharged, and no watch has shown it.
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from gpushare.core.cover import with_given
 from gpushare.core.entry import Assumed, Assumption, Entry, Phase, Waiting
 from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
 from gpushare.errors import InvariantError
@@ -245,7 +246,7 @@ def _bound(pod: ObservedPod, cover: Cover, assumption: Assumption | None = None)
 
 
 def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
-    """Return the charge of a bound pod that is shown once more: its annotations count no more."""
+    """Return the charge of a bound pod that is shown once more: only `given` of it still counts."""
     same = _same(_cover(pod), entry.cover)
     alarm = None if same else Alarm("placement_edited", pod.ref, pod.node)
     request = entry.request
@@ -254,7 +255,8 @@ def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
         request = replace(request, cpu=pod.request.cpu, memory=pod.request.memory)
     seen = Entry(
         *(entry.ref, request, entry.node, entry.placement, None, entry.assigned or pod.assigned),
-        *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running, entry.cover),
+        *(pod.priority, pod.started, pod.terminating, pod.labels, pod.running),
+        with_given(entry.cover, pod.given),
     )
     return Step(seen, alarm)
 
@@ -272,13 +274,14 @@ def _adopted(
         sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
         cover = assumption.sent if sure else cover
     if pod.node == entry.node and _same(cover, entry.cover):
-        return entry.cover, sure, None  # with the cards that it has learned of meanwhile
-    return cover, sure, Alarm("bound_by_another", pod.ref, pod.node)
+        # With the cards that it has learned of meanwhile.
+        return with_given(entry.cover, pod.given), sure, None
+    return with_given(cover, pod.given), sure, Alarm("bound_by_another", pod.ref, pod.node)
 
 
 def _cover(pod: ObservedPod) -> Cover:
     """Return what its annotations say of its devices."""
-    return Cover(pod.placement, pod.uuids)
+    return Cover(pod.placement, pod.uuids, given=pod.given)
 
 
 def _same(one: Cover, other: Cover) -> bool:

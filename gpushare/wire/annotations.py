@@ -36,8 +36,9 @@ class Names:
 
     resource, count: extended resources of a node (the second is also the label or annotation by
     which a pod asks for several devices). idx, dev, pod, assigned, assume_time, allocation, uuids
-    (of the devices of idx): pod annotations written at bind. policy: pod annotation. inventory:
-    node annotation. unhealthy: the ConfigMap of a node is this prefix + its name.
+    (of the devices of idx): pod annotations written at bind. given: pod annotation of the device
+    plug-in. policy: pod annotation. inventory: node annotation. unhealthy: the ConfigMap of a node
+    is this prefix + its name.
     """
 
     resource: str
@@ -49,6 +50,7 @@ class Names:
     assume_time: str
     allocation: str
     uuids: str
+    given: str
     inventory: str
     unhealthy: str
     policy: str = "gpushare.io/policy"
@@ -83,6 +85,7 @@ class Names:
                 else f"gpushare.io/allocation-{suffix}"
             ),
             uuids="gpushare.io/device-uuids" if original else f"gpushare.io/device-uuids-{suffix}",
+            given="gpushare.io/given" if original else f"gpushare.io/given-{suffix}",
             inventory="gpushare.io/devices" if original else f"gpushare.io/devices-{suffix}",
             unhealthy="unhealthy-gpu-" if original else f"unhealthy-{suffix}-",
         )
@@ -96,7 +99,8 @@ def distinct(names: Sequence[Names]) -> None:
     owners: dict[str, str] = {}
     for each in names:
         derived = {
-            *(each.resource, each.count, each.idx, each.allocation, each.uuids, each.inventory)
+            *(each.resource, each.count, each.idx, each.allocation),
+            *(each.uuids, each.given, each.inventory),
         }
         for name in sorted(derived):
             other = owners.setdefault(name, each.resource)

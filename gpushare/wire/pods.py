@@ -14,6 +14,7 @@ from sys import intern
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
+from gpushare.wire.given import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
 from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
@@ -118,6 +119,7 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         annotations.get(names.assume_time, "") if request.devices and node else "",
         status.phase == "Running",
         annotated[1],
+        read_given(annotations, request.total, names) if request.devices and node else (),
     )
 
 

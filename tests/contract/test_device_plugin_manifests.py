@@ -131,6 +131,8 @@ def test_the_plugin_may_write_what_it_writes(extra: Json) -> None:
     pod, node = a_pod(), a_node()
     mark = changed(pod, "metadata", "annotations", ALIYUN.assigned, value="true")
     assert judged(pod, mark, "pods", extra=extra) == []
+    beside = changed(pod, "metadata", "annotations", ALIYUN.given, value='{"GPU-b":4}')
+    assert judged(pod, beside, "pods", extra=extra) == []
     bare = changed(pod, "metadata", "annotations", value={})
     first = changed(bare, "metadata", "annotations", ALIYUN.assigned, value="true")
     assert judged(bare, first, "pods", extra=extra) == []

@@ -28,10 +28,10 @@ Json = dict[str, Any]
 
 MEM = ALIYUN.resource
 WRITTEN = (*encode(Allocation("n", (0,), (4,)), Request(4, 1), 16, 1, ALIYUN),)
-OURS = tuple(sorted({*WRITTEN, "gpushare.io/device-uuids"}))
+OURS = tuple(sorted({*WRITTEN, ALIYUN.given}))
 PLUGIN = "system:serviceaccount:kube-system:gpushare-device-plugin"
 EXTENDERS = ("system:serviceaccount:kube-system:gpushare-extender", "gpushare-extender")
-MARKS = (ALIYUN.assigned, ALIYUN.assume_time)
+MARKS = (ALIYUN.assigned, ALIYUN.assume_time, ALIYUN.given)
 NODES = ("system:nodes", "system:authenticated")
 NODE_NAME = "authentication.kubernetes.io/node-name"
 MIRROR = "kubernetes.io/config.mirror"

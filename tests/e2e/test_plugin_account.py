@@ -58,6 +58,8 @@ def test_it_writes_its_node_and_marks_the_pods_of_it(plane: Plane, objects: Obje
     pod = bound(objects, node)
     mark = {"uid": pod["metadata"]["uid"], **annotated(**{ALIYUN.assigned: "true"})["metadata"]}
     assert plugin.patch(objects.path(pod), {"metadata": mark}).status == 200
+    beside = {ALIYUN.given: '{"GPU-b":4}'}
+    assert plugin.patch(objects.path(pod), annotated(**beside)).status == 200
     other = {"metadata": {**mark, "uid": "00000000-0000-4000-8000-000000000000"}}
     assert plugin.patch(objects.path(pod), other).status == 422  # as marker.py expects it
 

@@ -39,6 +39,7 @@ def _node(body: Json, capacity: list[int], pods: list[Json], resource: str) -> J
         if not total:
             continue
         held = _on_cards(body, pod, resource, placement(pod, resource, total))
+        _add_given(held, body, pod, resource)
         if not held or max(held) >= len(capacity):
             unplaced.append(_pod(pod, total))
             continue
@@ -100,6 +101,18 @@ def _on_cards(node: Json, pod: Json, resource: str, held: dict[int, int]) -> dic
         for device in there:
             moved[device] = max(moved.get(device, 0), units)
     return moved
+
+
+def _add_given(held: dict[int, int], node: Json, pod: Json, resource: str) -> None:
+    """Add what the device plug-in says that the pod has on other cards."""
+    suffix = "" if resource == _ORIGINAL else f"-{_dashed(resource)}"
+    inventory = json.loads(node["metadata"].get("annotations", {}).get(f"{_DEVICES}{suffix}", "{}"))
+    notes = pod["metadata"].get("annotations") or {}
+    said = json.loads(notes.get(f"gpushare.io/given{suffix}", "{}"))
+    for index, device in enumerate(inventory.get("devices", ())):
+        units = said.get(device.get("uuid", ""), 0)
+        if held and units:
+            held[index] = max(held.get(index, 0), units)
 
 
 def over_capacity(document: Json) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.cluster import MARK, Cluster, Json
 from tests.integration.conftest import MakeWired
+from tests.integration.plugin_world import PluginNode
 from tests.integration.verbs import poll
 from tests.integration.wired import Wired
 
@@ -77,6 +78,31 @@ def test_a_restart_knows_the_cards_by_the_bindings(make_wired: MakeWired, cluste
     after.knows(node)
     poll(lambda: after.ledger.counts()["bound"] == 1, "it has read the pod")
     assert after.used(node) == [9, 0]
+
+
+def test_a_pod_that_has_another_card_than_was_written_counts_on_both(
+    make_wired: MakeWired, cluster: Cluster
+) -> None:
+    """The kubelet's record says so, the device plug-in finds it, and the extender is shown it."""
+    place = PluginNode(cluster)
+    wired = make_wired()
+    try:
+        place.kubelet.start()
+        pod = place.pod(4, devices=[0])
+        ids = [f"{place.uuid(2)}-_-{number}" for number in range(4)]
+        place.kubelet.hold(pod, "c0", ids, {"NVIDIA_VISIBLE_DEVICES": "2"})
+        place.start_plugin()
+        wired.start()
+        wired.knows(place.name)
+        poll(lambda: wired.used(place.name) == [4, 0, 4, 0], "it counts on both")
+        after = make_wired()
+        after.start()
+        assert after.used(place.name) == [4, 0, 4, 0]
+        assert place.metric("gpushare_device_plugin_wrong_containers") == 1
+        cluster.delete_pod(pod)
+        poll(lambda: wired.used(place.name) == [0, 0, 0, 0], "all of it is free again")
+    finally:
+        place.stop()
 
 
 def test_what_a_pods_owner_wrote_as_uuids_does_not_outlive_the_binding(

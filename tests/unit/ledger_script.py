@@ -10,7 +10,8 @@ where the annotations name no devices.
     node NAME UNITS.. [cards a,b] [byIdentity] [counted] [sick 0,1] [closed REASON]
     nodes NAME UNITS.. ; NAME UNITS..    the complete list     remove NAME
     unhealthy NAME [0,1]                 what the ConfigMap says
-    event POD SIZE pending | on PLACE [uuids a,b] [assigned] [started] [runs] | ended      gone POD
+    event POD SIZE pending | on PLACE [uuids a,b] [given c=4] [assigned] [started] [runs] | ended
+    gone POD
     list POD SIZE on PLACE ; POD SIZE pending ; ..             the complete list
     assume POD SIZE on PLACE [at T]      landed, doubt, resume POD [at T]      forget POD
     overdue [at T]                       settle POD missing | unbound | recreated | on PLACE [at T]
@@ -105,6 +106,11 @@ class Script:
             node=node,
             placement=_shares(pod.request, devices) if devices else None,
             uuids=tuple(_after("uuids", rest).split(",")) if "uuids" in rest else (),
+            given=tuple(
+                (uuid, int(units)) for uuid, _, units in [_after("given", rest).partition("=")]
+            )
+            if "given" in rest
+            else (),
             assigned="assigned" in rest,
             started=float("started" in rest),
             running="runs" in rest,

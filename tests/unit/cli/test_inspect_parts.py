@@ -83,6 +83,13 @@ def test_devices_that_the_kubelet_offers_none_of_are_unhealthy() -> None:
     assert (line.allocated, line.total) == (4, 32)
 
 
+def test_a_pod_that_was_given_another_card_counts_on_both() -> None:
+    notes = {ALIYUN.uuids: "GPU-1", ALIYUN.given: '{"GPU-2":3}'}
+    nodes = [node("a", inventory=inventory(16, 16))]
+    (line,) = report_of(nodes, [pod("p", "a", annotations=notes)]).nodes
+    assert [(device.total, device.free) for device in line.devices] == [(16, 12), (16, 13)]
+
+
 def test_columns_are_as_wide_as_their_block() -> None:
     rows = [["a", "bb", "c"], ["aaa", "b", "c"], ["alone"], ["x", ""], ["", "end"]]
     assert align(rows) == "a    bb  c\naaa  b   c\nalone\nx  \n   end\n"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.cover import MAX_CARDS, resolve
+from gpushare.core.cover import MAX_CARDS, resolve, with_given
 from gpushare.core.model import Cover, NodeSpec, Shares
 from tests.unit.core.clusters import node
 
@@ -34,6 +34,9 @@ ABC = cards("a", "b", "c", identity=True)
 ABC_BY_INDEX = cards("a", "b", "c")
 
 
+ON_B_AND_C = with_given(ON_B, (("c", 2),))
+
+
 @pytest.mark.parametrize(
     ("cover", "specs", "held"),
     [
@@ -52,6 +55,12 @@ ABC_BY_INDEX = cards("a", "b", "c")
         # Who does not name its cards any more may have any of them anywhere.
         (ON_B, [ABC, cards("", "")], ((0, 4), (1, 4))),
         (ON_B, [ABC, cards("a", "", "c", identity=True)], ((1, 4),)),
+        # Given elsewhere, beside what is written; never less than that.
+        (ON_B_AND_C, [ABC], ((1, 4), (2, 2))),
+        (ON_B_AND_C, [ABC, cards("c", "b", identity=True)], ((0, 2), (1, 4))),
+        (ON_B_AND_C, [cards("a", "b", identity=True)], ((1, 4),)),
+        (with_given(ON_B, (("b", 2),)), [ABC], ((1, 4),)),
+        (with_given(Cover(), (("b", 2),)), [ABC], None),
         # First seen when the cards have moved, or are not named.
         (ON_B, [cards("b", "c")], ((0, 4), (1, 4))),
         (ON_B, [cards("b", "c", identity=True)], ((0, 4),)),
@@ -105,3 +114,10 @@ def test_what_may_have_been_given_is_never_free(
             given_card = own if identity else there
         if given_card in order:
             assert held is None or order.index(given_card) in dict(held)
+
+
+def test_what_was_given_once_is_not_taken_back() -> None:
+    cover = with_given(ON_B, (("a", 3), ("c", 1)))
+    assert with_given(cover, ()) is cover
+    assert with_given(cover, (("a", 3), ("c", 1))) is cover
+    assert with_given(cover, (("a", 1), ("d", 2))).given == (("a", 3), ("c", 1), ("d", 2))

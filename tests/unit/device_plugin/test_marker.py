@@ -63,6 +63,7 @@ class World:
         self.record: list[Entry] = []
         self.told: list[Wrong] = []
         self.pods = Pods(self.api, ALIYUN, "node")
+        self.pods.replace((), 0.0)
         self.allocator = Allocator(self.pods, dict, lambda: NODE)
         check = StartCheck(self.pods, lambda: self.record, dict, lambda: NODE, parse_answer)
         self.now = 1000.0
@@ -157,6 +158,72 @@ def test_a_pod_that_is_gone_needs_no_mark(world: World, status: int) -> None:
     world.serve(pod_json(1), "GPU-0")
     world.api.error = ApiError("gone", status)
     assert not world.marker.mark_all()
+
+
+def test_what_a_pod_was_given_beside_is_written_once_and_again_where_it_is_more(
+    world: World,
+) -> None:
+    body = pod_json(1, 2, devices=[1])
+    meta = body["metadata"]
+    world.serve(body, "0")  # by index, as the original tells it
+    (change,) = (each for _, each in world.api.taken)
+    given = {ALIYUN.given: '{"GPU-0":1}'}
+    assert change == {"metadata": {"uid": meta["uid"], "annotations": given}}
+    meta["annotations"] |= given
+    shown: Event[Pod] = Event("MODIFIED", decoded(body))
+    world.pods.apply(shown)
+    world.api.taken.clear()
+    world.marker.look()
+    assert world.api.taken == []
+    more = world.record[0]
+    ids = frozenset({device_id("GPU-0", 5), device_id("GPU-0", 6)})
+    world.record.append(Entry(more.uid, "c1", ids, more.response))
+    world.marker.look()
+    ((_, change),) = world.api.taken
+    assert change["metadata"]["annotations"] == {ALIYUN.given: '{"GPU-0":3}'}
+
+
+def test_units_of_an_init_container_that_are_taken_over_count_once(world: World) -> None:
+    body = pod_json(2, devices=[1], inits=[2])
+    world.serve(body, "GPU-0")
+    one = world.record.pop()
+    ids = frozenset({device_id("GPU-0", 5), device_id("GPU-0", 6)})
+    for name in ("i0", "c0"):
+        world.record.append(Entry(one.uid, name, ids, one.response))
+    world.marker.look()
+    _, change = world.api.taken[-1]
+    assert change["metadata"]["annotations"] == {ALIYUN.given: '{"GPU-0":2}'}
+
+
+def test_what_a_pod_was_given_beside_is_written_later_where_it_cannot_be_now(world: World) -> None:
+    world.api.error = ApiUnavailable("away", 503)
+    world.serve(pod_json(1, devices=[1]), "GPU-0")
+    world.api.error = None
+    world.marker.look()
+    assert len(world.api.taken) == 2
+
+
+def test_while_the_api_server_is_away_one_pod_is_tried_in_each_look(world: World) -> None:
+    for _ in range(3):
+        world.serve(pod_json(1, devices=[1]), "GPU-0")
+    world.api.taken.clear()
+    world.api.error = ApiUnreachable("away", 0)
+    world.marker.look()
+    assert len(world.api.taken) == 1
+
+
+def test_nothing_is_forgotten_before_the_pods_are_known(world: World) -> None:
+    body = pod_json(1)
+    uid = body["metadata"]["uid"]
+    world.pods.listed = False
+    world.allocator.learn([Entry(uid, "c0", frozenset([device_id("GPU-0", 0)]), b"")])
+    world.now += 60.0
+    assert world.marker.step() == 2.0
+    world.pods.replace((), 0.0)
+    event: Event[Pod] = Event("ADDED", decoded(body))
+    world.pods.apply(event)
+    world.marker.mark_all()
+    assert [change["metadata"]["uid"] for _, change in world.api.taken] == [uid]
 
 
 def test_a_wrong_device_is_told_of_once_and_counted(world: World) -> None:

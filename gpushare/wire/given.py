@@ -1,0 +1,40 @@
+"""The annotation of a device plug-in: a pod has other cards than were written for it.
+
+Pure. JSON, units by uuid: {"GPU-b": 4}. It comes when the pod runs already, and is never taken back
+while the pod lives, because a container keeps its devices until it ends.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from gpushare.core.model import Given
+from gpushare.wire.annotations import Names, is_uuid
+
+_MOST_CARDS = 64
+_LONGEST = 64 * 1024
+
+
+def read_given(annotations: Mapping[str, str], total: int, names: Names) -> Given:
+    """Return what is said to be given; () where nothing is said, or what makes no sense.
+
+    total: units that the pod asks for, and the most that it can have on any card.
+    """
+    text = annotations.get(names.given, "")
+    if not text or len(text) > _LONGEST:
+        return ()
+    try:
+        document: Any = json.loads(text)
+    except (ValueError, RecursionError):
+        return ()
+    if not isinstance(document, dict) or len(document) > _MOST_CARDS:
+        return ()
+    for uuid, units in document.items():
+        if not is_uuid(uuid) or type(units) is not int or units <= 0:
+            return ()
+    return tuple(sorted((uuid, min(units, total)) for uuid, units in document.items()))
+
+
+def write_given(given: Mapping[str, int], names: Names) -> dict[str, str]:
+    """Return the annotation. given: units by uuid."""
+    return {names.given: json.dumps(given, separators=(",", ":"), sort_keys=True)}
