@@ -20,7 +20,7 @@ def test_policies_are_made_anew_from_the_pods_created(
     extender.wait_ready()
     assert extender.bind(running, node) == ""
     poll(lambda: extender.figure("refits_total") == 1, "policies are made for a trace's pods", LONG)
-    pods = [cluster.pod(*([4] if index % 3 else [])) for index in range(60)]
+    pods = [cluster.pod(*([4] if index % 3 else [])) for index in range(100)]
     for pod in pods[:10]:
         cluster.annotate_pod(pod, {"changed": "often"})
     asked = cluster.pod(8)
@@ -28,10 +28,10 @@ def test_policies_are_made_anew_from_the_pods_created(
     def made() -> bool:
         assert extender.fit(asked, [node]) == [node]
         assert extender.prioritize(asked, [node]) == {node: 10}
-        return extender.figure("refits_total") == 2
+        return (extender.figure("refits_total") or 0) >= 2
 
     poll(made, "policies are made anew for the pods that came", LONG)
-    assert extender.figure("learned_pods_total") == 62
+    assert extender.figure("learned_pods_total") == 102
     assert extender.figure("refit_failures_total") == 0
     poll(lambda: extender.figure("trials_total") == 1, "policies are tried with these pods", LONG)
     assert extender.figure("trial_failures_total") == 0

@@ -219,7 +219,7 @@ def test_what_is_allocated_over_http_is_what_a_simulation_allocates(
     capacity = sum(node["totalGPU"] for node in found)
     allocated = 100 * sum(node["usedGPU"] for node in found) / capacity
     assert wired.learning.state()["refits_total"] >= 3
-    # A trial each time that an hour's worth of pods has come; it finds what it began with.
-    assert (wired.learning.state()["trials_total"] >= 2) == (policy == "auto")
+    # The trial finds what it began with.
+    assert (wired.learning.state()["trials_total"] >= 1) == (policy == "auto")
     assert capacity == sum(sum(node.sizes) for node in nodes)
     assert allocated == pytest.approx(simulated(nodes, pods, policy), abs=0.5)
