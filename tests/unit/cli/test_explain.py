@@ -1,0 +1,143 @@
+"""The command that explains a pod, with a kubectl of the test."""
+
+import http.server
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
+
+Inspect = Callable[..., tuple[int, str, str]]
+
+
+@contextmanager
+def extender(status: int, body: bytes) -> Iterator[str]:
+    """A health listener that answers this; its URL."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def waiting(name: str, limits: dict[str, Any]) -> dict[str, Any]:
+    made = pod(name, "", 1, idx=None)
+    made["kind"] = "Pod"
+    made["spec"]["containers"][0]["resources"]["limits"] = limits
+    made["status"] = {"phase": "Pending"}
+    return made
+
+
+@pytest.fixture
+def cluster(kubectl: FakeKubectl) -> FakeKubectl:
+    """Node a with 6 and 16 GiB, the second device closed by a ConfigMap; pods late, plain, two."""
+    closes = {"metadata": {"name": "unhealthy-gpu-a"}, "data": {"gpus": "1"}}
+    nodes = [node("a", inventory=inventory(16, 16))]
+    held = [pod("half", "a", 10)]
+    for kind, items in (("Node", nodes), ("Pod", held), ("ConfigMap", [closes])):
+        document = {"kind": f"{kind}List", "metadata": {"resourceVersion": "7"}, "items": items}
+        (kubectl.folder / kind).write_text(json.dumps(document))
+    two = {MEM: 4, "example.com/npu-mem": 4}
+    for each in (waiting("late", {MEM: 8}), waiting("plain", {}), waiting("two", two)):
+        name = each["metadata"]["name"]
+        kubectl.answers(f"get --raw /api/v1/namespaces/default/pods/{name}", json.dumps(each))
+    kubectl.answers("config view --minify --output=jsonpath={..namespace}", "")
+    kubectl.otherwise(
+        'case "$3" in\n'
+        f'/api/v1/nodes*) cat "{kubectl.folder}/Node" ;;\n'
+        f'/api/v1/pods*) cat "{kubectl.folder}/Pod" ;;\n'
+        f'*/configmaps*) cat "{kubectl.folder}/ConfigMap" ;;\n'
+        "*) echo 'Error from server (NotFound): pods \"x\" not found' >&2; exit 1 ;; esac"
+    )
+    return kubectl
+
+
+@pytest.mark.parametrize("name", ["late", "pod/late", "default/late"])
+def test_a_pod_is_explained_from_lists(cluster: FakeKubectl, inspect: Inspect, name: str) -> None:
+    code, out, err = inspect("explain", name)
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "Pod:        default/late is pending and asks for 8 GiB on one device (aliyun.com/gpu-mem)",
+        "Free now:   at most 6 GiB on a device 0",
+        "Nodes:      0 of 1 have room on their devices: 1 Insufficient GPU Memory in one device",
+        "Would fit:  on a once default/half (10 GiB) ends; or on a once closed device 1 returns",
+        "Scheduler:  no scheduler has looked at it yet: does one run with the name"
+        " 'default-scheduler'?",
+    ]
+
+
+def test_the_document_is_the_same_in_both_forms(cluster: FakeKubectl, inspect: Inspect) -> None:
+    document = json.loads(inspect("explain", "late", "-o", "json")[1])
+    assert document["kind"] == "GPUShareExplanation"
+    assert yaml.safe_load(inspect("explain", "late", "-o=yaml")[1]) == document
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("nosuch",), 'Error from server (NotFound): pods "x" not found'),
+        (("plain",), "pod default/plain asks for no aliyun.com/gpu-mem"),
+        (("..",), "'..' is no name of a pod"),
+        (("late", "--unit", "kg"), "--unit: must be GiB"),
+        (("late", "--extender", "https://x"), "is not http://HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_explained_is_one_line(
+    cluster: FakeKubectl, inspect: Inspect, words: tuple[str, ...], text: str
+) -> None:
+    code, out, err = inspect("explain", *words)
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert text in err
+
+
+def test_a_pod_of_two_resources_is_told_why(cluster: FakeKubectl, inspect: Inspect) -> None:
+    resources = ("--resource", MEM, "--resource", "example.com/npu-mem")
+    code, out, _ = inspect("explain", "two", *resources)
+    assert code == 0
+    assert "a pod may ask for one managed resource, not for aliyun.com/gpu-mem, example" in out
+
+
+def test_a_cluster_without_gpus_is_said(cluster: FakeKubectl, inspect: Inspect) -> None:
+    empty = {"kind": "NodeList", "metadata": {}, "items": [node("cpu", total=0)]}
+    (cluster.folder / "Node").write_text(json.dumps(empty))
+    code, out, err = inspect("explain", "late")
+    assert (code, out, err.count("\n")) == (1, "", 1)
+    assert err.startswith("error: no node shares aliyun.com/gpu-mem: ")
+
+
+def test_config_maps_that_may_not_be_read_are_a_warning(
+    cluster: FakeKubectl, inspect: Inspect
+) -> None:
+    (cluster.folder / "ConfigMap").unlink()
+    code, out, err = inspect("explain", "late")
+    assert code == 0
+    assert err.startswith("Warning: devices that ConfigMaps in kube-system close count as open: ")
+    assert "Fits now:   on a" in out
+
+
+def test_a_running_extender_is_asked(cluster: FakeKubectl, inspect: Inspect) -> None:
+    with extender(200, b'{"lines": ["Pod:        hello"]}') as url:
+        assert inspect("explain", "late", "--extender", url) == (0, "Pod:        hello\n", "")
+    with extender(503, b'{"error": "gpushare is not ready"}') as url:
+        assert inspect("explain", "late", "--extender", url)[0] == 1
+    with extender(404, b"there are /livez") as url:
+        code, _, err = inspect("explain", "late", "--extender", url)
+        assert (code, err.count("\n")) == (1, 1)
+        assert "answered 404, and no explanation" in err
