@@ -100,7 +100,7 @@ def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Caps
 
 def test_an_auto_that_learns_tells_each_of_its_choices(small: list[str], capsys: Capsys) -> None:
     words = ["--policy", "auto", "--workload", "learned", "--seeds", "42", "-o", "json"]
-    assert simulate("churn", *small, *words, "--life", "3", "--warmup", "1") == 0
+    assert simulate("churn", *small, *words, "--life", "12", "--warmup", "1") == 0
     (record,) = json.loads(capsys.readouterr().out)["records"]
     policies = [choice["policy"] for choice in record["choices"]]
     since = [choice["since"] for choice in record["choices"]]
