@@ -22,6 +22,7 @@ REPOSITORY = "<this repository>"
 VARIES = (
     (r"\d\d:\d\d:\d\d", "TIME"),
     (r"\bhalf-\d", "half-N"),
+    (r"half-N -> node gpu-a device \d", "half-N -> node gpu-a device D"),
     (r"\bweb-\w{10}-\w{5}\b", "web-TEMPLATE-POD"),
 )
 """What differs each time: the hour, which of two equal pods came first, names that are made."""
