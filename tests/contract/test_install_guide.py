@@ -32,7 +32,7 @@ BLOCKS = [
     textwrap.dedent(block)
     for block in re.findall(r"```yaml\n(.*?)```", GUIDE, re.DOTALL)
 ]
-OVERLAY, REPLACED_FILE, IPV6, POD, QUOTA = (yaml.safe_load(block) for block in BLOCKS)
+OVERLAY, REPLACED_FILE, IPV6, POD, QUOTA, REHEARSAL = (yaml.safe_load(block) for block in BLOCKS)
 
 
 def rendered(folder: Path, overlay: Json) -> list[Json]:
@@ -93,6 +93,16 @@ def test_the_pod_to_try_passes_the_policy_and_the_sample_is_refused() -> None:
     assert not rejected(POD["spec"])
     sample = yaml.safe_load((ROOT / "config" / "samples" / "one-device.yaml").read_text())
     assert rejected({"schedulerName": "default-scheduler", **sample["spec"]})
+
+
+def test_the_pod_of_the_rehearsal_passes_the_policy_and_fits_the_node_of_the_page_alone() -> None:
+    check_schema(REHEARSAL)
+    spec = REHEARSAL["spec"]
+    assert not rejected(spec)
+    (taint,) = re.findall(r"kubectl taint node NODE (\S+)=\w+:NoSchedule", GUIDE)
+    (label,) = re.findall(r"kubectl label node NODE (gpushare-\S+)", GUIDE)
+    assert spec["tolerations"] == [{"key": taint, "operator": "Exists"}]
+    assert [f"{key}={value}" for key, value in spec["nodeSelector"].items()] == [label]
 
 
 def test_the_quota_is_what_kubernetes_takes() -> None:
