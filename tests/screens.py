@@ -6,6 +6,7 @@ draws the pictures of docs/start.md, and with `--all` those of the public trace,
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -78,10 +79,14 @@ def waiting(shell: Shell, pods: int) -> None:
     raise TimeoutError(f"{pods} pods should wait: {document['pending']}")
 
 
-def simulated(*words: str) -> None:
-    """Run a simulation, whose table nobody wants here."""
-    if gpushare(["simulate", "inflation", *words, "-o", "csv"]) != 0:
-        raise SystemExit(1)
+def draw(folder: Path, *words: str) -> None:
+    """Renew the pictures of a folder by those that a simulation draws under their names."""
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["simulate", "inflation", *words, "-o", "csv", "--plot", scratch]
+        if gpushare(command) != 0:
+            raise SystemExit(1)
+        for picture in folder.glob("*.png"):
+            shutil.copy(Path(scratch) / picture.name, picture)
 
 
 def main() -> int:
@@ -92,9 +97,9 @@ def main() -> int:
         screens(folder)
         small = ["--nodes", str(folder / "nodes.csv"), "--pods", str(folder / "pods.csv")]
         small += ["--policy", "device-bestfit,shadow-price"]
-        simulated(*small, "--plot", str(PICTURES / "start"))
+        draw(PICTURES / "start", *small)
     if "--all" in sys.argv[1:]:
-        simulated("--policy", POLICIES, "--seeds", "42-43", "--plot", str(PICTURES))
+        draw(PICTURES, "--policy", POLICIES, "--seeds", "42-43")
     subprocess.run(["git", "status", "--short", "docs"], cwd=ROOT, check=True)
     return 0
 

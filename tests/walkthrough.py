@@ -12,7 +12,6 @@ says more:
 
 import os
 import re
-import signal
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -101,9 +100,12 @@ class Shell:
         return lines
 
     def end(self) -> None:
-        """Ctrl-C for what runs on, which has to end well."""
+        """End what runs on, which has to end well.
+
+        By SIGTERM, which stands for Ctrl-C: what a script starts in the background ignores SIGINT.
+        """
         for process in self.running:
-            process.send_signal(signal.SIGINT)
+            process.terminate()
         for process in self.running:
             process.communicate(timeout=60)
             assert process.returncode == 0

@@ -138,7 +138,13 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
             signal.default_int_handler(number, frame)
         progress.stop()
 
-    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+    # A command in the background of a script ignores Ctrl-C, which is for others.
+    numbers = [
+        number
+        for number in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(number) is not signal.SIG_IGN
+    ]
+    before = {number: signal.signal(number, end) for number in numbers}
     try:
         yield
     finally:

@@ -71,7 +71,7 @@ def _figure(
     axes.set_title(f"{title}: mean of {seeds} seeds" if seeds > 1 else title)
     axes.grid(alpha=0.3)
     axes.set_axisbelow(True)
-    figure.legend(loc="outside lower center", ncols=3, frameon=False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
     return figure
 
 
