@@ -62,7 +62,9 @@ class _Cluster:
 
 
 def main(argv: Sequence[str]) -> int:
-    """The exit code: 0 when all expectations held, 1 when one did not, 2 for bad input."""
+    """Run the demo, and return the exit code: 0 when all expectations held, 1 when one did not, 2
+    for bad input.
+    """
     arguments = _arguments(argv)
     if arguments.list:
         for file in shipped():
@@ -87,13 +89,13 @@ def main(argv: Sequence[str]) -> int:
 
 
 def shipped() -> list[Path]:
-    """The scenarios that come with the package, in order."""
+    """Return the scenarios that come with the package, in order."""
     files = (file for file in SHIPPED.iterdir() if file.suffix in (".yaml", ".py"))
     return sorted(files, key=lambda file: natural(file.name))
 
 
 def scheduler_config(port: int) -> dict[str, object]:
-    """The file that scheduler and extender both read, as for a real kube-scheduler."""
+    """Return the file that scheduler and extender both read, as for a real kube-scheduler."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -142,7 +144,7 @@ def _chosen(scenario: str | None, *, keep: bool) -> list[Path]:
 
 
 def _load(file: Path) -> _Part:
-    """The scenario of a file. Raises ScenarioError."""
+    """Return the scenario of a file. Raises ScenarioError."""
     if file.suffix in (".yaml", ".yml"):
         scenario = load_scenario(file)
         return _Part(scenario.title, scenario)
@@ -172,7 +174,7 @@ def _run(parts: Sequence[_Part], *, keep: bool) -> int:
 
 
 def _run_part(cluster: _Cluster, part: _Part) -> bool:
-    """Whether the scenario's expectations held."""
+    """Run a scenario; return whether its expectations held."""
     try:
         if isinstance(part.content, Scenario):
             return cluster.runner.run(part.content)
@@ -184,7 +186,9 @@ def _run_part(cluster: _Cluster, part: _Part) -> bool:
 
 
 def _run_program(cluster: _Cluster, program: Program) -> bool:
-    """Whether the program ended without an exception; an assertion is its expectation."""
+    """Run a program; return whether it ended without an exception: an assertion
+    is its expectation.
+    """
     from kubernetes import client, config  # noqa: PLC0415 -- a second, which only programs need
 
     configuration = client.Configuration()
@@ -205,7 +209,7 @@ def _run_program(cluster: _Cluster, program: Program) -> bool:
 
 @contextlib.contextmanager
 def _cluster(report: Report) -> Iterator[_Cluster]:
-    """A cluster that runs while the context is open; everything is ended in reverse order."""
+    """Yield a cluster that runs while the context is open; everything is ended in reverse order."""
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
         server = ApiServer(Store())

@@ -58,7 +58,7 @@ class Options:
 
 
 def node_order(nodes: Sequence[TraceNode], seed: int) -> list[TraceNode]:
-    """The nodes in the order that breaks ties in the runs of this seed."""
+    """Return the nodes in the order that breaks ties in the runs of this seed."""
     order = np.random.default_rng(seed - 42 + 10**6).permutation(len(nodes))
     return [nodes[index] for index in order.tolist()]
 
@@ -73,7 +73,7 @@ def inflation(
     known: Sequence[TracePod] | None = None,
     go_on: GoOn = always,
 ) -> Record:
-    """The record of a cluster that fills up to 130 % and loses no pod: each share is in %.
+    """Fill a cluster up to 130 % and lose no pod; return the record, each share in %.
 
     known: the pods that the policy is made for, where these are not all of them.
     """
@@ -104,7 +104,8 @@ def churn(
     *,
     go_on: GoOn = always,
 ) -> Record:
-    """The record of a cluster whose pods come at random and stay for random times (see Flow).
+    """Run a cluster whose pods come at random and stay for random times; return the record (see
+    Flow).
 
     Arrivals are Poisson, each a pod of the file. Lifetimes are exponential, or drawn from those of
     the file; their mean, each pod counted by its GPU, is 1, which is the unit of time. Raises
@@ -127,7 +128,8 @@ def replay(
     *,
     go_on: GoOn = always,
 ) -> Record:
-    """The record of the pods coming when they came, and staying as long as they did (see Flow).
+    """Run a cluster whose pods come when they came, and stay as long as they did; return the record
+    (see Flow).
 
     They come faster by `speed`; the seed is only for the order of nodes. Raises ValueError when no
     pod has a time of creation.
@@ -155,7 +157,8 @@ def replay(
 def _cluster(
     nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
 ) -> tuple[Cluster, list[Choice]]:
-    """(The empty cluster with the judge that the options want, the choices of `auto`, which grow).
+    """Return (the empty cluster with the judge that the options want, the choices of `auto`, a list
+    that grows).
 
     Raises SettingsError when there is no such policy.
     """
@@ -176,7 +179,7 @@ def _told(choices: Sequence[Choice]) -> Record:
 
 
 def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
-    """What a record says of its run before anything was measured."""
+    """Return what a record says of its run before anything was measured."""
     told: Record = {"experiment": experiment, "policy": policy, "seed": seed}
     told["workload"] = options.workload
     if experiment == "replay":
@@ -191,7 +194,7 @@ def _named(experiment: str, policy: str, seed: int, options: Options) -> Record:
 def coming_and_going(
     pods: Sequence[TracePod], cluster: Cluster, seed: int, options: Options
 ) -> Stream:
-    """The arrivals of churn, drawn before anything is placed."""
+    """Draw the arrivals of churn, before anything is placed."""
     requests = [request_of(pod) for pod in pods]
     asked = sum(request.total for request in requests) / len(requests)
     rate = options.load * cluster.capacity / asked
@@ -214,13 +217,15 @@ def coming_and_going(
 
 
 def _lifetime(pod: TracePod) -> float:
-    """Seconds that the pod ran; for ever where no end is known."""
+    """Return the seconds that the pod ran; for ever where no end is known."""
     start = pod.created if pod.scheduled is None else pod.scheduled
     return np.inf if pod.deleted is None or start is None else pod.deleted - start
 
 
 def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
-    """The pods to arrive, as indices: each once in random order, then fewer or more by chance."""
+    """Return the pods to arrive, as indices: each once in random order, then fewer or more by
+    chance.
+    """
     rng = np.random.default_rng(seed)
     sizes = [pod.devices * pod.units for pod in pods]
     chosen: list[int] = rng.permutation(len(pods)).tolist()
@@ -252,7 +257,7 @@ class _Course:
         self._refused: dict[str, int] = {}
 
     def arrived(self, request: Request, placed: bool) -> None:
-        """A pod has come, and was placed or refused."""
+        """Count a pod that has come, and was placed or refused."""
         self._asked += request.total
         self._arrived.append(self._asked)
         self._allocated.append(self._cluster.allocated)
@@ -264,9 +269,9 @@ class _Course:
             self._fragmented[load] = self._fragmentation()
 
     def record(self) -> Record:
-        """allocated: by arrived load the mean share of GPU allocated; fragmentation: the share that
-        a typical pod could not use; both in % by whole % of arrived load. failed: pods refused, and
-        by size.
+        """Return allocated: by arrived load the mean share of GPU allocated; fragmentation: the
+        share that a typical pod could not use; both in % by whole % of arrived load. failed: pods
+        refused, and by size.
         """
         capacity = self._cluster.capacity
         loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
@@ -288,13 +293,13 @@ class _Course:
 
 
 def fragmented(measure: Fragmentation, view: Snapshot) -> float:
-    """The free units of the cluster that the mean typical pod could not use."""
+    """Return the free units of the cluster that the mean typical pod could not use."""
     lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
     return float(lost.sum()) / max(measure.pods, 1)
 
 
 def _picture(cluster: Cluster, options: Options) -> Record:
-    """names, capacity, used: by node its name and the units of each device; or nothing."""
+    """Return names, capacity, used: by node its name and the units of each device; or nothing."""
     if not options.picture:
         return {}
     view = cluster.view

@@ -63,7 +63,9 @@ class Flow:
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
     def run(self, stream: Stream, go_on: GoOn = always) -> Record:
-        """What was measured; see `_record`. Until the end, or until it shall not go on."""
+        """Run until the end, or until it shall not go on; return what was
+        measured (see `_record`).
+        """
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
             stream.times.tolist(), stream.which.tolist(), stream.lifetimes.tolist(), strict=True
@@ -80,7 +82,7 @@ class Flow:
         return self._record()
 
     def _broken_off(self, time: float, share: float) -> Record:
-        """What was measured until then, which is nothing before the start."""
+        """Return what was measured until then, which is nothing before the start."""
         self._end = time
         self._leave_until(time)
         return {**(self._record() if time > self._start else {}), REACHED: share}
@@ -114,7 +116,7 @@ class Flow:
         self._pass_to(time)
 
     def _try_waiting(self, row: int) -> None:
-        """Those that wait, first come first, on the node that has room again."""
+        """Try to place those that wait, first come first, on the node that has room again."""
         heads = [(queue[0].order, kind) for kind, queue in self._queues.items()]
         heapq.heapify(heads)
         while heads:
@@ -150,9 +152,10 @@ class Flow:
         return size_class(request, self._largest)
 
     def _record(self) -> Record:
-        """alloc: mean share of GPU allocated; blocked_gpu, blocked_pods: of what was offered the
-        share refused; all in %. Where pods wait: waiting, their mean number, in all and by size;
-        wait_mean and wait_p95: how long pods of a size waited, as far as it is known at the end.
+        """Return alloc: mean share of GPU allocated; blocked_gpu, blocked_pods: of what was offered
+        the share refused; all in %. Where pods wait: waiting, their mean number, in all and by
+        size; wait_mean and wait_p95: how long pods of a size waited, as far as it is known at the
+        end.
         """
         span = self._end - self._start
         record: Record = {"alloc": 100 * self._held / span / self._cluster.capacity}

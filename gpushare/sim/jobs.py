@@ -100,7 +100,7 @@ def _check_times(inputs: Inputs) -> None:
 
 
 def _there_at_first(options: Options, inputs: Inputs) -> float:
-    """How many pods run when churn begins, in those that come in a unit of time."""
+    """Return how many pods run when churn begins, in those that come in a unit of time."""
     if options.parameters.lifetimes != TRACE:
         return 0.0
     try:

@@ -49,7 +49,9 @@ _Done = tuple[tuple[int, int, int], Record]
 
 
 def main(argv: Sequence[str], listing: Listing | None = None) -> int:
-    """The exit code: 0 done, 1 something failed, 2 bad input, 130 interrupted."""
+    """Simulate, and return the exit code: 0 done, 1 something failed, 2 bad
+    input, 130 interrupted.
+    """
     try:
         options = read_options(argv)
         _check_outputs(options)
@@ -75,7 +77,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 
 
 def run(job: Job) -> _Done:
-    """What one run measures, and on which pods."""
+    """Run one job; return what it measures, and on which pods."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
     found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on)
     return job.place, {**job.told, **found}
@@ -87,7 +89,9 @@ def _failed(error: Exception, code: int) -> int:
 
 
 def _check_outputs(options: Options) -> None:
-    """Raises SettingsError where what comes out could not be written: before hours of runs."""
+    """Refuse where what comes out could not be written: before hours of runs.
+    Raises SettingsError.
+    """
     for path in (options.json, options.csv, options.plots):
         if path is not None and not path.absolute().parent.is_dir():
             raise SettingsError(f"{path}: there is no directory to write it to")
@@ -104,7 +108,9 @@ def _check_outputs(options: Options) -> None:
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
-    """Return the exit code; what is finished stands in the list whatever that is."""
+    """Run all jobs and return the exit code; what is finished stands in the
+    list whatever that is.
+    """
     progress = Progress(len(jobs))
     code = 0
     try:
@@ -131,7 +137,7 @@ def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
 
 @contextmanager
 def _ended_by_signals(progress: Progress) -> Iterator[None]:
-    """Within, let Ctrl-C and SIGTERM end the runs: at first each by itself, then at once."""
+    """Have Ctrl-C and SIGTERM end the runs meanwhile: at first each by itself, then at once."""
 
     def end(number: int, frame: FrameType | None) -> None:
         if progress.stopping:
@@ -155,8 +161,8 @@ def _ended_by_signals(progress: Progress) -> Iterator[None]:
 def _tellings(
     options: Options, jobs: Sequence[Job], every: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
-    """What writes and prints what is finished, each thing by itself, so that one that fails keeps
-    back no other. They raise OSError, and SettingsError of a document; the last one prints.
+    """Yield what writes and prints what is finished, each thing by itself, so that one that fails
+    keeps back no other. They raise OSError, and SettingsError of a document; the last one prints.
     """
     inputs = jobs[0].inputs
     records = [record for record in every if REACHED not in record]
@@ -200,7 +206,7 @@ def _renew(path: Path, tables: Sequence[Table], records: Sequence[Record]) -> No
 
 
 def _renewed(path: Path, made: Mapping[str, str]) -> str:
-    """The document with these tables. Raises SettingsError where it has no place for one."""
+    """Return the document with these tables. Raises SettingsError where it has no place for one."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -211,7 +217,9 @@ def _renewed(path: Path, made: Mapping[str, str]) -> str:
 def _table(
     options: Options, inputs: Inputs, records: Sequence[Record], measures: Sequence[Measure]
 ) -> str:
-    """What is simulated, the table, what its columns mean, and what it says of the policies."""
+    """Return what is simulated, the table, what its columns mean, and what it
+    says of the policies.
+    """
     lines = [
         f"{options.experiment}: {inputs.name}, {len(inputs.pods)} pods on {len(inputs.nodes)} nodes"
         f" with {inputs.devices} devices"
@@ -235,7 +243,7 @@ def _table(
 
 
 def _part_way(broken_off: Sequence[Record]) -> str:
-    """What runs measured until they were broken off; "" where none was."""
+    """Return what runs measured until they were broken off; "" where none was."""
     if not broken_off:
         return ""
     lines = ["Broken off, and not in the table:"]
@@ -248,7 +256,7 @@ def _part_way(broken_off: Sequence[Record]) -> str:
 
 
 def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:
-    """Each table as a terminal shows it; the published figures have a form of their own."""
+    """Yield each table as a terminal shows it; the published figures have a form of their own."""
     for table in tables:
         own = [record for record in records if record["table"] == table.name]
         if table.name == "inflation":
@@ -259,7 +267,7 @@ def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str
 
 
 def _plots() -> Callable[[Sequence[Record], Path], list[Path]]:
-    """What draws. Raises SettingsError where matplotlib is missing."""
+    """Return what draws. Raises SettingsError where matplotlib is missing."""
     from gpushare.sim.plots import draw  # noqa: PLC0415 -- matplotlib, which only pictures need
 
     return draw

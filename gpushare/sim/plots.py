@@ -35,7 +35,9 @@ _MANY = 100
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
-    """The pictures written to the folder, as far as the records hold what they show."""
+    """Write the pictures to the folder, as far as the records hold what they show; return their
+    files.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     drawn: list[Path] = []
 
@@ -62,7 +64,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
 def _figure(
     title: str, records: Sequence[Record], painter: Callable[[Axes, Sequence[Record]], bool]
 ) -> Figure | None:
-    """The picture; None where the records hold nothing of it."""
+    """Return the picture; None where the records hold nothing of it."""
     figure = Figure(figsize=_SIZE, layout="constrained")
     axes = figure.add_subplot()
     if not painter(axes, records):
@@ -116,7 +118,7 @@ def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
 
 
 def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Floats:
-    """float64 (as the grid): at each load the value at the last load measured up to there.
+    """Return float64 (as the grid): at each load the value at the last load measured up to there.
 
     Pods of a small cluster carry the load over many whole percents at a time, each seed over
     others. Before the first value it is 0.
@@ -128,7 +130,9 @@ def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Float
 
 
 def _refused(axes: Axes, records: Sequence[Record]) -> bool:
-    """The pods refused of each size, in the mean of the seeds."""
+    """Draw the pods refused of each size, in the mean of the seeds; return
+    whether there are any.
+    """
     policies = policies_of(records)
     there = {size for one in records for size in _numbers(one, "failed_by_size")}
     sizes = sorted(there, key=lambda size: (size.isdecimal(), size.zfill(4)))
@@ -150,7 +154,7 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
 
 
 def _devices(record: Record) -> Figure | None:
-    """The cluster at the end of a run: a cell for a device, a column for a node."""
+    """Return a picture of the cluster at the end of a run; None where the record has none."""
     names, capacity, used = (record.get(key) for key in ("names", "capacity", "used"))
     if not (isinstance(names, list) and isinstance(capacity, list) and isinstance(used, list)):
         return None
@@ -164,7 +168,7 @@ _Node = tuple[str, list[int], list[int]]
 
 
 def _named(title: str, nodes: Sequence[_Node]) -> Figure:
-    """The nodes side by side by name, each device with its units used and in all."""
+    """Draw the nodes side by side by name, each device with its units used and in all."""
     highest = max(len(there) for _, there, _ in nodes)
     cells = np.full((highest, len(nodes)), np.nan)
     size = (max(_SIZE[0], 2 + 0.8 * len(nodes)), 1.6 + 0.42 * highest)
@@ -190,7 +194,9 @@ def _named(title: str, nodes: Sequence[_Node]) -> Figure:
 
 
 def _banded(title: str, nodes: Sequence[_Node]) -> Figure:
-    """The nodes as bands, too many for names: of as many devices side by side, fullest first."""
+    """Draw the nodes as bands, too many for names: of as many devices side by
+    side, fullest first.
+    """
     free = [
         sorted(1 - taken / units for taken, units in zip(held, there, strict=True))
         for _, there, held in nodes

@@ -92,7 +92,7 @@ def _side_by_side(
 
 @contextlib.contextmanager
 def _safe_path() -> Generator[None]:
-    """Nothing: processes begun meanwhile import nothing from the folder that we were called in."""
+    """Have processes begun meanwhile import nothing from the folder that we were called in."""
     before = os.environ.get("PYTHONSAFEPATH")
     os.environ["PYTHONSAFEPATH"] = "1"
     try:
@@ -128,7 +128,9 @@ def _run(run: Callable[[_Job], _Result], number: int, job: _Job) -> _Result:
 
 
 def _end_with_parent() -> None:
-    """A killed parent ends nobody, and its pool would wait for jobs for ever."""
+    """End when the parent was killed: else this process of its pool would wait
+    for jobs for ever.
+    """
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

@@ -2,17 +2,20 @@
 
 A test file is found by name where it is called `test_MODULE.py` or `test_ROOM_MODULE.py`. Else the
 docstring of the module, or of its package, has a sentence "Tested in `tests/...`". Whatever is
-found by name or by the package must import the module, itself or through what it imports; what the
-module itself names may start it as a process.
+found must import the module, itself or through what it imports; a module that is started as a
+process, or that setup.cfg names, counts as imported.
 """
 
 import ast
+import configparser
 import re
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+_COMMAND_LINE = ROOT / "gpushare/cli/main.py"
 _NO_MODULES = ("__init__", "kubelet_pb2")
 
 
@@ -20,7 +23,7 @@ def modules() -> Iterator[Path]:
     for path in sorted((ROOT / "gpushare").rglob("*.py")):
         # The shipped scenarios are programs of a user.
         if path.stem not in _NO_MODULES and "scenarios" not in path.parts:
-            yield path.relative_to(ROOT)
+            yield path
 
 
 def named_tests(docstring: str) -> list[str]:
@@ -32,32 +35,31 @@ def named_tests(docstring: str) -> list[str]:
     ]
 
 
+@cache
+def _tests_by_name() -> dict[str, list[Path]]:
+    found: dict[str, list[Path]] = defaultdict(list)
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        found[path.stem].append(path)
+    return found
+
+
 def by_name(module: Path) -> list[Path]:
-    names = (f"test_{module.stem}.py", f"test_{module.parent.name}_{module.stem}.py")
-    return [path for name in names for path in (ROOT / "tests").rglob(name)]
+    names = (f"test_{module.stem}", f"test_{module.parent.name}_{module.stem}")
+    return [path for name in names for path in _tests_by_name().get(name, ())]
 
 
 def by_docstring(module: Path) -> list[Path]:
     """What the module names, else its package."""
     for path in (module, module.parent / "__init__.py"):
-        docstring = ast.get_docstring(_tree(ROOT / path)) or ""
-        if found := named_tests(docstring):
-            missing = [name for name in found if not (ROOT / name).exists()]
-            assert not missing, f"{path} names tests that are not there: {missing}"
+        if found := named_tests(ast.get_docstring(_tree(path)) or ""):
+            places = [ROOT / name for name in found]
+            assert all(place.exists() for place in places), f"{path} names tests that are not there"
             return [
                 file
-                for name in found
-                for file in (
-                    (ROOT / name).rglob("*.py") if (ROOT / name).is_dir() else [ROOT / name]
-                )
+                for place in places
+                for file in (place.rglob("*.py") if place.is_dir() else [place])
             ]
     return []
-
-
-def names_its_own(module: Path) -> bool:
-    """Whether the module itself, and not its package, names tests; they are there."""
-    docstring = ast.get_docstring(_tree(ROOT / module)) or ""
-    return bool(named_tests(docstring) and by_docstring(module))
 
 
 @cache
@@ -66,46 +68,58 @@ def _tree(path: Path) -> ast.Module:
 
 
 @cache
+def _entry_points() -> tuple[str, ...]:
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    policies = config["options.entry_points"]["gpushare.policies"]
+    return tuple(re.findall(r"= (gpushare[\w.]+):", policies))
+
+
+def _names(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        return [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return [node.value] if re.fullmatch(r"(gpushare|tests)(\.\w+)+", node.value) else []
+    return []
+
+
+@cache
 def _imports(path: Path) -> frozenset[Path]:
-    """The files of ours that a file imports: `import a.b`, `from a import b`."""
-    found: set[Path] = set()
-    for node in ast.walk(_tree(path)):
-        names = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-        for name in names:
-            place = ROOT.joinpath(*name.split("."))
-            found.update(
-                file for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()
-            )
-    return frozenset(found)
+    names = [name for node in ast.walk(_tree(path)) for name in _names(node)]
+    if path == ROOT / "gpushare/core/policy.py":
+        names += _entry_points()
+    places = [ROOT.joinpath(*name.split(".")) for name in names]
+    files = [file for place in places for file in (place.with_suffix(".py"), place / "__init__.py")]
+    return frozenset(file for file in files if file.exists())
 
 
 def reaches(tests: list[Path], module: Path) -> bool:
+    area = module.relative_to(ROOT).parts[1]
     seen: set[Path] = set()
     todo = list(tests)
     while todo:
         path = todo.pop()
-        if path == ROOT / module:
+        if path == module:
             return True
-        # The command line imports every area, for its verb.
-        if path not in seen and path != ROOT / "gpushare/cli/main.py":
-            seen.add(path)
-            todo += _imports(path)
+        if path in seen:
+            continue
+        seen.add(path)
+        # The command line imports every area, for its verb: a test of one area is none of another.
+        todo += (
+            file
+            for file in _imports(path)
+            if path != _COMMAND_LINE or file.is_relative_to(ROOT / "gpushare" / area)
+        )
     return False
 
 
 def test_each_module_has_tests_that_can_be_found() -> None:
     lost = [
-        str(module)
+        str(module.relative_to(ROOT))
         for module in modules()
-        if not (
-            names_its_own(module)
-            or reaches(by_name(module), module)
-            or reaches(by_docstring(module), module)
-        )
+        if not reaches(by_name(module), module) and not reaches(by_docstring(module), module)
     ]
     assert not lost, (
         'no test file has their names; say "Tested in `tests/...`." in the docstring of the module'
@@ -114,13 +128,12 @@ def test_each_module_has_tests_that_can_be_found() -> None:
 
 
 def test_a_sentence_names_its_tests() -> None:
-    text = (
-        "Rooms.\n\nTested in `tests/unit/kube`, and with faults in\n`tests/a.py`. See `tests/b.py`."
-    )
+    text = "Rooms.\n\nTested in `tests/unit/kube`, and also in\n`tests/a.py`. See `tests/b.py`."
     assert named_tests(text) == ["tests/unit/kube", "tests/a.py"]
     assert not named_tests("Tested by nobody.")
 
 
 def test_a_test_that_imports_another_module_is_none_of_this_one() -> None:
-    assert reaches([ROOT / "tests/unit/wire/test_quantity.py"], Path("gpushare/wire/quantity.py"))
-    assert not reaches([ROOT / "tests/unit/wire/test_quantity.py"], Path("gpushare/wire/pods.py"))
+    test = [ROOT / "tests/unit/wire/test_quantity.py"]
+    assert reaches(test, ROOT / "gpushare/wire/quantity.py")
+    assert not reaches(test, ROOT / "gpushare/wire/pods.py")

@@ -70,7 +70,7 @@ def make_policies(
     command: Sequence[str] = (),
     timeout: float = TIMEOUT,
 ) -> dict[str, Policy | RefitFailed]:
-    """The policies of these names, made for the workload in a process, or why not; waits for it.
+    """Make the policies of these names for the workload, in a process; return each, or why not.
 
     command: what to start instead of our own. timeout: seconds for each process; there is one, and
     one more for each policy that ends it. Raises RefitFailed where none can be made.
@@ -123,7 +123,7 @@ def try_policies(
 def _answers(
     calls: Mapping[str, _Call], command: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> tuple[list[_Answer], str]:
-    """(what a process answered before it ended, beginning with _HELLO; how it ended)."""
+    """Return (what a process answered before it ended, beginning with _HELLO; how it ended)."""
     started = command or (sys.executable, "-P", "-c", _LOWLY)
     told = pickle.dumps((calls, timeout))
     try:
@@ -152,7 +152,7 @@ def _answers(
 
 
 def _read(answered: bytes) -> Iterator[_Answer]:
-    """The answers that are whole."""
+    """Yield the answers that are whole."""
     stream = io.BytesIO(answered)
     try:
         while True:
