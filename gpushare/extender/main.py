@@ -70,7 +70,7 @@ from gpushare.ledger import Ledger
 from gpushare.settings import SPARE_THREADS, Settings, address, read_settings
 from gpushare.wire.annotations import ALIYUN, Names, distinct
 from gpushare.wire.fields import NAME
-from gpushare.wire.inventory import is_unit
+from gpushare.wire.inventory import is_unit, mib_of
 from gpushare.wire.objects import BUDGETS, CONFIG_MAPS, NODES, PODS
 from gpushare.wire.scheduler.config import ExtenderConfig
 from gpushare.wire.scheduler.entry import endpoint
@@ -102,18 +102,21 @@ class Extender:
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
         self._learning = PolicyRefresher(self._managed_resources, make_policies, try_policies)
+        self._events = Recorder(self._client, settings.identity or socket.gethostname())
+        recorder = self._events if settings.events else NullRecorder()
+        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         pod_handler = PodEventHandler(
-            self._managed_resources, self._learning.created, self._learning.moved
+            self._managed_resources,
+            self._learning.created,
+            self._learning.moved,
+            self._event_messages.mistaken_pods,
         )
         sources = _sources(settings, self._client, self._managed_resources, followed, pod_handler)
         self._readiness = Readiness(sources, _lease_runner(settings, self._client, found.lease))
         self.not_ready = self._readiness.not_ready
         self._binder = Binder(self._client, self._managed_resources, self._readiness.leads_until)
         self._unserved_pods = UnservedPods(self._managed_resources)
-        self._metrics = Metrics(self._managed_resources, _unit_bytes(settings.unit), self._state)
-        self._events = Recorder(self._client, settings.identity or socket.gethostname())
-        recorder = self._events if settings.events else NullRecorder()
-        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
+        self._metrics = Metrics(self._managed_resources, mib_of(settings.unit) << 20, self._state)
         self._auditor = Auditor(
             self._client,
             self._managed_resources,
@@ -431,10 +434,6 @@ def _keep_to_one_cpu() -> None:
     allowed = sorted(os.sched_getaffinity(0))
     with contextlib.suppress(OSError):  # a sandbox may forbid it
         os.sched_setaffinity(0, {allowed[os.getpid() % len(allowed)]})
-
-
-def _unit_bytes(unit: str) -> int:
-    return 2**30 if unit == "GiB" else int(unit.removesuffix("MiB") or "1") * 2**20
 
 
 def _read_yaml(path: str) -> object:
