@@ -163,7 +163,5 @@ class ManagedResources:
                 candidates.append((managed, request))
         if len(candidates) > 1:
             names: Iterable[str] = (managed.names.resource for managed, _ in candidates)
-            raise MessageError(
-                f"a pod may ask for one managed resource, not for {', '.join(names)}"
-            )
+            raise MessageError(f"{', '.join(names)}: a pod may ask for one of them alone")
         return candidates[0] if candidates else None

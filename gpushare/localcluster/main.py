@@ -25,6 +25,7 @@ from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo.board import Board
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
+from gpushare.localcluster.demo.manifests import free_lease_document
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
@@ -39,6 +40,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 SHIPPED = Path(__file__).parent / "scenarios"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _SEED = 7
 
 
@@ -58,6 +60,7 @@ class _Cluster:
     report: Report
     extender: ExtenderProcess
     kubeconfig: Path
+    settings: Path
 
 
 def main(argv: Sequence[str]) -> int:
@@ -212,6 +215,9 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         ends.callback(server.stop)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig(), encoding="utf-8")
+        api = ApiClient(server.url, user_agent="gpushare-demo")
+        ends.callback(api.close)
+        api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
         settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
@@ -230,14 +236,12 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         scheduler = Scheduler(server.url, options, observer=report.on_decision)
         ends.callback(scheduler.stop)
         scheduler.start()
-        api = ApiClient(server.url, user_agent="gpushare-demo")
-        ends.callback(api.close)
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
         board = Board(api, report.on_pod)
         ends.callback(board.stop)
         board.start()
-        yield _Cluster(Runner(api, inspect, board, report), report, extender, kubeconfig)
+        yield _Cluster(Runner(api, inspect, board, report), report, extender, kubeconfig, settings)
 
 
 def _keep(cluster: _Cluster) -> None:
@@ -247,6 +251,8 @@ def _keep(cluster: _Cluster) -> None:
         # Who has read these lines may end the demo at once.
         cluster.report.line("the cluster keeps running until Ctrl-C; in another terminal:")
         cluster.report.line(f"export KUBECONFIG={cluster.kubeconfig}")
+        parts = f"--extender {cluster.extender.health_url} --scheduler-config {cluster.settings}"
+        cluster.report.line(f"gpushare doctor {parts}")
         while not pause.wait(0.5):
             cluster.extender.check()
 
