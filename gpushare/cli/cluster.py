@@ -7,11 +7,10 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from gpushare.core.model import NodeSpec, ObservedPod
 from gpushare.errors import MessageError, SettingsError, WireError
-from gpushare.kube.api import Api
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.wire.annotations import Names
@@ -27,9 +26,16 @@ _T = TypeVar("_T")
 _MIB = 1 << 20
 _PAGE = "500"
 _TIMEOUT = 30.0
-_NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
+NOT_ENDED = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 _OF_A_DAEMON = "pod-template-generation"
 """The label that the DaemonSet controller of kube-controller-manager gives its pods."""
+
+
+class Getter(Protocol):
+    """What gets lists from the API server."""
+
+    def request(self, method: str, path: str, *, query: Mapping[str, str], timeout: float) -> bytes:
+        """Return the body of a 2xx answer. Raises ApiError."""
 
 
 @dataclass
@@ -77,7 +83,7 @@ def _connect(kubeconfig: str, context: str, user_agent: str) -> KubeClient:
     )
 
 
-def list_cluster(api: Api, names: Names, unit: str) -> Cluster:
+def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
     """Return the nodes that share GPU memory, and the pods that ask for it or run beside those that
     do.
 
@@ -87,14 +93,14 @@ def list_cluster(api: Api, names: Names, unit: str) -> Cluster:
     """
     found = Cluster()
     specs = {}
-    for node in _items(api, "/api/v1/nodes", NODES, {}, found):
+    for node in items(api, "/api/v1/nodes", NODES, {}, found.notes):
         spec = node_spec(node, names, unit)
         why = _unfit(spec)
         if why is None:
             specs[spec.name] = spec
         elif why:
             found.notes.append(f"node {spec.name} is left out: {why}")
-    for pod in _items(api, "/api/v1/pods", PODS, _NOT_ENDED, found):
+    for pod in items(api, "/api/v1/pods", PODS, NOT_ENDED, found.notes):
         _take_pod(pod, names, specs, found)
     found.nodes = [_node_cells(spec) for spec in specs.values()]
     return found
@@ -149,8 +155,8 @@ def _pod_cells(seen: ObservedPod) -> Cells:
     }
 
 
-def _items(
-    api: Api, path: str, codec: Codec[_T], query: Mapping[str, str], found: Cluster
+def items(
+    api: Getter, path: str, codec: Codec[_T], query: Mapping[str, str], notes: list[str]
 ) -> Iterator[_T]:
     """Yield the objects of a list, page by page; what cannot be read is noted."""
     more = ""
@@ -159,7 +165,7 @@ def _items(
         body = api.request("GET", path, query={**query, "limit": _PAGE, **token}, timeout=_TIMEOUT)
         page = codec.decode_list(body)
         yield from page.items
-        found.notes += [f"left out: {bad}" for bad in page.bad]
+        notes += [f"left out: {bad}" for bad in page.bad]
         more = page.continue_token
         if not more:
             return

@@ -34,6 +34,7 @@ _VALUED = {
     **dict.fromkeys(PASSED_ON, "as in kubectl"),
 }
 _SHORT = {"-o": "--output", "-l": "--selector", "-n": "--namespace"}
+_EXPLAIN = "explain\tsay why a pod is pending, or where it is"
 _FILES = 0
 _NO_FILES = 4
 _TIMEOUT = "3s"
@@ -98,7 +99,7 @@ def _candidates(
                     return [
                         f"{name}\t{help_text}" for name, help_text in (_VALUED | _SWITCHES).items()
                     ]
-                return _nodes(kubectl, flag_values)
+                return _positional(kubectl, flag_values)
     except GpuShareError:
         pass
     return ()
@@ -113,6 +114,15 @@ def _printed(kubectl: Kubectl, *words: str) -> list[str]:
 def _names(kubectl: Kubectl, path: str) -> list[str]:
     items = map(mapping, elements(kubectl.get(path).get("items")))
     return [text(mapping(item.get("metadata")).get("name")) for item in items]
+
+
+def _positional(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:
+    """Return nodes and the word explain, and after this one pods."""
+    words = flag_values.get("nodes", "").split()
+    if words[:1] == ["explain"]:
+        namespace = flag_values.get("namespace") or kubectl.namespace()
+        return [] if words[1:] else _names(kubectl, f"/api/v1/namespaces/{namespace}/pods")
+    return [*_nodes(kubectl, flag_values), *([] if words else [_EXPLAIN])]
 
 
 def _nodes(kubectl: Kubectl, flag_values: Mapping[str, str]) -> list[str]:

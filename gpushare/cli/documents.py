@@ -7,7 +7,7 @@ meaning while apiVersion is gpushare.io/v1. Every key is always there; what is n
 import json
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
+from gpushare.cli.report import DeviceLine, NodeLine, PendingLine, PodLine, Report
 from gpushare.cli.yamltext import to_yaml
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
@@ -45,6 +45,7 @@ def _document(report: Report) -> dict[str, Any]:
         "free": sum(node.free for node in report.nodes),
         "policy": _policy(report.policy),
         "nodes": [_node(node) for node in report.nodes],
+        "pending": [_pending(pod) for pod in report.pending],
         "warnings": list(report.warnings),
     }
 
@@ -101,4 +102,14 @@ def _pod(pod: PodLine) -> dict[str, Any]:
         "assigned": pod.assigned,
         "allocated": pod.units,
         "devices": [{"index": device, "allocated": units} for device, units in pod.shares],
+    }
+
+
+def _pending(pod: PendingLine) -> dict[str, Any]:
+    return {
+        "namespace": pod.namespace,
+        "name": pod.name,
+        "uid": pod.uid,
+        "requested": pod.units,
+        "reason": pod.reason,
     }

@@ -56,6 +56,15 @@ class PodFacts:
     uuids: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class PendingFacts:
+    """A pod that asks for memory and has no node yet: units in all, and why it waits."""
+
+    ref: PodRef
+    units: int
+    reason: str
+
+
 def mapping(value: object) -> Fields:
     """Return the JSON object, or an empty one where it is none."""
     return value if isinstance(value, dict) else {}
@@ -120,6 +129,28 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
         shares, uuids = None, ()
     assigned = annotations.get(names.assigned) == "true"
     return PodFacts(pod_ref(pod), node, units, shares or (), phase, assigned, uuids)
+
+
+def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
+    """Return what the pod waits for; None where it has a node, has ended or asks for no memory.
+
+    The reason is its scheduler's, as it stands in the condition PodScheduled. Raises QuantityError
+    where what it asks for cannot be read.
+    """
+    spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
+    if text(spec.get("nodeName")) or text(status.get("phase")) in _ENDED:
+        return None
+    units, _ = _gpu_request(spec, names.resource)
+    if not units:
+        return None
+    scheduler = text(spec.get("schedulerName")) or "default-scheduler"
+    reason = f"{scheduler} has not looked at it"
+    for condition in map(mapping, elements(status.get("conditions"))):
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            # What follows says the same again, of preemption.
+            said = text(condition.get("message")).partition(" preemption: ")[0]
+            reason = said or text(condition.get("reason")) or reason
+    return PendingFacts(pod_ref(pod), units, reason)
 
 
 def _address(status: Fields) -> str:

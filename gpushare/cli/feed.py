@@ -2,31 +2,37 @@
 
 Knows the list paths of the API and its selectors. Only pods that hold memory of a node are asked
 for, and of those of one node only its own; a page at a time, so that a large cluster costs little
-memory here and no long request there.
+memory here and no long request there. The forms that are not the original's show more: the pods
+that wait, and the devices that ConfigMaps close.
 """
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpushare.cli.facts import (
     Fields,
     NodeFacts,
+    PendingFacts,
     PodFacts,
     elements,
     mapping,
     pod_ref,
     read_node,
+    read_pending,
     read_pod,
     text,
 )
 from gpushare.cli.kubectl import Kubectl
-from gpushare.errors import ApiGone, SettingsError, WireError
+from gpushare.errors import ApiError, ApiGone, SettingsError, WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.fields import NAME
+from gpushare.wire.inventory import decode_unhealthy
 
 NODES = "/api/v1/nodes"
 PODS = "/api/v1/pods"
+CONFIG_MAPS = "/api/v1/namespaces/kube-system/configmaps"
 
 PAGE = 5000
 """Objects a page: about 15 MB of pods. A page costs a kubectl call, so many small ones are slow."""
@@ -36,10 +42,14 @@ _HOLDING = "status.phase!=Succeeded,status.phase!=Failed"
 
 @dataclass(frozen=True)
 class Scope:
-    """Which nodes: those named, else those with the labels, else all."""
+    """Which nodes: those named, else those with the labels, else all.
+
+    more: the pods that wait (they are of no node, so of all nodes alone), and closed devices.
+    """
 
     nodes: tuple[str, ...] = ()
     selector: str = ""
+    more: bool = False
 
     def __post_init__(self) -> None:
         for name in self.nodes:
@@ -56,8 +66,15 @@ class Scope:
     @property
     def pod_query(self) -> dict[str, str]:
         """The selectors of the pods that hold memory of them, and perhaps of others."""
+        if self.pending:
+            return {"fieldSelector": _HOLDING}
         node = f"spec.nodeName={self.nodes[0]}" if len(self.nodes) == 1 else "spec.nodeName!="
         return {"fieldSelector": f"{_HOLDING},{node}"}
+
+    @property
+    def pending(self) -> bool:
+        """Whether pods without a node are shown."""
+        return self.more and not self.nodes and not self.selector
 
     def has(self, node: str) -> bool:
         """Return whether the node, or the node of a pod, is one of those listed."""
@@ -66,13 +83,19 @@ class Scope:
 
 @dataclass
 class Observed:
-    """What was read: sharing nodes by name, pods by uid, and what could not be read by uid."""
+    """What was read: sharing nodes by name, pods by uid, and what could not be read by uid.
+
+    pending: pods that wait, by uid. closed: by node the devices that its ConfigMap closes, by index
+    or uuid.
+    """
 
     names: Names
     scope: Scope
     nodes: dict[str, NodeFacts] = field(default_factory=dict)
     pods: dict[str, PodFacts] = field(default_factory=dict)
     unread: dict[str, str] = field(default_factory=dict)
+    pending: dict[str, PendingFacts] = field(default_factory=dict)
+    closed: dict[str, frozenset[int | str]] = field(default_factory=dict)
 
     @property
     def warnings(self) -> list[str]:
@@ -103,19 +126,48 @@ class Observed:
         ref = pod_ref(item)
         self.pods.pop(ref.uid, None)
         self.unread.pop(ref.uid, None)
+        self.pending.pop(ref.uid, None)
         if gone or not self.scope.has(text(mapping(item.get("spec")).get("nodeName"))):
             return
         try:
             found = read_pod(item, self.names)
+            waiting = read_pending(item, self.names) if self.scope.pending else None
         except WireError as error:
             self.unread[ref.uid] = f"pod {ref}: {error}; it is left out"
         else:
             if found is not None:
                 self.pods[ref.uid] = found
+            if waiting is not None:
+                self.pending[ref.uid] = waiting
+
+    def take_config_map(self, item: Fields, *, gone: bool = False) -> None:
+        """Take over a ConfigMap as it is now; of one that cannot be read the last good text."""
+        name = text(mapping(item.get("metadata")).get("name"))
+        node = name.removeprefix(self.names.unhealthy)
+        if node == name:
+            return
+        self.unread.pop(name, None)
+        if gone:
+            self.closed.pop(node, None)
+            return
+        data = {key: text(value) for key, value in mapping(item.get("data")).items()}
+        try:
+            self.closed[node] = decode_unhealthy(data)
+        except WireError as error:
+            self.unread[name] = f"ConfigMap {name}: {error}"
 
 
-def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, str, str]:
-    """Return what the cluster shows, and the resourceVersions of its nodes and pods.
+class Listed(NamedTuple):
+    """A list that was read: what can be watched from there, and what takes its changes over."""
+
+    path: str
+    query: Mapping[str, str]
+    version: str
+    take: Callable[..., None]
+
+
+def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, list[Listed]]:
+    """Return what the cluster shows, and the lists that it is from.
 
     Raises SettingsError where a named node does not exist, and whatever `Kubectl.get` raises.
     """
@@ -132,38 +184,42 @@ def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, str
             gc.enable()
 
 
-def _observe(kubectl: Kubectl, scope: Scope, names: Names, limit: int) -> tuple[Observed, str, str]:
+def _observe(
+    kubectl: Kubectl, scope: Scope, names: Names, limit: int
+) -> tuple[Observed, list[Listed]]:
     observed = Observed(names, scope)
-    listed: set[str] = set()
+    present: set[str] = set()
 
-    def node(item: Fields) -> None:
-        listed.add(text(mapping(item.get("metadata")).get("name")))
-        observed.take_node(item)
+    def node(item: Fields, *, gone: bool = False) -> None:
+        present.add(text(mapping(item.get("metadata")).get("name")))
+        observed.take_node(item, gone=gone)
 
-    nodes = _list(kubectl, NODES, scope.node_query, limit, node)
-    unknown = [name for name in scope.nodes if name not in listed]
+    listed = [_list(kubectl, Listed(NODES, scope.node_query, "", node), limit)]
+    unknown = [name for name in scope.nodes if name not in present]
     if unknown:
         raise SettingsError("; ".join(f'node "{name}" not found' for name in unknown))
-    return observed, nodes, _list(kubectl, PODS, scope.pod_query, limit, observed.take_pod)
+    pods = Listed(PODS, scope.pod_query, "", observed.take_pod)
+    listed.append(_list(kubectl, pods, limit))
+    if scope.more:
+        maps = Listed(CONFIG_MAPS, {}, "", observed.take_config_map)
+        try:
+            listed.append(_list(kubectl, maps, limit))
+        except ApiGone:
+            raise
+        except ApiError as error:
+            observed.unread[CONFIG_MAPS] = f"devices that ConfigMaps close are not known: {error}"
+    return observed, listed
 
 
-def _list(
-    kubectl: Kubectl,
-    path: str,
-    query: dict[str, str],
-    limit: int,
-    take: Callable[[Fields], None],
-) -> str:
-    """Return the resourceVersion of the list whose items were taken, page by page (`limit` items
-    each).
-    """
+def _list(kubectl: Kubectl, of: Listed, limit: int) -> Listed:
+    """Take over its items, page by page of `limit` items; return the list with its version."""
     page: dict[str, str] = {}
     while True:
-        document = kubectl.get(path, **query, limit=str(limit), **page)
+        document = kubectl.get(of.path, **of.query, limit=str(limit), **page)
         for item in elements(document.get("items")):
-            take(mapping(item))
+            of.take(mapping(item))
         metadata = mapping(document.get("metadata"))
         token = text(metadata.get("continue"))
         if not token:
-            return text(metadata.get("resourceVersion"))
+            return of._replace(version=text(metadata.get("resourceVersion")))
         page = {"continue": token}

@@ -1,7 +1,7 @@
-"""Nodes and pods of a cluster as they change: two watches of kubectl over what was listed.
+"""Nodes and pods of a cluster as they change: watches of kubectl over what was listed.
 
 Knows watch events as the API server writes them, a JSON object a line. A watch that ends, for
-whatever reason, ends both, and everything is listed anew: the list is the truth, and it is what
+whatever reason, ends all, and everything is listed anew: the list is the truth, and it is what
 shows why a watch does not work.
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from typing import IO, Self
 
 from gpushare.cli.facts import Fields, mapping, text
-from gpushare.cli.feed import NODES, PODS, Observed, Scope, observe
+from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.kubectl import Kubectl
 from gpushare.wire.annotations import Names
 
@@ -38,15 +38,12 @@ def follow(kubectl: Kubectl, scope: Scope, names: Names) -> Iterator[Observed]:
     Raises whatever `observe` raises, at the first list or a later one.
     """
     while True:
-        observed, nodes, pods = observe(kubectl, scope, names)
+        observed, listed = observe(kubectl, scope, names)
         yield observed
         with _Streams() as streams:
-            streams.start(
-                kubectl.watch(NODES, **scope.node_query, resourceVersion=nodes), observed.take_node
-            )
-            streams.start(
-                kubectl.watch(PODS, **scope.pod_query, resourceVersion=pods), observed.take_pod
-            )
+            for one in listed:
+                watch = kubectl.watch(one.path, **one.query, resourceVersion=one.version)
+                streams.start(watch, one.take)
             while streams.gather():
                 yield observed
         time.sleep(RELIST_PAUSE)

@@ -12,10 +12,11 @@ from typing import NoReturn
 
 from gpushare.cli.documents import as_json, as_names, as_yaml
 from gpushare.cli.ending import ended
-from gpushare.cli.feed import Observed, observe
+from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
-from gpushare.cli.tables import details, printable, summary
+from gpushare.cli.style import PLAIN, Style, style_of
+from gpushare.cli.tables import details, printable, summary, waiting
 from gpushare.errors import ApiError, GpuShareError
 
 _CLEAR = "\x1b[H\x1b[2J"
@@ -23,7 +24,13 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
-    return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
+    words = sys.argv[1:] if argv is None else argv
+    if words[:1] == ["explain"]:
+        # Here alone: it needs more than the standard library, and more time to start.
+        from gpushare.cli.explain import main as explain
+
+        return explain(words[1:], f"{prog} explain")
+    return ended(lambda: _run(words, prog))
 
 
 def _run(words: Sequence[str], prog: str) -> int:
@@ -47,8 +54,8 @@ def complete(argv: Sequence[str] | None = None) -> int:
     return 0
 
 
-def render(report: Report, options: Options) -> str:
-    """Return the report in the format asked for."""
+def render(report: Report, options: Options, style: Style = PLAIN) -> str:
+    """Return the report in the format asked for; tables in this style."""
     wanted = report.within(options.namespace) if options.namespace else report
     match options.output:
         case "json":
@@ -57,26 +64,39 @@ def render(report: Report, options: Options) -> str:
             return as_yaml(wanted)
         case "name":
             return as_names(wanted)
-    if not wanted.nodes:
-        return ""
     table = details if options.details else summary
-    text = table(wanted, wide=options.output == "wide", headers=options.headers)
-    if wanted.policy is None or not options.headers:
+    tables = []
+    if wanted.nodes:
+        wide = options.output == "wide"
+        tables.append(table(wanted, wide=wide, headers=options.headers, style=style))
+    if wanted.pending and options.headers:
+        tables.append(waiting(wanted, style))
+    text = "\n".join(tables)
+    if not wanted.nodes or wanted.policy is None or not options.headers:
         return text
     return f"{text}Policy: {printable(str(wanted.policy))}\n"
 
 
 def _show(options: Options) -> None:
     last = ("", [""])
+    style = style_of(sys.stdout, os.environ) if options.headers else PLAIN
     redraws = options.watch and sys.stdout.isatty() and options.output in ("", "wide")
-    for number, observed in enumerate(_observations(options)):
+    # The original's form shows what the original shows, and asks for no more than that.
+    more = options.output in ("wide", "json", "yaml") or (style.bars and not options.output)
+    scope = replace(options.scope, more=more)
+    for number, observed in enumerate(_observations(options, scope)):
         report = make_report(
-            observed.nodes.values(), observed.pods.values(), options.names, options.unit
+            observed.nodes.values(),
+            observed.pods.values(),
+            options.names,
+            options.unit,
+            pending=observed.pending.values(),
+            closed=observed.closed,
         )
         report = replace(report, warnings=(*report.warnings, *observed.warnings))
         if options.extender:
             report = _with_policy(report, options)
-        text, notes = render(report, options), _notes(report, options)
+        text, notes = render(report, options, style), _notes(report, options)
         if (text, notes) == last:
             continue
         if redraws:
@@ -101,9 +121,9 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _observations(options: Options) -> Iterator[Observed]:
+def _observations(options: Options, scope: Scope) -> Iterator[Observed]:
     if not options.watch:
-        yield observe(options.kubectl, options.scope, options.names)[0]
+        yield observe(options.kubectl, scope, options.names)[0]
         return
     import signal
 
@@ -111,7 +131,7 @@ def _observations(options: Options) -> Iterator[Observed]:
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # an end in order takes the kubectls along
-    yield from follow(options.kubectl, options.scope, options.names)
+    yield from follow(options.kubectl, scope, options.names)
 
 
 def _end(number: int, _frame: object) -> NoReturn:

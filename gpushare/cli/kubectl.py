@@ -6,6 +6,7 @@ kept waiting (a login prompt), otherwise only if it fails.
 """
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -49,12 +50,29 @@ class Kubectl:
         Raises ApiError with what kubectl said, SettingsError where it cannot be started, or
         MessageError where what came is no JSON object.
         """
-        body = self.run(*_raw(path, query))
+        body = self.request("GET", path, query=query)
         try:
             document: object = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise MessageError(f"kubectl printed no JSON for {path}") from error
         return mapping(document)
+
+    def request(
+        self, method: str, path: str, *, query: Mapping[str, str], timeout: float = math.inf
+    ) -> bytes:
+        """Return the body of a GET; kubectl takes its own --request-timeout. Raises as `run`."""
+        if method != "GET":
+            raise SettingsError(f"kubectl is asked to {method} {path}, and may only get")
+        del timeout
+        return self.run(*_raw(path, query))
+
+    def namespace(self) -> str:
+        """Return the namespace that kubectl uses where none is named."""
+        try:
+            shown = self.run("config", "view", "--minify", "--output=jsonpath={..namespace}")
+        except ApiError:  # there is no kubeconfig, as in a pod
+            return "default"
+        return shown.decode(errors="replace").strip() or "default"
 
     def run(self, *words: str) -> bytes:
         """Return what kubectl prints for these words.

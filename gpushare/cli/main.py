@@ -17,6 +17,7 @@ usage: gpushare COMMAND [OPTIONS]
   device-plugin
            serve a node's GPU memory to its kubelet
   doctor   say what is mis-wired: scheduler file, extender, rights, nodes, pods
+  explain  say why a pod is pending and what would help, or why it is where it is
   inspect  show which pods hold how much of which GPU (as `kubectl inspect gpushare`)
   serve    run the scheduler extender
   scheduler-config
@@ -49,6 +50,12 @@ def _doctor(argv: Sequence[str]) -> int:
     from gpushare.doctor.main import main as doctor
 
     return doctor(argv)
+
+
+def _explain(argv: Sequence[str]) -> int:
+    from gpushare.cli.explain import main as explain
+
+    return explain(argv)
 
 
 def _inspect(argv: Sequence[str]) -> int:
@@ -86,6 +93,7 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
     "device-plugin": _device_plugin,
     "doctor": _doctor,
+    "explain": _explain,
     "inspect": _inspect,
     "scheduler-config": _scheduler_config,
     "serve": _serve,

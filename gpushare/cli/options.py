@@ -115,14 +115,19 @@ def connection(flag_values: Mapping[str, Any], environ: Mapping[str, str]) -> Ku
     )
 
 
-def _parser(prog: str) -> argparse.ArgumentParser:
-    parser = _Parser(
+def make_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentParser:
+    """Return a parser in kubectl's manner, without options."""
+    return _Parser(
         prog=prog,
-        description="Show which pods hold how much of which GPU.",
-        epilog=_EPILOG,
+        description=description,
+        epilog=epilog,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    parser = make_parser(prog, "Show which pods hold how much of which GPU.", _EPILOG)
     add = parser.add_argument
     add("nodes", nargs="*", metavar="NODE", help="show these nodes alone (default: all)")
     add("-d", "--details", action="store_true", help="show the pods of each node")
@@ -145,8 +150,14 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="URL",
         help="http://HOST:PORT of its health listener; shows which policy ranks pods, too",
     )
+    add_connection(parser)
+    add("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
+    return parser
+
+
+def add_connection(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which cluster is meant."""
+    add = parser.add_argument
     add("--kubeconfig", default="", metavar="FILE", help="a file, or several as in KUBECONFIG")
     for flag, metavar in PASSED_ON.items():
         add(flag, action="append", metavar=metavar, help="as in kubectl")
-    add("--version", action="version", version=f"kubectl-inspect-gpushare {__version__}")
-    return parser

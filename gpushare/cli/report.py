@@ -6,11 +6,12 @@ does not have) is *unplaced*: it may be on any device, so the ledger takes it of
 each, while a device shows as allocated what its own pods sum to.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from gpushare.cli.facts import NodeFacts, PodFacts
+from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
 from gpushare.core.cover import resolve
 from gpushare.core.model import Cover, NodeSpec, Reason, Shares
 from gpushare.wire.annotations import Names
@@ -18,7 +19,7 @@ from gpushare.wire.annotations import Names
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.wire.metrics import RankingPolicy
 
-_LARGEST_IN_GIB = 100
+LARGEST_IN_GIB = 100
 """A device of more units than this is taken to be counted in MiB, as the original takes it."""
 
 
@@ -46,6 +47,17 @@ class PodLine:
     assigned: bool
     units: int
     shares: Shares
+
+
+@dataclass(frozen=True, slots=True)
+class PendingLine:
+    """One pod that waits for a node; units are those it asks for."""
+
+    namespace: str
+    name: str
+    uid: str
+    units: int
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +95,8 @@ class Report:
     """Nodes by name, and what is wrong, one line each.
 
     unit: what all numbers count. unit_from: "inventory", "flag" or "guess". policy: the one that
-    ranks pods, None where nobody was asked or it is not known.
+    ranks pods, None where nobody was asked or it is not known. pending: pods that wait, by
+    namespace and name; () where they were not asked for.
     """
 
     resource: str
@@ -92,6 +105,7 @@ class Report:
     nodes: tuple[NodeLine, ...]
     warnings: tuple[str, ...]
     policy: "RankingPolicy | None" = None
+    pending: tuple[PendingLine, ...] = ()
 
     @property
     def total(self) -> int:
@@ -109,18 +123,29 @@ class Report:
             replace(node, pods=tuple(pod for pod in node.pods if pod.namespace == namespace))
             for node in self.nodes
         )
-        return replace(self, nodes=nodes)
+        pending = tuple(pod for pod in self.pending if pod.namespace == namespace)
+        return replace(self, nodes=nodes, pending=pending)
 
 
 def make_report(
-    nodes: Iterable[NodeFacts], pods: Iterable[PodFacts], names: Names, unit: str = ""
+    nodes: Iterable[NodeFacts],
+    pods: Iterable[PodFacts],
+    names: Names,
+    unit: str = "",
+    *,
+    pending: Iterable[PendingFacts] = (),
+    closed: Mapping[str, Collection[int | str]] = MappingProxyType({}),
 ) -> Report:
     """Return the report of these nodes; pods on other nodes are left out.
 
     unit: what nodes without inventory count in. If it is not given it is the one that inventories
-    name, and where none does it is guessed.
+    name, and where none does it is guessed. pending: pods that wait. closed: by node the devices
+    that ConfigMaps close, by index or uuid.
     """
-    sorted_nodes = sorted(nodes, key=lambda node: node.name)
+    sorted_nodes = sorted(
+        (_with_closed(node, closed.get(node.name, ())) for node in nodes),
+        key=lambda node: node.name,
+    )
     fallback, unit_from = _fallback(sorted_nodes, unit)
     units = {node.name: node.unit or fallback for node in sorted_nodes}
     used = sorted(set(units.values())) or [fallback]
@@ -136,7 +161,24 @@ def make_report(
     warnings = [_closed_warning(node) for node in sorted_nodes if node.closed]
     if len(used) > 1:
         warnings.append(_mixed_warning(units, used))
-    return Report(names.resource, common, unit_from, lines, tuple(warnings))
+    waiting = tuple(
+        PendingLine(
+            *(pod.ref.namespace, pod.ref.name, pod.ref.uid),
+            units=pod.units * _scale(fallback, common),
+            reason=pod.reason,
+        )
+        for pod in sorted(pending, key=lambda pod: (pod.ref.namespace, pod.ref.name, pod.ref.uid))
+    )
+    return Report(names.resource, common, unit_from, lines, tuple(warnings), pending=waiting)
+
+
+def _with_closed(node: NodeFacts, closed: Collection[int | str]) -> NodeFacts:
+    """Return the node with these devices unhealthy, as the extender takes them."""
+    devices = tuple(
+        replace(device, healthy=False) if {index, device.uuid} & {*closed} else device
+        for index, device in enumerate(node.devices)
+    )
+    return replace(node, devices=devices)
 
 
 def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
@@ -148,7 +190,7 @@ def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
     if len(stated) == 1:
         return stated.pop(), "inventory"
     largest = max((device.mem for node in silent for device in node.devices), default=0)
-    guess = "MiB" if largest > _LARGEST_IN_GIB else "GiB"
+    guess = "MiB" if largest > LARGEST_IN_GIB else "GiB"
     return guess, "guess" if silent or not stated else "inventory"
 
 

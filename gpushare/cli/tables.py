@@ -8,6 +8,7 @@ cluster, so whatever a terminal would obey is written as an escape.
 from collections.abc import Iterable, Sequence
 
 from gpushare.cli.report import NodeLine, PodLine, Report
+from gpushare.cli.style import PLAIN, Style, width
 
 _PADDING = 2
 
@@ -42,25 +43,27 @@ def align(rows: Iterable[Row]) -> str:
             if column < len(row) - 1:
                 block.append(index)
                 continue
-            width = max((len(lines[member][column]) for member in block), default=0)
+            widest = max((width(lines[member][column]) for member in block), default=0)
             for member in block:
-                widths[member][column] = width + _PADDING
+                widths[member][column] = widest + _PADDING
             block = []
     return "".join(
-        "".join(cell.ljust(width) for cell, width in zip(row, padded, strict=False))
+        "".join(cell + " " * (wide - width(cell)) for cell, wide in zip(row, padded, strict=False))
         + row[-1]
         + "\n"
         for row, padded in zip(lines, widths, strict=True)
     )
 
 
-def summary(report: Report, *, wide: bool = False, headers: bool = True) -> str:
+def summary(
+    report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
+) -> str:
     """Return one line for each node, then the sum of the cluster; without headers only the nodes'
     lines.
     """
     devices = max((len(node.devices) for node in report.nodes), default=0)
     pending = any(node.unplaced for node in report.nodes)
-    rows = [_summary_row(node, devices, pending=pending) for node in report.nodes]
+    rows = [_summary_row(node, devices, style, pending=pending) for node in report.nodes]
     more = [_wide_cells(node) for node in report.nodes] if wide else [()] * len(rows)
     table: list[Row] = [[*row, *cells] for row, cells in zip(rows, more, strict=True)]
     if not headers:
@@ -70,15 +73,18 @@ def summary(report: Report, *, wide: bool = False, headers: bool = True) -> str:
     head += ["PENDING(Allocated)"] if pending else []
     head.append(f"{kind} Memory({report.unit})")
     head += [f"FREE({report.unit})", "PODS", "MODEL", "NOTE"] if wide else []
+    plain = [_summary_row(node, devices, PLAIN, pending=pending) for node in report.nodes[:1]]
     total = [
-        ["-" * (_bytes(rows[:1], ended=False) + 20)],
+        ["-" * (_bytes(plain, ended=False) + 20)],
         [f"Allocated/Total {kind} Memory In Cluster:"],
         [_cluster_sum(report), ""],
     ]
     return align([head, *table, *total])
 
 
-def details(report: Report, *, wide: bool = False, headers: bool = True) -> str:
+def details(
+    report: Report, *, wide: bool = False, headers: bool = True, style: Style = PLAIN
+) -> str:
     """Return a table of pods for each node, then the sum of the cluster.
 
     Without headers there are only the lines of pods, each with its node before it.
@@ -93,11 +99,13 @@ def details(report: Report, *, wide: bool = False, headers: bool = True) -> str:
         if number == 0:
             dashes += _bytes(pods, ended=True)
         rows += _node_head(node, wide=wide)
-        rows.append([*_details_head(node, kind), *(_WIDE_POD if wide else ()), ""])
+        rows.append([*_details_head(node, kind, style), *(_WIDE_POD if wide else ()), ""])
         rows += [
             [*row, *(_wide_pod(pod) if wide else ()), ""]
             for row, pod in zip(pods, node.pods, strict=True)
         ]
+        if style.bars:
+            rows.append(["", "", *_device_cells(node, style), ""])
         rows.append(["Allocated :", f"{node.allocated} ({_percent(node)}%)", ""])
         rows.append(["Total :", f"{node.total} ", ""])
         rows.append(["-" * dashes])
@@ -111,13 +119,33 @@ def _kind(report: Report) -> str:
     return name.removesuffix("-mem").upper() if name.endswith("-mem") else "GPU"
 
 
-def _summary_row(node: NodeLine, devices: int, *, pending: bool) -> list[str]:
+def _summary_row(node: NodeLine, devices: int, style: Style, *, pending: bool) -> list[str]:
     row = [printable(node.name), printable(node.address or "unknown")]
-    row += [f"{device.allocated}/{device.total}" for device in node.devices]
-    row += ["0/0"] * (devices - len(node.devices))
+    row += _device_cells(node, style)
+    # The original shows devices that are not there, and scripts count columns.
+    row += ["" if style.bars else "0/0"] * (devices - len(node.devices))
     if pending:
         row.append(str(node.unplaced) if node.unplaced else "")
     return [*row, f"{node.allocated}/{node.total}"]
+
+
+def _device_cells(node: NodeLine, style: Style) -> list[str]:
+    return [
+        style.device(device.allocated, device.total, closed=not device.healthy or bool(node.closed))
+        for device in node.devices
+    ]
+
+
+def waiting(report: Report, style: Style) -> str:
+    """Return a table of the pods that wait, each with its reason."""
+    rows: list[Row] = [
+        ("PENDING POD", "NAMESPACE", f"{_kind(report)} Memory({report.unit})", "REASON"),
+        *(
+            (printable(pod.name), printable(pod.namespace), str(pod.units), printable(pod.reason))
+            for pod in report.pending
+        ),
+    ]
+    return align([[style.painted("little", row[0]), *row[1:]] for row in rows])
 
 
 def _wide_cells(node: NodeLine) -> list[str]:
@@ -149,8 +177,11 @@ def _wide_pod(pod: PodLine) -> list[str]:
     return [str(pod.units), printable(pod.phase) or "-", "yes" if pod.assigned else "no"]
 
 
-def _details_head(node: NodeLine, kind: str) -> list[str]:
-    head = ["NAME", "NAMESPACE", *(f"{kind}{device.index}(Allocated)" for device in node.devices)]
+def _details_head(node: NodeLine, kind: str, style: Style) -> list[str]:
+    head = ["NAME", "NAMESPACE"]
+    for device in node.devices:
+        closed = style.bars and (node.closed or not device.healthy)
+        head.append(f"{kind}{device.index}({'closed' if closed else 'Allocated'})")
     return [*head, "Pending(Allocated)"] if node.unplaced else head
 
 

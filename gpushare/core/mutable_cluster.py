@@ -13,7 +13,7 @@ import numpy as np
 from gpushare.core.decide import best_devices
 from gpushare.core.model import Request
 from gpushare.core.ranking import Scorer, fits_devices
-from gpushare.core.snapshot import Bools, Rows, Snapshot, pod_kind
+from gpushare.core.snapshot import Bools, Rows, Snapshot, has_accepted_model, pod_kind
 
 
 class Placement(NamedTuple):
@@ -42,8 +42,7 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
     enough = snapshot.cpu_free[rows] >= request.cpu
     enough &= snapshot.memory_free[rows] >= request.memory
     if request.models:
-        accepted = [model in request.models for model in snapshot.models]
-        enough &= np.array([*accepted, False])[snapshot.model[rows].max(axis=1, initial=-1)]
+        enough &= has_accepted_model(snapshot, rows, request)
     if not request.devices:
         return np.repeat(enough[:, None], snapshot.used.shape[1], axis=1)
     mask: Bools = fits_devices(snapshot, rows, request) & enough[:, None]

@@ -42,6 +42,11 @@ def paired_devices(pinned: Iterable[Pinned], request: Request) -> tuple[int, ...
     return devices if together and (alike or len(devices) == 1) else ()
 
 
+def pin_of(entry: Entry) -> Pinned:
+    """Return the sizes and devices by which a pod that pins holds back its equals."""
+    return entry.request.sizes, tuple(device for device, _ in entry.cover.written or ())
+
+
 class Pins:
     """The pods that hold back equal pods, by node. Counted by the Ledger, under its lock.
 
@@ -70,9 +75,7 @@ class Pins:
     def add(self, entry: Entry) -> None:
         """Take a charge into account."""
         if entry.pins:
-            devices = tuple(device for device, _ in entry.cover.written or ())
-            pin = (entry.request.sizes, devices)
-            self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin
+            self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin_of(entry)
 
     def remove(self, entry: Entry) -> None:
         """Take a charge out of account."""

@@ -47,6 +47,15 @@ def idle_devices(snapshot: "Snapshot", rows: Rows) -> Bools:
     return mask
 
 
+def has_accepted_model(snapshot: "Snapshot", rows: Rows, request: Request) -> Bools:
+    """Return bool (K,): nodes of a GPU model that the request accepts."""
+    if not request.models:
+        return np.ones(len(rows), dtype=bool)
+    accepted = np.array([*(model in request.models for model in snapshot.models), False])
+    found: Bools = accepted[snapshot.model[rows].max(axis=1, initial=-1)]
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class Snapshot:
     """An immutable view of the ledger.

@@ -1,10 +1,13 @@
 """A small listener for probes and metrics, so that slow callers of the verbs cannot block it.
 
-Standard library only. A connection that says nothing is closed after a few seconds.
+Standard library only. A connection that says nothing is closed after a few seconds. Explanations
+name pods, so they are for callers on this machine alone: whoever may run `kubectl port-forward`
+to the pod is one, and nobody else of the cluster.
 """
 
 import contextlib
 import logging
+import re
 import socket
 import sys
 import threading
@@ -14,30 +17,55 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import cast
 from urllib.parse import parse_qs
 
+from gpushare.addresses import is_loopback
+from gpushare.daemon.callers import Callers
+
 log = logging.getLogger("gpushare.health")
 
 Checks = Callable[[], Mapping[str, str]]
 """By name, what is wrong with it, or "" where it is well."""
 
 
+Explain = Callable[[str, str], tuple[int, bytes]]
+"""Returns (status, JSON) for a namespace and the name of a pod."""
+
+_EXPLAIN = re.compile(r"/apis/v1/explain/([^/]+)/([^/]+)")
+_FAR = b"""{"error": "explanations are answered on loopback alone: run kubectl port-forward to the \
+extender's pod, or ask on its host"}
+"""
+
 _Accepted = socket.socket | tuple[bytes, socket.socket]  # socketserver's own type for TCP and UDP
+_LOOPBACK = Callers(hosts=frozenset())
 _MAX_OPEN = 64
 _PIECE = 1 << 16
 
 
 class HealthServer:
-    """Serves /livez, /readyz, /healthz (as /livez) and /metrics, on threads of its own."""
+    """Serves /livez, /readyz, /healthz (as /livez), /metrics and /apis/v1/explain, on threads of
+    its own.
+    """
 
     def __init__(
-        self, host: str, port: int, live: Checks, ready: Checks, metrics: Callable[[], bytes]
+        self,
+        host: str,
+        port: int,
+        live: Checks,
+        ready: Checks,
+        metrics: Callable[[], bytes],
+        *,
+        explain: Explain | None = None,
     ) -> None:
-        """Bind the socket: an address in use fails here."""
+        """Bind the socket: an address in use fails here. explain: None where nothing explains."""
         pages = {"/livez": live, "/healthz": live, "/readyz": ready}
 
         class Handler(_Handler):
             def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
                 if path == "/metrics":
                     return 200, "text/plain; version=0.0.4; charset=utf-8", metrics()
+                asked = _EXPLAIN.fullmatch(path) if explain else None
+                if explain and asked:
+                    status, body = explain(*asked.groups()) if self.is_near() else (403, _FAR)
+                    return status, "application/json", body
                 if path not in pages:
                     return 404, "text/plain", b"there are /livez, /readyz, /healthz, /metrics\n"
                 failing, text = _report(pages[path](), query)
@@ -129,6 +157,14 @@ class _Handler(BaseHTTPRequestHandler):
     def page(self, path: str, query: Mapping[str, list[str]]) -> tuple[int, str, bytes]:
         """Return (status, content type, body)."""
         raise NotImplementedError
+
+    def is_near(self) -> bool:
+        """Return whether the caller is on this machine, and calls it by an address of loopback.
+
+        A page in a browser here is not: it calls by the name that it made resolve to loopback.
+        """
+        peer = str(self.client_address[0]).removeprefix("::ffff:")
+        return is_loopback(peer) and _LOOPBACK.allows_host(self.headers.get("Host", ""))
 
     def do_GET(self) -> None:
         """Answer."""

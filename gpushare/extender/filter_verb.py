@@ -7,11 +7,15 @@ import contextlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
 from gpushare.core.decide import FilterResult, best_node, filter_nodes, restrict_to
+from gpushare.core.explain import explain
+from gpushare.core.explanation import Explanation
 from gpushare.core.model import Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
+from gpushare.explain.pod import node_books
 from gpushare.extender.answer import Answer, pod_name
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
@@ -91,7 +95,10 @@ class FilterVerb:
             name: why.value for name, why in result.failed.items() if not why.resolvable
         }
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
-        self._report_rejected(args, result, Counter([*busy.values(), *unresolvable.values()]))
+        reasons = Counter([*busy.values(), *unresolvable.values()])
+        self._report_rejected(
+            args, result, reasons, lambda: _explain(managed, snapshot, args.names, request)
+        )
         busy.update((name, f'node "{name}" not found') for name in result.unknown)
         line = {
             "pod": pod_name(args),
@@ -152,7 +159,11 @@ class FilterVerb:
         return seen, result
 
     def _report_rejected(
-        self, args: FilterArgs, result: FilterResult, reasons: Counter[str]
+        self,
+        args: FilterArgs,
+        result: FilterResult,
+        reasons: Counter[str],
+        explanation: Callable[[], Explanation],
     ) -> None:
         """Tell how many nodes do not take the pod for which reason; users, when none does.
 
@@ -166,7 +177,7 @@ class FilterVerb:
         refused = reasons and not result.fit and [*args.names] != [nominated]
         if self._event_messages is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
-                self._event_messages.no_fit(pod_ref(args.pod), reasons)
+                self._event_messages.no_fit(pod_ref(args.pod), reasons, explanation)
 
     def _cache_request(
         self,
@@ -186,3 +197,10 @@ class FilterVerb:
 def _may_change(result: FilterResult) -> bool:
     """Return whether no node fits, but one would if some pods were gone."""
     return not result.fit and any(why.resolvable for why in result.failed.values())
+
+
+def _explain(
+    managed: ManagedResource, seen: Snapshot, names: Sequence[str], request: Request
+) -> Explanation:
+    """Return why filter refused these nodes, by the snapshot that it has seen."""
+    return explain(seen, names, request, partial(node_books, managed.ledger))

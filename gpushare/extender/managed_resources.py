@@ -4,7 +4,7 @@ A pod belongs to the one managed resource that it asks for.
 """
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from gpushare.core.guarded import FallbackScorer, NoPreference
@@ -16,7 +16,7 @@ from gpushare.errors import MessageError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import names_any, request_of, scheduler_of
+from gpushare.wire.pods import names_any, request_among, scheduler_of
 
 log = logging.getLogger("gpushare.policies")
 
@@ -155,13 +155,10 @@ class ManagedResources:
 
         Raises WireError for a request that makes no sense or asks for two managed resources.
         """
-        candidates: list[ResourceRequest] = []
-        for managed in self.resources:
-            request = request_of(pod, managed.names)
-            if request.devices:
-                managed.ranking(request)
-                candidates.append((managed, request))
-        if len(candidates) > 1:
-            names: Iterable[str] = (managed.names.resource for managed, _ in candidates)
-            raise MessageError(f"{', '.join(names)}: a pod may ask for one of them alone")
-        return candidates[0] if candidates else None
+        found = request_among(pod, (managed.names for managed in self.resources))
+        if found is None:
+            return None
+        names, request = found
+        managed = next(managed for managed in self.resources if managed.names is names)
+        managed.ranking(request)
+        return managed, request

@@ -11,6 +11,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.trial import AUTO, SAFE
+from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
@@ -21,10 +22,10 @@ from gpushare.extender.event_handlers import (
     PodEventHandler,
     UnhealthyEventHandler,
 )
-from gpushare.extender.http.callers import Callers
+from gpushare.extender.explainer import Explainer
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
-from gpushare.extender.readiness import Readiness, Source
+from gpushare.extender.readiness import Source
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
@@ -127,12 +128,15 @@ def _policies(default: str) -> dict[str, Policy]:
 
 
 def health_server(
-    settings: Settings, live: Checks, readiness: Readiness, metrics: Metrics
+    settings: Settings, checks: tuple[Checks, Checks], metrics: Metrics, explainer: Explainer
 ) -> HealthServer:
-    """Return the server of probes and metrics; its port is taken, its thread does not run yet."""
+    """Return the server of probes and metrics; its port is taken, its thread does not run yet.
+
+    checks: of life, of readiness.
+    """
     host, port = address(settings.health_listen, "health-listen")
     try:
-        return HealthServer(host, port, live, readiness.checks, metrics.text)
+        return HealthServer(host, port, *checks, metrics.text, explain=explainer.answer)
     except OSError as error:
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
 

@@ -22,6 +22,7 @@ from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.unserved_pods import UnservedPods
+from gpushare.extender.explainer import Explainer
 from gpushare.extender.garbage_collection import GarbageCollection
 from gpushare.extender.http.app import build_app
 from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
@@ -111,7 +112,15 @@ class Extender:
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
         # The one socket of ours that is there before the fork: a port in use is a wrong setting.
-        self._health = health_server(settings, self._live, self._readiness, self._metrics)
+        explainer = Explainer(
+            self._client,
+            self._managed_resources,
+            settings.unit,
+            not_ready=self._readiness.not_ready,
+            called=service.called,
+        )
+        checks = (self._live, self._readiness.checks)
+        self._health = health_server(settings, checks, self._metrics, explainer)
         self._beat = self._warmed = time.monotonic()
 
     def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:

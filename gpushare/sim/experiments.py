@@ -21,9 +21,10 @@ from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.dice import Dice
 from gpushare.sim.engine import Cluster, ranking, request_of, size_class, workload_of_trace
-from gpushare.sim.flow import Flow, Record, Stream
+from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, Learner, chosen
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
+from gpushare.sim.progress import GoOn, always
 from gpushare.sim.report import allocated_at
 from gpushare.sim.trace import TraceNode, TracePod
 
@@ -70,6 +71,7 @@ def inflation(
     options: Options = Options(),
     *,
     known: Sequence[TracePod] | None = None,
+    go_on: GoOn = always,
 ) -> Record:
     """The record of a cluster that fills up to 130 % and loses no pod: each share is in %.
 
@@ -81,10 +83,14 @@ def inflation(
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
     course = _Course(cluster, workload)
-    for request in stream:
+    named = _named("inflation", policy, seed, options)
+    for place, request in enumerate(stream):
+        if not go_on(place / len(stream)):
+            now = 100 * cluster.allocated / cluster.capacity
+            return {**named, **course.record(), "alloc": now, REACHED: place / len(stream)}
         placed = cluster.place(request)
         course.arrived(request, placed is not None)
-    record = {**_named("inflation", policy, seed, options), **course.record()}
+    record = {**named, **course.record()}
     reached = allocated_at(round(100 * options.load)).of(record)
     return {**record, "alloc": reached, **_told(choices), **_picture(cluster, options)}
 
@@ -95,6 +101,8 @@ def churn(
     policy: str,
     seed: int,
     options: Options = Options(),
+    *,
+    go_on: GoOn = always,
 ) -> Record:
     """The record of a cluster whose pods come at random and stay for random times (see Flow).
 
@@ -107,7 +115,7 @@ def churn(
     stream = coming_and_going(pods, cluster, seed, options)
     flow = Flow(cluster, options.warmup, options.life, options.wait)
     named = _named("churn", policy, seed, options)
-    return {**named, **flow.run(stream), **_told(choices), **_picture(cluster, options)}
+    return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
 
 
 def replay(
@@ -116,6 +124,8 @@ def replay(
     policy: str,
     seed: int,
     options: Options = Options(),
+    *,
+    go_on: GoOn = always,
 ) -> Record:
     """The record of the pods coming when they came, and staying as long as they did (see Flow).
 
@@ -139,7 +149,7 @@ def replay(
     )
     flow = Flow(cluster, 0.0, float(times[-1]), options.wait)
     named = _named("replay", policy, seed, options)
-    return {**named, **flow.run(stream), **_told(choices), **_picture(cluster, options)}
+    return {**named, **flow.run(stream, go_on), **_told(choices), **_picture(cluster, options)}
 
 
 def _cluster(
@@ -238,7 +248,7 @@ class _Course:
         self._asked = 0
         self._arrived: list[int] = []
         self._allocated: list[int] = []
-        self._fragmented: dict[int, float] = {}
+        self._fragmented: dict[int, float] = {0: self._fragmentation()}
         self._refused: dict[str, int] = {}
 
     def arrived(self, request: Request, placed: bool) -> None:
@@ -284,12 +294,13 @@ def fragmented(measure: Fragmentation, view: Snapshot) -> float:
 
 
 def _picture(cluster: Cluster, options: Options) -> Record:
-    """capacity, used: by node the units of each device, in the order of the nodes; or nothing."""
+    """names, capacity, used: by node its name and the units of each device; or nothing."""
     if not options.picture:
         return {}
     view = cluster.view
     counts = view.healthy.sum(axis=1).tolist()
-    return {
+    arrays = {
         name: [line[:count] for line, count in zip(array.tolist(), counts, strict=True)]
         for name, array in (("capacity", view.capacity), ("used", view.used))
     }
+    return {"names": list(view.names), **arrays}

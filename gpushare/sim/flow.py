@@ -17,8 +17,12 @@ from gpushare.core.model import Kind, Request
 from gpushare.core.mutable_cluster import Placement
 from gpushare.core.snapshot import Floats, Ints
 from gpushare.sim.engine import Cluster, size_class
+from gpushare.sim.progress import GoOn, always
 
 Record = dict[str, object]
+
+REACHED = "reached"
+"""What a record has that was broken off: which share of its run was done."""
 
 _SETTLED = 2.0
 """Pods that come in the last so many lifetimes are not asked how long they waited."""
@@ -58,19 +62,28 @@ class Flow:
         self._waits: dict[str, list[float]] = defaultdict(list)
         self._offered = self._offered_gpu = self._refused = self._refused_gpu = 0
 
-    def run(self, stream: Stream) -> Record:
-        """What was measured; see `_record`."""
+    def run(self, stream: Stream, go_on: GoOn = always) -> Record:
+        """What was measured; see `_record`. Until the end, or until it shall not go on."""
         possible = [not self._wait or self._cluster.fits_empty(kind) for kind in stream.kinds]
         for time, which, lifetime in zip(
             stream.times.tolist(), stream.which.tolist(), stream.lifetimes.tolist(), strict=True
         ):
             if time > self._end:
                 break
+            share = max(time, 0.0) / self._end
+            if not go_on(share):
+                return self._broken_off(time, share)
             if possible[which]:
                 self._leave_until(time)
                 self._arrive(stream.kinds[which], lifetime)
         self._leave_until(self._end)
         return self._record()
+
+    def _broken_off(self, time: float, share: float) -> Record:
+        """What was measured until then, which is nothing before the start."""
+        self._end = time
+        self._leave_until(time)
+        return {**(self._record() if time > self._start else {}), REACHED: share}
 
     def _arrive(self, request: Request, lifetime: float) -> None:
         counts = self._now >= self._start

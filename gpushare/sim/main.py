@@ -10,20 +10,20 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import cache, partial
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
+from types import FrameType
 
 import yaml
-from tqdm import tqdm
 
-from gpushare.core.policy import policy_names
 from gpushare.errors import GpuShareError, SettingsError, WireError
 from gpushare.sim import experiments, paper
-from gpushare.sim.flags import SMALL
-from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
-from gpushare.sim.lifetimes import TRACE, lifetimes_of
+from gpushare.sim.flow import REACHED
+from gpushare.sim.inputs import Inputs, Listing
+from gpushare.sim.jobs import Job, jobs_of
 from gpushare.sim.options import Options, read_options
+from gpushare.sim.progress import Progress, bar, go_on
 from gpushare.sim.report import (
     Measure,
     Record,
@@ -44,34 +44,16 @@ _EXPERIMENTS: Mapping[str, Callable[..., Record]] = {
 }
 
 
-_SEEDS = tuple(range(42, 52))
-"""Of the runs, unless others are named; of a large cluster the first two."""
-
-_MOST_PODS = 5_000_000
-"""Of a run: about an hour of the quickest policy."""
-
 _Done = tuple[tuple[int, int, int], Record]
-"""A record and where it stands among all: by line of a table, policy and seed."""
-
-
-@dataclass(frozen=True)
-class Job:
-    """One run. told: what its record says besides what was measured; place: see `_Done`."""
-
-    experiment: str
-    inputs: Inputs
-    policy: str
-    seed: int
-    parameters: experiments.Options
-    told: Mapping[str, object]
-    place: tuple[int, int, int]
+"""A record and the place of its job."""
 
 
 def main(argv: Sequence[str], listing: Listing | None = None) -> int:
     """The exit code: 0 done, 1 something failed, 2 bad input, 130 interrupted."""
     try:
         options = read_options(argv)
-        jobs = _jobs(options, listing)
+        _check_outputs(options)
+        jobs = jobs_of(options, listing)
     except (SettingsError, WireError) as error:
         return _failed(error, 2)
     except GpuShareError as error:
@@ -95,7 +77,7 @@ def main(argv: Sequence[str], listing: Listing | None = None) -> int:
 def run(job: Job) -> _Done:
     """What one run measures, and on which pods."""
     inputs, procedure = job.inputs, _EXPERIMENTS[job.experiment]
-    found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters)
+    found = procedure(inputs.nodes, inputs.pods, job.policy, job.seed, job.parameters, go_on=go_on)
     return job.place, {**job.told, **found}
 
 
@@ -104,39 +86,7 @@ def _failed(error: Exception, code: int) -> int:
     return code
 
 
-def _jobs(options: Options, listing: Listing | None) -> list[Job]:
-    """All runs, those of a seed together, so that what is finished can be compared at any time."""
-    _check_places(options)
-    if options.plots is not None:
-        _plots()
-    if options.document is not None:
-        marks = [view for table in options.tables for view in table.views]
-        _renewed(options.document, dict.fromkeys(marks, ""))
-    there = (*policy_names(), experiments.RANDOM)
-    for name in options.policies:
-        if name not in there:
-            known = ", ".join(there)
-            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
-    if options.tables:
-        return list(_of_tables(options.tables))
-    inputs = _inputs(options, listing)
-    seeds = options.seeds or (_SEEDS if len(inputs.nodes) <= SMALL else _SEEDS[:2])
-    return [
-        Job(
-            options.experiment,
-            inputs,
-            policy,
-            seed,
-            options.parameters,
-            {"file": inputs.name},
-            (0, place, seed),
-        )
-        for seed in seeds
-        for place, policy in enumerate(options.policies)
-    ]
-
-
-def _check_places(options: Options) -> None:
+def _check_outputs(options: Options) -> None:
     """Raises SettingsError where what comes out could not be written: before hours of runs."""
     for path in (options.json, options.csv, options.plots):
         if path is not None and not path.absolute().parent.is_dir():
@@ -146,104 +96,65 @@ def _check_places(options: Options) -> None:
             raise SettingsError(f"{path}: is a directory, and no file to write to")
     if options.plots is not None and options.plots.exists() and not options.plots.is_dir():
         raise SettingsError(f"{options.plots}: is no directory to write pictures to")
-
-
-def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
-    lines = [(table, line) for table in tables for line in table.lines]
-    read = cache(read_shipped)  # many lines are of one list
-    for number, (table, line) in enumerate(lines):
-        inputs = read(line.file, line.units, line.parameters.lifetimes)
-        told = {"table": table.name, **line.told}
-        for seed in table.seeds:
-            for place, (policy, workload) in enumerate(table.variants):
-                parameters = replace(line.parameters, workload=workload)
-                where = (number, place, seed)
-                yield Job(line.experiment, inputs, policy, seed, parameters, told, where)
-
-
-def _inputs(options: Options, listing: Listing | None) -> Inputs:
-    inputs = read_inputs(options, listing)
-    if options.experiment == "replay":
-        _check_times(inputs)
-    _check_length(options, inputs)
-    return inputs
-
-
-def _check_times(inputs: Inputs) -> None:
-    """Raises SettingsError where there is no time in which to replay pods."""
-    times = {pod.created for pod in inputs.pods if pod.created is not None}
-    if not times:
-        raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
-    if len(times) == 1:
-        raise SettingsError(f"{inputs.name}: all pods came at one moment, so none can be replayed")
-
-
-def _there_at_first(options: Options, inputs: Inputs) -> float:
-    """How many pods run when churn begins, in those that come in a unit of time."""
-    if options.parameters.lifetimes != TRACE:
-        return 0.0
-    try:
-        capacity = max(node.capacity for node in inputs.nodes if node.devices)
-        return float(lifetimes_of(inputs.pods, capacity).means.mean())
-    except ValueError as error:
-        raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
-
-
-def _check_length(options: Options, inputs: Inputs) -> None:
-    """Raises SettingsError where so many pods would come that no run would end."""
-    given = options.parameters
-    lasts = given.life + _there_at_first(options, inputs)
-    spans = {"inflation": 1.3, "churn": given.load * lasts}
-    capacity = inputs.units
-    asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
-    pods = spans.get(options.experiment, 0.0) * capacity / asked
-    if pods > _MOST_PODS:
-        raise SettingsError(
-            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
-            " they ask for too little, or --load and --life are too large"
-        )
+    if options.plots is not None:
+        _plots()
+    if options.document is not None:
+        marks = [view for table in options.tables for view in table.views]
+        _renewed(options.document, dict.fromkeys(marks, ""))
 
 
 def _run_all(jobs: Sequence[Job], processes: int, finished: list[_Done]) -> int:
-    """The exit code; what is finished stands in the list whatever that is."""
+    """Return the exit code; what is finished stands in the list whatever that is."""
+    progress = Progress(len(jobs))
+    code = 0
     try:
         with (
-            _ended_by_signal(),
-            closing(run_all(run, jobs, processes)) as results,
-            # disable=None: of the bar nothing is seen unless stderr is a terminal.
-            tqdm(total=len(jobs), unit="run", disable=None, leave=False) as bar,
+            _ended_by_signals(progress),
+            closing(run_all(run, jobs, processes, progress)) as results,
+            bar(progress),
         ):
             for done in results:
-                finished.append(done)
-                bar.update()
+                finished.append(done)  # noqa: PERF402  # what has come stays, whatever comes next
     except KeyboardInterrupt:
-        print(f"interrupted: {len(finished)} of {len(jobs)} runs are finished", file=sys.stderr)
-        return 130
+        progress.stop()
     except GpuShareError as error:
-        return _failed(error, 1)
+        code = _failed(error, 1)
     except Exception:  # another package's policy may raise whatever it likes
         traceback.print_exc()
-        return 1
-    return 0
+        code = 1
+    if progress.stopping:
+        whole = sum(REACHED not in record for _, record in finished)
+        print(f"interrupted: {whole} of {len(jobs)} runs are finished", file=sys.stderr)
+        return 130
+    return code
 
 
 @contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Within, SIGTERM is answered as Ctrl-C."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+def _ended_by_signals(progress: Progress) -> Iterator[None]:
+    """Within, let Ctrl-C and SIGTERM end the runs: at first each by itself, then at once."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        if progress.stopping:
+            signal.default_int_handler(number, frame)
+        progress.stop()
+
+    before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _tellings(
-    options: Options, jobs: Sequence[Job], records: Sequence[Record]
+    options: Options, jobs: Sequence[Job], every: Sequence[Record]
 ) -> Iterator[Callable[[], object]]:
     """What writes and prints what is finished, each thing by itself, so that one that fails keeps
     back no other. They raise OSError, and SettingsError of a document; the last one prints.
     """
     inputs = jobs[0].inputs
+    records = [record for record in every if REACHED not in record]
+    broken_off = [record for record in every if record.get(REACHED)]
     measures = measures_of(records, options.parameters.load)
     about = {
         "experiment": options.experiment,
@@ -254,12 +165,12 @@ def _tellings(
         "fitNowhere": inputs.nowhere,
         "complete": len(records) == len(jobs),
     }
-    whole = document(records, measures, about)
+    whole = {**document(records, measures, about), "brokenOff": broken_off}
     forms: Mapping[str, Callable[[], str]] = {
         "json": lambda: json.dumps(whole, indent=1) + "\n",
         "yaml": lambda: yaml.safe_dump(json.loads(json.dumps(whole)), sort_keys=False),
         "csv": lambda: as_csv(records, measures),
-        "table": lambda: _table(options, inputs, records, measures),
+        "table": lambda: _table(options, inputs, records, measures) + _part_way(broken_off),
         "paper": lambda: "\n".join(_printed(options.tables, records)),
     }
     for path, form in ((options.json, "json"), (options.csv, "csv")):
@@ -315,6 +226,19 @@ def _table(
             "",
         ]
     )
+
+
+def _part_way(broken_off: Sequence[Record]) -> str:
+    """What runs measured until they were broken off; "" where none was."""
+    if not broken_off:
+        return ""
+    lines = ["Broken off, and not in the table:"]
+    for record in broken_off:
+        share, alloc = record[REACHED], record.get("alloc")
+        told = f"ALLOC {alloc:.2f} until then" if isinstance(alloc, float) else "nothing measured"
+        assert isinstance(share, float)  # noqa: S101  # as the experiments make it
+        lines.append(f"  {record['policy']}, seed {record['seed']}: {share:.0%} done, {told}")
+    return "\n".join(["", *lines, ""])
 
 
 def _printed(tables: Iterable[Table], records: Sequence[Record]) -> Iterator[str]:

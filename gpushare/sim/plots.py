@@ -22,8 +22,16 @@ except ModuleNotFoundError as error:
 _Floats = npt.NDArray[np.float64]
 _DPI = 110
 _SIZE = (7.2, 4.2)
+_FULL = 130
+"""Percent of the cluster's GPU that pods ask for in all, where a cluster is filled."""
+
 _NODES_A_BAND = 160
+_MOST_NAMED = 24
+"""Nodes up to which each has its name, and each device what is used of it."""
+
 _SIZES = {"cpu": "no GPU", "share": "a share", "1": "1 GPU"}
+_MANY = 100
+"""Pods from which on bars have a logarithmic axis, so that few large pods are seen beside them."""
 
 
 def draw(records: Sequence[Record], folder: Path) -> list[Path]:
@@ -37,7 +45,7 @@ def draw(records: Sequence[Record], folder: Path) -> list[Path]:
         drawn.append(path)
 
     for name, title, painter in (
-        ("allocated", "GPU allocated", _allocated),
+        ("allocated", "GPU allocated while the cluster fills", _allocated),
         ("refused", "Pods refused, by what they ask for", _refused),
         ("fragmentation", "Free GPU that typical pods could not use", _fragmentation),
     ):
@@ -59,39 +67,64 @@ def _figure(
     axes = figure.add_subplot()
     if not painter(axes, records):
         return None
-    axes.set_title(title)
+    seeds = len({one["seed"] for one in records})
+    axes.set_title(f"{title}: mean of {seeds} seeds" if seeds > 1 else title)
     axes.grid(alpha=0.3)
-    axes.legend()
+    axes.set_axisbelow(True)
+    figure.legend(loc="outside lower center", ncols=3, frameon=False)
     return figure
 
 
 def _allocated(axes: Axes, records: Sequence[Record]) -> bool:
-    """Against what has arrived: the mean of each policy, and the spread of its seeds."""
-    # Until the cluster is nearly full all that comes is placed, by every policy.
-    return _lines(axes, records, "allocated", 80)
+    asked = np.arange(_FULL + 1)
+    axes.plot(asked, asked, color="grey", linestyle=":", label="asked for", linewidth=1.0)
+    return _steps(axes, records, "allocated", "GPU allocated, % of the cluster's")
 
 
 def _fragmentation(axes: Axes, records: Sequence[Record]) -> bool:
-    return _lines(axes, records, "fragmentation")
+    return _steps(axes, records, "fragmentation", "GPU, % of the cluster's")
 
 
-def _lines(axes: Axes, records: Sequence[Record], key: str, first: int = 0) -> bool:
-    """A line and a band for each policy; False where no record has such a course."""
+def _steps(axes: Axes, records: Sequence[Record], key: str, unit: str) -> bool:
+    """Draw for each policy the mean of its seeds and their spread, against what has been asked for.
+
+    False where no record has such a course. The axes are the same for every cluster, so that
+    pictures can be compared.
+    """
     axes.set_xlabel("GPU asked for by the pods that have come, % of the cluster's")
-    axes.set_ylabel("% of the cluster's GPU")
+    axes.set_ylabel(unit)
+    axes.set_xlim(0, _FULL)
+    axes.set_ylim(0, 100)
+    grid = np.arange(_FULL + 1)
     painted = False
-    for number, policy in enumerate(policies_of(records)):
-        curves = [_numbers(one, key) for one in records if one["policy"] == policy]
-        there = set.intersection(*(set(curve) for curve in curves))
-        loads = sorted((load for load in there if int(load) >= first), key=int)
-        if not loads:
+    policies = policies_of(records)
+    for number, policy in enumerate(policies):
+        courses = [_numbers(one, key) for one in records if one["policy"] == policy]
+        if not all(courses):
             continue
-        values = np.array([[curve[load] for load in loads] for curve in curves])
-        x, mean, spread = [int(load) for load in loads], values.mean(axis=0), values.std(axis=0)
-        axes.plot(x, mean, color=f"C{number}", label=policy, linewidth=1.3)
-        axes.fill_between(x, mean - spread, mean + spread, color=f"C{number}", alpha=0.2)
+        values = np.array([_on_grid(course, grid) for course in courses])
+        mean, spread = values.mean(axis=0), values.std(axis=0)
+        colour = f"C{number}"
+        # Where policies do alike, the earlier lines show on both sides of the later ones.
+        width = 1.6 + 2.4 * (1 - (number + 1) / len(policies))
+        label = f"{policy}, {mean[-1]:.1f} % in the end"
+        axes.step(grid, mean, where="post", color=colour, label=label, linewidth=width)
+        bounds = (mean - spread, mean + spread)
+        axes.fill_between(grid, *bounds, color=colour, step="post", alpha=0.2, linewidth=0)
         painted = True
     return painted
+
+
+def _on_grid(course: Mapping[str, float], grid: npt.NDArray[np.int64]) -> _Floats:
+    """float64 (as the grid): at each load the value at the last load measured up to there.
+
+    Pods of a small cluster carry the load over many whole percents at a time, each seed over
+    others. Before the first value it is 0.
+    """
+    loads = np.array(sorted(map(int, course)))
+    values = np.array([course[str(load)] for load in loads.tolist()])
+    at = np.searchsorted(loads, grid, side="right") - 1
+    return np.where(at >= 0, values[np.maximum(at, 0)], 0.0)
 
 
 def _refused(axes: Axes, records: Sequence[Record]) -> bool:
@@ -100,52 +133,103 @@ def _refused(axes: Axes, records: Sequence[Record]) -> bool:
     there = {size for one in records for size in _numbers(one, "failed_by_size")}
     sizes = sorted(there, key=lambda size: (size.isdecimal(), size.zfill(4)))
     width = 0.8 / max(len(policies), 1)
+    most = 0.0
     for number, policy in enumerate(policies):
         runs = [_numbers(one, "failed_by_size") for one in records if one["policy"] == policy]
         heights = [float(np.mean([run.get(size, 0.0) for run in runs])) for size in sizes]
         at = np.arange(len(sizes)) + width * (number - (len(policies) - 1) / 2)
-        axes.bar(at, heights, width, label=policy)
+        bars = axes.bar(at, heights, width, label=policy)
+        axes.bar_label(bars, [_short(height) for height in heights], fontsize=7)
+        most = max(most, *heights, 0.0)
     axes.set_xticks(np.arange(len(sizes)), [_SIZES.get(s, f"{s} GPUs") for s in sizes])
-    axes.set_ylabel("pods")
-    # Few large pods weigh as much as many small ones.
-    axes.set_yscale("symlog", linthresh=1)
+    axes.set_ylabel("pods refused in a run")
+    axes.margins(y=0.12)
+    if most > _MANY:
+        axes.set_yscale("symlog", linthresh=1)
     return bool(sizes)
 
 
 def _devices(record: Record) -> Figure | None:
     """The cluster at the end of a run: a cell for a device, a column for a node."""
-    capacity, used = record.get("capacity"), record.get("used")
-    if not isinstance(capacity, list) or not isinstance(used, list):
+    names, capacity, used = (record.get(key) for key in ("names", "capacity", "used"))
+    if not (isinstance(names, list) and isinstance(capacity, list) and isinstance(used, list)):
         return None
-    nodes = [
-        sorted(1 - taken / units for taken, units in zip(held, there, strict=True))
-        for held, there in zip(used, capacity, strict=True)
-        if there
-    ]
-    cells = _bands(nodes)
-    figure = Figure(figsize=(_SIZE[0] * 1.4, 0.9 + 0.11 * cells.shape[0]), layout="constrained")
+    nodes = [node for node in zip(names, capacity, used, strict=True) if node[1]]
+    title = f"{record['policy']}, seed {record['seed']}: every device, in the end"
+    return _named(title, sorted(nodes)) if len(nodes) <= _MOST_NAMED else _banded(title, nodes)
+
+
+_Node = tuple[str, list[int], list[int]]
+"""Name, and by device what it has and what is used of it, in units."""
+
+
+def _named(title: str, nodes: Sequence[_Node]) -> Figure:
+    """The nodes side by side by name, each device with its units used and in all."""
+    highest = max(len(there) for _, there, _ in nodes)
+    cells = np.full((highest, len(nodes)), np.nan)
+    size = (max(_SIZE[0], 2 + 0.8 * len(nodes)), 1.6 + 0.42 * highest)
+    figure = Figure(figsize=size, layout="constrained")
     axes = figure.add_subplot()
-    image = axes.imshow(cells * 100, cmap="viridis", vmin=0, vmax=100, aspect="auto")
-    figure.colorbar(image, ax=axes, label="% of the device free")
-    axes.set_title(f"{record['policy']}, seed {record['seed']}: every device, in the end")
-    axes.set_axis_off()
+    for column, (_, there, held) in enumerate(nodes):
+        for row, (units, taken) in enumerate(zip(there, held, strict=True)):
+            free = cells[row, column] = 1 - taken / units
+            ink = "black" if free > 0.6 else "white"
+            told = f"{taken}/{units}"
+            axes.text(column, row, told, ha="center", va="center", color=ink, fontsize=8)
+    _paint(figure, axes, cells, title)
+    for line, edges in ((axes.axhline, highest), (axes.axvline, len(nodes))):
+        for edge in range(1, edges):
+            line(edge - 0.5, color="white", linewidth=2)
+    names = [name for name, _, _ in nodes]
+    turned = max(map(len, names)) * len(names) > 80
+    axes.set_xticks(range(len(names)), names, rotation=45 if turned else 0)
+    axes.set_yticks(range(highest))
+    axes.set_ylabel("device")
+    axes.set_xlabel("node; in the cells: units used / units of the device")
     return figure
 
 
-def _bands(nodes: Sequence[Sequence[float]]) -> _Floats:
-    """float64 (lines, columns): free shares, nodes of as many devices side by side, fullest first.
+def _banded(title: str, nodes: Sequence[_Node]) -> Figure:
+    """The nodes as bands, too many for names: of as many devices side by side, fullest first."""
+    free = [
+        sorted(1 - taken / units for taken, units in zip(held, there, strict=True))
+        for _, there, held in nodes
+    ]
+    bands = [
+        alike[start : start + _NODES_A_BAND]
+        for height in sorted({len(node) for node in free}, reverse=True)
+        for alike in [sorted((node for node in free if len(node) == height), key=sum)]
+        for start in range(0, len(alike), _NODES_A_BAND)
+    ]
+    cells = np.full((sum(len(band[0]) + 1 for band in bands), max(map(len, bands))), np.nan)
+    middles, row = [], 0
+    for band in bands:
+        height = len(band[0])
+        cells[row : row + height, : len(band)] = np.array(band).T
+        middles.append(row + (height - 1) / 2)
+        row += height + 1
+    size = (_SIZE[0] * 1.4, 1.4 + 0.11 * len(cells))
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.add_subplot()
+    _paint(figure, axes, cells, title)
+    labels = [f"{len(band)} nodes\nof {len(band[0])} GPUs" for band in bands]
+    axes.set_yticks(middles, labels, fontsize=7)
+    axes.set_xticks([])
+    axes.set_xlabel("a column for each node, the fullest first; a cell for each of its devices")
+    return figure
 
-    NaN where there is no device; an empty line between bands.
-    """
-    bands = []
-    for height in sorted({len(free) for free in nodes}, reverse=True):
-        alike = sorted((free for free in nodes if len(free) == height), key=sum)
-        for start in range(0, len(alike), _NODES_A_BAND):
-            band = np.full((height + 1, min(len(nodes), _NODES_A_BAND)), np.nan)
-            columns = np.array(alike[start : start + _NODES_A_BAND]).T
-            band[:height, : columns.shape[1]] = columns
-            bands.append(band)
-    return np.vstack(bands)
+
+def _paint(figure: Figure, axes: Axes, cells: _Floats, title: str) -> None:
+    """Colour the cells by the share that is free; NaN, where there is no device, stays blank."""
+    image = axes.imshow(cells * 100, cmap="viridis", vmin=0, vmax=100, aspect="auto")
+    figure.colorbar(image, ax=axes, label="% of the device free")
+    axes.set_title(title)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(length=0)
+
+
+def _short(number: float) -> str:
+    return f"{number:.3g}" if number < 100 else f"{number:.0f}"
 
 
 def _numbers(record: Record, key: str) -> Mapping[str, float]:

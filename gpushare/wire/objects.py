@@ -101,6 +101,7 @@ class PodCondition(Struct, gc=False):
     type: str | None = None
     status: str | None = None
     reason: str | None = None
+    message: str | None = None
 
 
 class PodStatus(Struct, gc=False, rename="camel"):

@@ -65,6 +65,19 @@ def request_of(pod: Pod, names: Names) -> Request:
     )
 
 
+def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
+    """Return the one resource that the pod asks for, and its request; None where it asks for none.
+
+    Raises WireError for a request that makes no sense or asks for two of the resources.
+    """
+    requests = ((names, request_of(pod, names)) for names in every)
+    found = [(names, request) for names, request in requests if request.devices]
+    if len(found) > 1:
+        asked = ", ".join(names.resource for names, _ in found)
+        raise MessageError(f"{asked}: a pod may ask for one of them alone")
+    return found[0] if found else None
+
+
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     """Return the pod as the API server shows it.
 

@@ -14,8 +14,8 @@ import flask
 from gunicorn.config import Config
 from gunicorn.glogging import Logger
 
+from gpushare.daemon.callers import Callers
 from gpushare.extender.http.access_control import AccessControl
-from gpushare.extender.http.callers import Callers
 from gpushare.extender.http.connection import Connection
 from gpushare.extender.http.verbs import Verb, Verbs
 from gpushare.extender.http.worker import BufferedThreadWorker

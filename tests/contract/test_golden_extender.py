@@ -16,10 +16,10 @@ from werkzeug.test import Client
 
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
+from gpushare.daemon.callers import Callers
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.http.app import Routes, build_app
-from gpushare.extender.http.callers import Callers
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
 from gpushare.kube.api import Lines

@@ -3,6 +3,7 @@ what the books charge.
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpushare.errors import WireError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inspect import encode_inspect
+from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS
 from gpushare.wire.pods import observe_pod
@@ -95,13 +97,22 @@ def cluster(case: str) -> Any:
     return json.loads((GOLDEN / case / "cluster.json").read_text())
 
 
-def report_of(nodes: list[Any], pods: list[Any], only: tuple[str, ...] = ()) -> Report:
+def report_of(
+    nodes: list[Any],
+    pods: list[Any],
+    only: tuple[str, ...] = (),
+    closed: Mapping[str, str] = {},
+) -> Report:
     observed = Observed(ALIYUN, Scope(only))
+    for name, gpus in closed.items():
+        metadata = {"name": ALIYUN.unhealthy + name}
+        observed.take_config_map({"metadata": metadata, "data": {"gpus": gpus}})
     for node in nodes:
         observed.take_node(node)
     for pod in pods:
         observed.take_pod(pod)
-    return make_report(observed.nodes.values(), observed.pods.values(), ALIYUN)
+    held = (observed.nodes.values(), observed.pods.values())
+    return make_report(*held, ALIYUN, closed=observed.closed)
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -196,8 +207,11 @@ def as_inspect(report: Report) -> Any:
     ]
 
 
-def must_agree(nodes: list[Any], pods: list[Any]) -> None:
-    report, ledger = report_of(nodes, pods), books_of(nodes, pods)
+def must_agree(nodes: list[Any], pods: list[Any], closed: Mapping[str, str] = {}) -> None:
+    """closed: by node what a ConfigMap says of its devices."""
+    report, ledger = report_of(nodes, pods, closed=closed), books_of(nodes, pods)
+    for name, gpus in closed.items():
+        ledger.set_unhealthy(name, decode_unhealthy({"gpus": gpus}))
     assert as_inspect(report) == json.loads(encode_inspect(ledger.dump()))["nodes"]
     snapshot = ledger.snapshot()
     free = snapshot.free.tolist()
@@ -207,8 +221,8 @@ def must_agree(nodes: list[Any], pods: list[Any]) -> None:
         for device in node.devices:
             assert used[device.index] == device.allocated + node.unplaced
             assert free[row][device.index] == device.free
-    closed = {books.spec.name for books in ledger.dump() if books.spec.closed}
-    assert closed == {node.name for node in report.nodes if node.closed and node.devices}
+    closed_nodes = {books.spec.name for books in ledger.dump() if books.spec.closed}
+    assert closed_nodes == {node.name for node in report.nodes if node.closed and node.devices}
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -304,6 +318,15 @@ def pods_of(draw: st.DrawFn) -> list[Any]:
     ]
 
 
-@given(nodes_of(), pods_of())
-def test_any_cluster_shows_what_the_books_charge(nodes: list[Any], pods: list[Any]) -> None:
-    must_agree(nodes, pods)
+CLOSED = st.dictionaries(
+    st.sampled_from(["node-0", "node-1", "gone"]),
+    st.sampled_from(["", "0", "1", "0, 2", "GPU-1", "63"]),
+    max_size=2,
+)
+
+
+@given(nodes_of(), pods_of(), CLOSED)
+def test_any_cluster_shows_what_the_books_charge(
+    nodes: list[Any], pods: list[Any], closed: dict[str, str]
+) -> None:
+    must_agree(nodes, pods, closed)

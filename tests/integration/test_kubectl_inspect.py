@@ -141,7 +141,9 @@ def test_what_goes_wrong_is_one_line(kubectl: Kubectl, cluster: Cluster) -> None
 
 
 def test_kubectl_completes_nodes_and_formats(kubectl: Kubectl) -> None:
-    assert kubectl("__complete", "inspect", "gpushare", "").splitlines() == ["gpu-node-a", ":4"]
+    explain = "explain\tsay why a pod is pending, or where it is"
+    found = kubectl("__complete", "inspect", "gpushare", "").splitlines()
+    assert found == ["gpu-node-a", explain, ":4"]
     assert kubectl("__complete", "inspect", "gpushare", "-o", "j").splitlines() == ["json", ":4"]
 
 

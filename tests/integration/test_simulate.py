@@ -81,34 +81,62 @@ def test_an_interrupted_command_leaves_what_is_finished(
     tmp_path: Path, jobs: str, ended_by: signal.Signals
 ) -> None:
     out = tmp_path / "out.json"
-    words = ["simulate", "inflation", *trace(tmp_path), "--seeds", "1-1000", "--jobs", jobs]
+    words = ["inflation", *trace(tmp_path), "--seeds", "1-1000", "--jobs", jobs]
+    code, table, told = interrupted([*words, "--json", str(out)], r" [1-9][0-9]*/1000 ", ended_by)
+    assert code == 130
+    finished = re.search(r"interrupted: (\d+) of 1000 runs are finished", told)
+    assert finished
+    document = json.loads(out.read_text())
+    assert document["complete"] is False
+    assert len(document["records"]) == int(finished[1]) > 0
+    assert f"device-bestfit {finished[1]:>6}" in table
+
+
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
+    tmp_path: Path, jobs: str
+) -> None:
+    out = tmp_path / "out.json"
+    words = ["churn", *trace(tmp_path), "--life", "900", "--seeds", "1-3", "--jobs", jobs]
+    # A share of the first run, the time that is gone, the time that is left, and the rate.
+    bar = r"simulate 0/3 runs +[1-9]\d*%\|.*?\[00:\d\d<\d\d:\d\d(:\d\d)?, +[\d.]+(s/run|run/s)\]"
+    code, table, told = interrupted([*words, "--json", str(out)], bar, signal.SIGINT)
+    assert code == 130
+    assert "interrupted: 0 of 3 runs are finished" in told
+    document = json.loads(out.read_text())
+    assert document["records"] == []
+    part = {one["seed"]: one for one in document["brokenOff"]}
+    assert 1 <= len(part) <= int(jobs)
+    assert 0 < part[1]["reached"] < 1
+    line = f"  device-bestfit, seed 1: {part[1]['reached']:.0%} done, ALLOC {part[1]['alloc']:.2f}"
+    assert f"{line} until then\n" in table
+
+
+def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, str, str]:
+    """The exit code, stdout and stderr of the command, which is ended when its terminal shows it.
+
+    No process of it is left.
+    """
     terminal, theirs = os.openpty()
     # On a terminal without width nothing is drawn.
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
     try:
         with subprocess.Popen(
-            [sys.executable, "-P", "-m", "gpushare.cli.main", *words, "--json", str(out)],
+            [sys.executable, "-P", "-m", "gpushare.cli.main", "simulate", *words],
             stdout=subprocess.PIPE,
             stderr=theirs,
             text=True,
             process_group=0,
         ) as process:
             os.close(theirs)
-            # The bar: so many runs of all are done.
-            read_until(terminal, r" [1-9][0-9]*/1000 ")
-            os.kill(process.pid, ended_by)
-            told = read_until(terminal, r"interrupted: (\d+) of 1000 runs are finished")
+            read_until(terminal, when)
+            os.kill(process.pid, by)
+            told = read_until(terminal, r"interrupted: \d+ of \d+ runs are finished")
             table, _ = process.communicate(timeout=60)
     finally:
         os.close(terminal)
-    assert process.returncode == 130
-    finished = re.search(r"interrupted: (\d+) of", told)
-    assert finished
-    document = json.loads(out.read_text())
-    assert document["complete"] is False
-    assert len(document["records"]) == int(finished[1]) > 0
-    assert f"device-bestfit {finished[1]:>6}" in table
     deadline = time.monotonic() + 60
     while processes_of(process.pid):
         assert time.monotonic() < deadline
         time.sleep(0.02)
+    return process.returncode, table, told

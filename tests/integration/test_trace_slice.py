@@ -21,8 +21,8 @@ from gpushare import sim
 from gpushare.core.policy import load_policy
 from gpushare.core.prior import prior
 from gpushare.core.workload import Arrivals, class_of, next_fit
+from gpushare.daemon.callers import Callers
 from gpushare.extender.http.app import Routes, build_app
-from gpushare.extender.http.callers import Callers
 from gpushare.extender.learning.policy_refresher import SPACING
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler

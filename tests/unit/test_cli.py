@@ -14,7 +14,10 @@ import pytest
 from gpushare import __version__
 from gpushare.cli.main import main
 
-COMMANDS = ("demo", "device-plugin", "doctor", "inspect", "scheduler-config", "serve", "simulate")
+COMMANDS = (
+    *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config", "serve"),
+    "simulate",
+)
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
 
 
@@ -166,9 +169,11 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
-        main([command, *(["churn"] if command == "simulate" else []), "--high"])
-    # `kubectl inspect gpushare` speaks as kubectl does.
-    first, code = ("error", 1) if command == "inspect" else (f"gpushare {command}", 2)
+        main([command, *{"simulate": ["churn"], "explain": ["p"]}.get(command, []), "--high"])
+    # What `kubectl inspect gpushare` has too speaks as kubectl does.
+    first, code = f"gpushare {command}", 2
+    if command in ("explain", "inspect"):
+        first, code = "error", 1
     assert end.value.code == code
     assert capsys.readouterr().err == (
         f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"

@@ -25,10 +25,16 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
     "kube": ("errors", "addresses"),
-    "daemon": ("errors", "wire", "kube"),
-    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon"),
+    "daemon": ("errors", "addresses", "wire", "kube"),
+    # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
+    "explain": ("errors", "core", "wire", "ledger"),
+    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon", "explain"),
     "device_plugin": ("errors", "commandline", "core", "wire", "ledger", "kube", "daemon"),
-    "cli": ("errors", "commandline", "core.model", "core.cover", "wire", "kube"),
+    # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
+    "cli": (
+        *("errors", "commandline", "core.model", "core.cover", "core.policy", "core.ranking"),
+        *("wire", "kube", "ledger", "explain"),
+    ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
     "doctor": ("errors", "commandline", "core.model", "wire", "kube"),
@@ -58,7 +64,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "numpy": ("core", "ledger", "policy", "sim"),
     "prometheus_client": ("device_plugin.metrics", "extender.metrics"),
     "pynvml": ("device_plugin.devices",),
-    "tqdm": ("sim.main",),
+    "tqdm": ("sim.progress",),
     "urllib3": ("kube.responses", "kube.client", "kube.connection", "kube.session", "localcluster"),
     "werkzeug": ("extender.http.app", "localcluster.api.apiserver"),
     "yaml": (

@@ -5,6 +5,7 @@ time.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gpushare.wire.events import ObjectReference, event_name
@@ -24,12 +25,18 @@ BURST = 20.0
 _MAX_SERIES = 4096
 _MAX_PODS = 4096
 
+Details = Callable[[], str]
+
 Key = tuple[str, ObjectReference, str, str, bool]
 
 
 @dataclass(frozen=True, slots=True)
 class PendingEvent:
-    """An event to be written. `stamp`: when, in ns since the epoch, no two alike."""
+    """An event to be written.
+
+    `stamp`: when, in ns since the epoch, no two alike. `details`: makes the end of the note, when
+    the event is written; repetitions are found without it.
+    """
 
     regarding: ObjectReference
     reason: str
@@ -37,6 +44,7 @@ class PendingEvent:
     note: str
     warning: bool
     stamp: int
+    details: Details | None = None
 
     @property
     def key(self) -> Key:

@@ -12,7 +12,14 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from gpushare.daemon.events.aggregator import Bucket, EventAggregator, Patch, PendingEvent, Post
+from gpushare.daemon.events.aggregator import (
+    Bucket,
+    Details,
+    EventAggregator,
+    Patch,
+    PendingEvent,
+    Post,
+)
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.codec import check_kind
@@ -52,6 +59,7 @@ class EventRecorder(Protocol):
         note: str,
         *,
         warning: bool = False,
+        details: Details | None = None,
     ) -> None:
         """Tell it; never waits, never fails."""
         ...
@@ -104,13 +112,18 @@ class Recorder:
         note: str,
         *,
         warning: bool = False,
+        details: Details | None = None,
     ) -> None:
-        """Have an event written some time soon; never waits, never fails."""
+        """Have an event written some time soon; never waits, never fails.
+
+        details: makes the end of the note, which may take long, in the thread that writes.
+        """
         if not regarding.is_sound:
             return
         with self._stamping:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
-            event = PendingEvent(regarding, reason, action, note[:NOTE_LIMIT], warning, self._stamp)
+            stamp, note = self._stamp, note[:NOTE_LIMIT]
+            event = PendingEvent(regarding, reason, action, note, warning, stamp, details)
             try:
                 self._queue.put_nowait(event)
             except queue.Full:
@@ -192,7 +205,7 @@ class Recorder:
             regarding,
             reason=event.reason,
             action=event.action,
-            note=event.note,
+            note=_note(event),
             warning=event.warning,
             stamp=event.stamp,
             instance=self._instance,
@@ -224,6 +237,17 @@ class Recorder:
             log.warning(
                 "events are off in namespace %s, we may not create them: %s", event_namespace, error
             )
+
+
+def _note(event: PendingEvent) -> str:
+    if event.details is None:
+        return event.note
+    try:
+        return "; ".join(filter(None, (event.note, event.details())))
+    except Exception:
+        # It is never worth the event itself.
+        log.exception("details of an event failed reason=%s", event.reason)
+        return event.note
 
 
 def _check(answer: bytes) -> None:

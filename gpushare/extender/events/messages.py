@@ -9,10 +9,12 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
+from gpushare.core.explanation import Explanation
 from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events.aggregator import NoFitLimiter
 from gpushare.daemon.events.recorder import EventRecorder
+from gpushare.explain.words import amount, sentence
 from gpushare.extender.audit.comparer import Finding
 from gpushare.extender.events.mistaken_pods import MistakenPods
 from gpushare.extender.managed_resources import ManagedResources
@@ -53,7 +55,7 @@ class EventMessages:
     ) -> None:
         self._recorder = recorder
         self._resources = resources
-        self._unit = unit if unit in ("GiB", "MiB") else f"x {unit}"
+        self._unit = unit
         self._clock = clock
         self._no_fit_limiter = NoFitLimiter(clock())
         self._lock = threading.Lock()
@@ -68,7 +70,9 @@ class EventMessages:
         with self._lock:
             self._no_fit_limiter.forget(ref.uid)
         if shares:
-            given = ", ".join(f"{units} {self._unit} on device {each}" for each, units in shares)
+            given = ", ".join(
+                f"{amount(units, self._unit)} on device {each}" for each, units in shares
+            )
             self._recorder.record(_pod(ref), ALLOCATED, "Binding", f"node {node}: {given}")
 
     def bind_failed(self, ref: PodRef, node: str, why: str) -> None:
@@ -76,8 +80,13 @@ class EventMessages:
         note = f"node {node}: {why}"
         self._recorder.record(_pod(ref), BIND_FAILED, "Binding", note, warning=True)
 
-    def no_fit(self, ref: PodRef, reasons: Mapping[str, int]) -> None:
-        """Record that no node takes the pod. `reasons`: the number of nodes by reason."""
+    def no_fit(
+        self, ref: PodRef, reasons: Mapping[str, int], explain: Callable[[], Explanation]
+    ) -> None:
+        """Record that no node takes the pod. `reasons`: the number of nodes by reason.
+
+        `explain`: says what would help; it is called by the thread that writes.
+        """
         regarding = _pod(ref)
         if not regarding.is_sound:
             return
@@ -87,7 +96,14 @@ class EventMessages:
         total = sum(reasons.values())
         parts = ", ".join(f"{count} {why}" for why, count in sorted(reasons.items()))
         note = f"0 of {total} nodes take the pod: {parts}"
-        self._recorder.record(regarding, NO_FIT, "Scheduling", note, warning=True)
+        self._recorder.record(
+            regarding,
+            NO_FIT,
+            "Scheduling",
+            note,
+            warning=True,
+            details=lambda: sentence(explain(), self._unit),
+        )
 
     def books_wrong(self, finding: Finding, healed: bool) -> None:
         """Record that an audit found the ledger wrong."""

@@ -6,9 +6,9 @@ from flask import Flask, Response, json, request
 from werkzeug.exceptions import HTTPException
 
 from gpushare import __version__
+from gpushare.daemon.callers import Callers
 from gpushare.errors import GpuShareError, MessageError, NotReady, UnknownNode
 from gpushare.extender.http.access_control import AccessControl
-from gpushare.extender.http.callers import Callers
 from gpushare.extender.http.openapi import openapi_document
 from gpushare.extender.http.verbs import Verbs, error_document, verbs_of
 from gpushare.extender.service import Service

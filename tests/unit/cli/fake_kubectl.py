@@ -7,7 +7,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -71,15 +71,19 @@ class FakeKubectl:
         """An environment in which it is the kubectl."""
         return {"PATH": os.environ["PATH"], "KUBECTL": str(self.path)}
 
-    def cluster(self, nodes: list[Any], pods: list[Any], *, page: int = 5000) -> None:
+    def cluster(
+        self, nodes: list[Any], pods: list[Any], maps: Sequence[Any] = (), *, page: int = 5000
+    ) -> None:
         """Answer for a cluster of these objects, whatever the selectors."""
-        for kind, items in (("nodes", nodes), ("pods", pods)):
+        for kind, items in (("nodes", nodes), ("pods", pods), ("configmaps", [*maps])):
             document = {"metadata": {"resourceVersion": "7"}, "items": items}
             (self.folder / kind).write_text(json.dumps(document))
         self.otherwise(
             'case "$3" in\n'
             f'/api/v1/nodes*limit={page}*) cat "{self.folder}/nodes" ;;\n'
             f'/api/v1/pods*limit={page}*) cat "{self.folder}/pods" ;;\n'
+            "/api/v1/namespaces/kube-system/configmaps*)"
+            f' cat "{self.folder}/configmaps" ;;\n'
             "*) echo 'error: the test expects no such call' >&2; exit 9 ;; esac"
         )
 
@@ -128,3 +132,18 @@ def pod(
         "spec": {"nodeName": node, "containers": [{"resources": {"limits": {MEM: units}}}]},
         "status": {"phase": "Running"},
     }
+
+
+def pending(
+    name: str, units: object = 4, *, reason: str = "", namespace: str = "default"
+) -> dict[str, Any]:
+    """A pod without a node, as the API server shows it."""
+    made = pod(name, "", units, idx=None, namespace=namespace)
+    condition = {"type": "PodScheduled", "status": "False", "message": reason}
+    made["status"] = {"phase": "Pending", "conditions": [condition] if reason else []}
+    return made
+
+
+def closing(node: str, gpus: str) -> dict[str, Any]:
+    """The ConfigMap that closes devices of a node."""
+    return {"metadata": {"name": f"unhealthy-gpu-{node}"}, "data": {"gpus": gpus}}

@@ -110,6 +110,7 @@ def test_documents_say_it_all_and_alike(cluster: FakeKubectl, inspect: Inspect) 
         "unplaced": 3,
         "free": 98,
         "policy": None,
+        "pending": [],
         "warnings": [],
     }
     a, b = document["nodes"]

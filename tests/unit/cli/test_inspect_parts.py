@@ -144,7 +144,10 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
 @pytest.mark.parametrize(
     ("words", "found"),
     [
-        ([""], ["a", "b", ":4"]),
+        ([""], ["a", "b", "explain\tsay why a pod is pending, or where it is", ":4"]),
+        (["explain", ""], ["p1", "p2", ":4"]),
+        (["explain", "-n", "team", ""], ["t1", ":4"]),
+        (["explain", "p1", ""], [":4"]),
         (["a", ""], ["b", ":4"]),
         (["-d", "b"], ["b", ":4"]),
         (["-o", ""], ["json", "name", "wide", "yaml", ":4"]),
@@ -157,7 +160,7 @@ def test_a_large_cluster_is_read_without_looking_for_garbage_that_is_not_there(
         (["--cluster", ""], ["east", ":4"]),
         (["-l", ""], [":4"]),
         (["--watc"], ["--watch\tgo on and show each change", ":4"]),
-        ([], ["a", "b", ":4"]),
+        ([], ["a", "b", "explain\tsay why a pod is pending, or where it is", ":4"]),
     ],
 )
 def test_completion_offers_what_can_follow(
@@ -168,6 +171,10 @@ def test_completion_offers_what_can_follow(
     kubectl.answers("get --raw /api/v1/nodes" + patience, json.dumps(nodes))
     spaces = {"items": [{"metadata": {"name": "team"}}, {"metadata": {"name": "default"}}]}
     kubectl.answers("get --raw /api/v1/namespaces" + patience, json.dumps(spaces))
+    for space, names in (("default", ["p1", "p2"]), ("team", ["t1"])):
+        pods = {"items": [{"metadata": {"name": name}} for name in names]}
+        kubectl.answers(f"get --raw /api/v1/namespaces/{space}/pods" + patience, json.dumps(pods))
+    kubectl.answers("config view --minify --output=jsonpath={..namespace}" + patience, "")
     kubectl.answers("config get-contexts -o name" + patience, "dev\nlive\n")
     kubectl.answers("config get-clusters" + patience, "NAME\neast\n")
     assert complete(words, kubectl.environ).splitlines() == found

@@ -1,6 +1,7 @@
 """The probes' and metrics' listener, on true sockets."""
 
 import http.client
+import json
 import logging
 import socket
 import threading
@@ -34,7 +35,12 @@ class Subject:
     def __init__(self) -> None:
         self.reset()
         self.server = HealthServer(
-            "127.0.0.1", 0, lambda: self.live, lambda: self.ready, self._metrics
+            "127.0.0.1",
+            0,
+            lambda: self.live,
+            lambda: self.ready,
+            self._metrics,
+            explain=lambda *names: (200, "/".join(names).encode()),
         )
 
     def reset(self) -> None:
@@ -48,10 +54,10 @@ class Subject:
             raise ZeroDivisionError("a bug")
         return self.metrics
 
-    def get(self, path: str, method: str = "GET") -> tuple[int, str, str]:
+    def get(self, path: str, method: str = "GET", **headers: str) -> tuple[int, str, str]:
         """(status, content type, body)."""
         with closing(http.client.HTTPConnection("127.0.0.1", self.server.port, 20)) as client:
-            client.request(method, path)
+            client.request(method, path, headers=headers)
             answer = client.getresponse()
             return answer.status, answer.headers["Content-Type"], answer.read().decode()
 
@@ -157,6 +163,61 @@ def test_an_odd_request_gets_an_answer_all_the_same(
         client.sendall(line + b"\r\nConnection: close\r\n\r\n")
         assert status in lines.readline()
     assert caplog.text == ""
+
+
+def test_a_pod_is_explained_to_callers_on_this_machine(subject: Subject) -> None:
+    assert subject.get("/apis/v1/explain/team/web") == (200, "application/json", "team/web")
+    assert subject.get("/apis/v1/explain/team/web", Host="localhost:1")[0] == 200
+    assert subject.get("/apis/v1/explain/team")[0] == 404
+    assert subject.get("/apis/v1/explain/team/web/x")[0] == 404
+
+
+def test_a_page_in_a_browser_gets_no_explanation(subject: Subject) -> None:
+    status, _, text = subject.get("/apis/v1/explain/team/web", Host="evil.example:80")
+    assert status == 403
+    assert "port-forward" in json.loads(text)["error"]
+
+
+def test_another_machine_gets_no_explanation(subject: Subject) -> None:
+    own = _own_address()
+    if own is None:
+        pytest.skip("this machine has no address but loopback")
+    server = HealthServer(
+        "0.0.0.0",  # noqa: S104 -- as in the second scheduler's pod
+        0, dict, dict, bytes, explain=lambda *_: (200, b"{}"),
+    )  # fmt: skip
+    server.start()
+    try:
+        answers = []
+        for path in ("/livez", "/apis/v1/explain/team/web"):
+            with closing(http.client.HTTPConnection(own, server.port, 20)) as client:
+                client.request("GET", path, headers={"Host": "127.0.0.1"})
+                answers.append(client.getresponse().status)
+        assert answers == [200, 403]
+    finally:
+        server.stop()
+
+
+def test_where_nothing_explains_there_is_no_such_page() -> None:
+    server = HealthServer("127.0.0.1", 0, dict, dict, bytes)
+    server.start()
+    try:
+        with closing(http.client.HTTPConnection("127.0.0.1", server.port, 20)) as client:
+            client.request("GET", "/apis/v1/explain/team/web")
+            assert client.getresponse().status == 404
+    finally:
+        server.stop()
+
+
+def _own_address() -> str | None:
+    """An address of this machine that is not loopback; nothing is sent to find it."""
+    with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+        except OSError:
+            return None
+        address = str(probe.getsockname()[0])
+    return None if address.startswith("127.") else address
 
 
 def test_nothing_can_be_written(subject: Subject) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gpushare.daemon.events.aggregator import Details
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import ExtenderScope
@@ -27,9 +28,17 @@ class Heard:
     events: list[tuple[str, str, str]] = field(default_factory=list)
 
     def record(
-        self, about: ObjectReference, reason: str, action: str, note: str, *, warning: bool = False
+        self,
+        about: ObjectReference,
+        reason: str,
+        action: str,
+        note: str,
+        *,
+        warning: bool = False,
+        details: Details | None = None,
     ) -> None:
         assert action
+        note += f"; {details()}" if details else ""
         assert warning == (reason not in ("GPUShareAllocated", "GPUShareDeviceHealthy"))
         self.events.append((f"{about.kind} {about.name}", reason, note))
 

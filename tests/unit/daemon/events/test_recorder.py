@@ -104,6 +104,28 @@ def test_a_repetition_is_not_written_at_once(recorder: Recorder, api: EventApi) 
     assert len(api.calls) == 2
 
 
+def test_details_are_made_when_the_event_is_written_and_make_no_event_of_their_own(
+    recorder: Recorder, api: EventApi, caplog: pytest.LogCaptureFixture
+) -> None:
+    made_by: list[str] = []
+
+    def details() -> str:
+        made_by.append(threading.current_thread().name)
+        return f"detail {len(made_by)}"
+
+    def broken() -> str:
+        raise ZeroDivisionError
+
+    for _ in range(3):
+        recorder.record(POD, "GPUShareNoFit", "Scheduling", "no", warning=True, details=details)
+    recorder.record(POD, "GPUShareNoFit", "Scheduling", "no!", warning=True, details=broken)
+    recorder.record(POD, "GPUShareNoFit", "Scheduling", "none", warning=True, details=str)
+    until(lambda: recorder.state()["events_written_total"] == 3)
+    assert [body["note"] for _, _, body in api.calls] == ["no; detail 1", "no!", "none"]
+    assert made_by == ["events"]
+    assert "details of an event failed" in caplog.text
+
+
 def test_nobody_waits_for_an_api_server_that_does_not_answer() -> None:
     api = EventApi()
     recorder = Recorder(api, "host")

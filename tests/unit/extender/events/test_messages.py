@@ -46,7 +46,11 @@ def test_a_pod_that_fits_nowhere_says_so_once_while_the_reasons_are_the_same(des
     ((about, reason, note),) = desk.heard.events
     assert (about, reason) == ("Pod web", "GPUShareNoFit")
     assert note.startswith("0 of 3 nodes take the pod: 2 GPU Memory")
-    assert note.endswith(", 1 node not found")
+    assert ", 1 node not found; " in note
+    assert note.endswith(
+        "; it can never fit: even on an empty node it could only fit with at most 16 GiB on one"
+        " device"
+    )
     assert desk.rejected["node not found"] == 3
 
 

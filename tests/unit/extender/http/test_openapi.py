@@ -8,9 +8,9 @@ import pytest
 from flask.testing import FlaskClient
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it has no types
 
+from gpushare.daemon.callers import Callers
 from gpushare.errors import MessageError
 from gpushare.extender.http.app import Routes, build_app
-from gpushare.extender.http.callers import Callers
 from gpushare.wire.extender import decode_bind, decode_filter
 from gpushare.wire.preempt import decode_preempt
 from tests.unit.extender.desk import Desk, bind_request, request

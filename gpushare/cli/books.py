@@ -1,0 +1,140 @@
+"""The books of a live cluster, filled here from lists of its nodes and pods.
+
+Knows the API server's lists and the ledger, which counts them as the extender counts. Three things
+only the extender knows: binds that are under way, placements as first seen where annotations were
+edited since, and the policy that it ranks by.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.cli.cluster import NOT_ENDED, Getter, items
+from gpushare.cli.report import LARGEST_IN_GIB
+from gpushare.core.model import Request
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
+from gpushare.ledger import Ledger
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import decode_inventory, decode_unhealthy, is_unit
+from gpushare.wire.nodes import node_spec
+from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, ConfigMap, Node, Pod
+from gpushare.wire.pods import observe_pod
+
+DEFAULT_POLICY = "device-bestfit"
+"""The extender's own is chosen by what pods it has seen, which nobody else knows."""
+
+NAMESPACE = "kube-system"
+"""Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
+
+
+@dataclass(frozen=True)
+class ClusterBooks:
+    """The books of one managed resource (see `explain.pod.Books`).
+
+    unit: of all amounts. notes: what could not be read.
+    """
+
+    names: Names
+    ledger: Ledger
+    unit: str
+    ranking_policy: str = DEFAULT_POLICY
+    notes: list[str] = field(default_factory=list)
+
+    def ranking(self, request: Request) -> Ranking:
+        """Return what ranks for the request. Raises MessageError for an unknown policy."""
+        try:
+            return Ranking(load_policy(request.policy or self.ranking_policy))
+        except SettingsError as error:
+            raise MessageError(f"{self.names.policy}: {error}") from error
+
+
+def read_books(
+    api: Getter, every: Sequence[Names], unit: str, *, policy: str = "", namespace: str = NAMESPACE
+) -> list[ClusterBooks]:
+    """Return the books of these resources. unit: "" for what the inventories state, or a guess.
+
+    Raises ApiError, MessageError where an answer cannot be read, and SettingsError where the unit
+    cannot be told or no node shares any of the resources.
+    """
+    notes: list[str] = []
+    nodes = list(items(api, "/api/v1/nodes", NODES, {}, notes))
+    pods = list(items(api, "/api/v1/pods", PODS, NOT_ENDED, notes))
+    maps = _closing(api, namespace, notes)
+    unit = unit or _unit(nodes, every)
+    found = [
+        ClusterBooks(names, Ledger(), unit, policy or DEFAULT_POLICY, notes) for names in every
+    ]
+    for books in found:
+        specs = [node_spec(node, books.names, unit) for node in nodes]
+        books.ledger.replace_nodes(specs)
+        _close(books, maps)
+        for pod in pods:
+            _take(books, pod)
+    if not any(_shares(books.ledger) for books in found):
+        resources = ", ".join(names.resource for names in every)
+        raise SettingsError(
+            f"no node shares {resources}: does a device plug-in run on the nodes with GPUs?"
+        )
+    return found
+
+
+def _shares(ledger: Ledger) -> bool:
+    snapshot = ledger.snapshot()
+    return bool(snapshot.capacity.any() or snapshot.closed.any())
+
+
+def _take(books: ClusterBooks, pod: Pod) -> None:
+    try:
+        books.ledger.pod_changed(observe_pod(pod, books.names))
+    except WireError as error:
+        node = pod.spec and pod.spec.node_name
+        if node:  # a pod without one holds nothing
+            books.notes.append(f"a pod on {node} is left out: {error}")
+
+
+def _closing(api: Getter, namespace: str, notes: list[str]) -> list[ConfigMap]:
+    """Return the ConfigMaps that may close devices."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    try:
+        return list(items(api, path, CONFIG_MAPS, {}, notes))
+    except ApiError as error:
+        notes.append(f"devices that ConfigMaps in {namespace} close count as open: {error}")
+        return []
+
+
+def _close(books: ClusterBooks, maps: Iterable[ConfigMap]) -> None:
+    for config_map in maps:
+        name = (config_map.metadata and config_map.metadata.name) or ""
+        node = name.removeprefix(books.names.unhealthy)
+        if node != name:
+            try:
+                books.ledger.set_unhealthy(node, decode_unhealthy(config_map.data or {}))
+            except AnnotationError as error:
+                books.notes.append(f"ConfigMap {name} closes no device: {error}")
+
+
+def _unit(nodes: Iterable[Node], every: Sequence[Names]) -> str:
+    """Return what the cluster counts in: by its inventories, else by the size of its devices."""
+    stated: set[str] = set()
+    largest = 0
+    for node in nodes:
+        for names in every:
+            text = ((node.metadata and node.metadata.annotations) or {}).get(names.inventory)
+            try:
+                stated |= {decode_inventory(text).unit} if text is not None else set()
+            except AnnotationError:
+                continue
+            spec = node_spec(node, names, "")
+            largest = max(largest, *spec.capacity, 0)
+    if len(stated) > 1:
+        units = " and ".join(sorted(stated))
+        raise SettingsError(f"nodes count memory in {units}: say --unit, as of `gpushare serve`")
+    return next(iter(stated), "MiB" if largest > LARGEST_IN_GIB else "GiB")
+
+
+def checked_unit(unit: str) -> str:
+    """Return the unit of a flag. Raises SettingsError where it is none."""
+    if unit and not is_unit(unit):
+        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    return unit

@@ -1,0 +1,168 @@
+"""`gpushare explain POD`: why a pod is pending and what would help, or why it is where it is.
+
+The root of the command: words to options, a cluster to books, books to lines or a document. It
+reads the API server through kubectl, or asks a running extender for what its own books say.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpushare.cli.books import DEFAULT_POLICY, NAMESPACE, checked_unit, read_books
+from gpushare.cli.ending import ended
+from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.options import add_connection, connection, make_parser
+from gpushare.cli.tables import printable
+from gpushare.cli.yamltext import to_yaml
+from gpushare.errors import ApiError, GpuShareError, MessageError, SettingsError
+from gpushare.explain.document import document
+from gpushare.explain.pod import explain_pod
+from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.fields import NAME
+from gpushare.wire.objects import PODS
+
+_EPILOG = """\
+exit codes: 0 explained, 1 an error (one line on stderr), 130 ended by Ctrl-C.
+docs/explain.md tells what each line means.
+"""
+_TIMEOUT = 15.0
+_LARGEST = 16 * 1024 * 1024
+_OWN_POLICY = "the extender may rank by another policy: --policy names it, or --extender asks it"
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> int:
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
+
+
+def _run(words: Sequence[str], prog: str) -> int:
+    try:
+        options = _parser(prog).parse_intermixed_args(words)
+        found = _explained(options)
+        match options.output:
+            case "json":
+                text = json.dumps(found, indent=4) + "\n"
+            case "yaml":
+                text = to_yaml(found)
+            case _:
+                text = "".join(f"{printable(line)}\n" for line in found["lines"])
+        print(text, end="")
+    except GpuShareError as error:
+        text = printable(str(error))
+        print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def _explained(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the document."""
+    unit = checked_unit(options.unit)
+    kubectl = connection(vars(options), os.environ)
+    namespace, name = _pod_named(options.pod, options.namespace, kubectl)
+    if options.extender:
+        return _ask(options.extender, namespace, name)
+    path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+    pod = PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
+    every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
+    found = read_books(
+        kubectl, every, unit, policy=options.policy, namespace=options.extender_namespace
+    )
+    for note in found[0].notes:
+        print(f"Warning: {printable(note)}", file=sys.stderr)
+    said = explain_pod(pod, found, found[0].unit)
+    if said.judgement and said.request and not (options.policy or said.request.policy):
+        said = replace(said, detail=_OWN_POLICY)
+    return document(said)
+
+
+def _pod_named(word: str, namespace: str, kubectl: Kubectl) -> tuple[str, str]:
+    """Return (namespace, name) of POD, pod/POD or NAMESPACE/POD; by default kubectl's namespace."""
+    first, slash, name = word.removeprefix("=").rpartition("/")
+    if slash and first not in ("pod", "pods"):
+        namespace = first
+    if not namespace:
+        namespace = kubectl.namespace()
+    for text, what in ((namespace, "a namespace"), (name, "a pod")):
+        if NAME.fullmatch(text) is None:
+            raise SettingsError(f"{text[:80]!r} is no name of {what}")
+    return namespace, name
+
+
+def _ask(url: str, namespace: str, name: str) -> dict[str, Any]:
+    """Return the document of a running extender. Raises SettingsError, ApiError, MessageError."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if parts.scheme != "http" or not host:
+        raise SettingsError(f"--extender: {url[:200]!r} is not http://HOST:PORT")
+    client = http.client.HTTPConnection(host, port or 80, timeout=_TIMEOUT)
+    try:
+        client.request("GET", f"/apis/v1/explain/{namespace}/{name}")
+        answer = client.getresponse()
+        status, body = answer.status, answer.read(_LARGEST)
+    except (OSError, http.client.HTTPException) as error:
+        raise SettingsError(f"{url} does not answer ({error}): is it --health-listen?") from error
+    finally:
+        client.close()
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise MessageError(f"{url} answered {status}, and no explanation: is it --health-listen?")
+    if "error" in found or not isinstance(found.get("lines"), list):
+        raise MessageError(f"{url}: {found.get('error') or 'the answer is no explanation'}")
+    return found
+
+
+def _format(word: str) -> str:
+    """Return the format. pflag, which kubectl uses, takes -o=json; argparse keeps the sign."""
+    found = word.removeprefix("=")
+    if found not in ("json", "yaml"):
+        raise argparse.ArgumentTypeError(f"{found[:40]!r} is none of json, yaml")
+    return found
+
+
+def _parser(prog: str) -> argparse.ArgumentParser:
+    text = "Say why a pod is pending and what would help, or why it is where it is."
+    parser = make_parser(prog, text, _EPILOG)
+    add = parser.add_argument
+    add("pod", metavar="POD", help="its name, or NAMESPACE/NAME")
+    add("-n", "--namespace", default="", metavar="NAME", help="of the pod (default: as kubectl)")
+    add("-o", "--output", metavar="FORMAT", type=_format, help="json|yaml: all of it")
+    add(
+        "--extender",
+        default="",
+        metavar="URL",
+        help="ask this extender for what its books say: http://HOST:PORT of its health listener, on"
+        " loopback (kubectl port-forward)",
+    )
+    add(
+        "--policy",
+        default="",
+        metavar="NAME",
+        help=f"judge the place of a bound pod by this policy (default: {DEFAULT_POLICY})",
+    )
+    add(
+        "--resource",
+        action="append",
+        metavar="NAME",
+        help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
+    )
+    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add(
+        "--extender-namespace",
+        default=NAMESPACE,
+        metavar="NAME",
+        help="where ConfigMaps close devices (default: %(default)s)",
+    )
+    add_connection(parser)
+    return parser

@@ -1,0 +1,296 @@
+"""Why a request fits nowhere and what would change that; how good the place of a bound pod is.
+
+Pure, from a Snapshot, the books of a few nodes and the code that decides (decide.py, and the search
+for victims of preemption). What would help is tried out before it is said: the node's arrays are
+counted as if it had happened, and filter is asked.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
+from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.explanation import DeviceScore, Explanation, FreeDevice, Judgement, Remedy
+from gpushare.core.model import Request
+from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.pairing import pin_of
+from gpushare.core.policy import Policy
+from gpushare.core.preemption.selection import VictimSelection
+from gpushare.core.preemption.victim_search import Pods, Steps
+from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
+
+BooksOf = Callable[[str], NodeBooks | None]
+"""Returns the books of a node; None for a node that is not known or shares nothing."""
+
+_MAX_NODES = 32
+"""Nodes searched for pods whose end helps: those that lack least."""
+
+_STEPS = 100_000
+"""Of all these searches together: some 0.3 s."""
+
+_NO_ROOM = 2**40
+"""Stands for the shortage of a device that the request can never use."""
+
+
+def explain(
+    snapshot: Snapshot, names: Sequence[str], request: Request, books_of: BooksOf
+) -> Explanation:
+    """Return how the request stands on the named nodes (each once)."""
+    unknown = [name for name in names if name not in snapshot.row]
+    known = [name for name in names if name in snapshot.row]
+    rows = np.array([snapshot.row[name] for name in known], dtype=np.intp)
+    accepted = has_accepted_model(snapshot, rows, request)
+    asked = [name for name, ok in zip(known, accepted.tolist(), strict=True) if ok]
+    result = filter_nodes(snapshot, asked, request)
+    rows = rows[accepted]
+    capacity = np.where(snapshot.closed[rows, None] == 0, snapshot.capacity[rows], 0)
+    found = Explanation(
+        request,
+        fit=result.fit,
+        reasons=Counter(result.failed.values()),
+        unknown=len(unknown),
+        other_models=len(known) - len(asked),
+        largest=_largest(snapshot, rows),
+        fits_now=_most_units(snapshot.free[rows], request.devices),
+        most_units=_most_units(capacity, request.devices),
+        most_devices=int((capacity >= max(request.units, 1)).sum(axis=1).max(initial=0)),
+        most_alone=int(capacity.max(initial=0)),
+    )
+    if found.fit or found.never:
+        return found
+    return replace(found, remedies=_remedies(snapshot, rows, request, books_of))
+
+
+def judge(
+    snapshot: Snapshot, books: NodeBooks, entry: Entry, policy: Policy, name: str
+) -> Judgement:
+    """Return how the policy (called `name`) judges the place of a bound pod, as if it were not
+    there yet.
+
+    Raises whatever the policy raises.
+    """
+    view = _without(snapshot, books, entry)
+    request, node = entry.request, entry.node
+    ranking = Ranking(policy, kinds=1)  # of its own: the books' ranking remembers true snapshots
+    names = [each for each in view.names if each]
+    scores = score_nodes(view, names, request, ranking)
+    rows = np.array([view.row[node]], dtype=np.intp)
+    mask = feasible(view, rows, request)
+    fits = bool(mask.sum() >= request.devices)
+    values = ranking.score_devices(view, rows, request)[0].tolist()
+    return Judgement(
+        node=node,
+        shares=entry.placement,
+        policy=name,
+        score=next((score for score, those in scores.items() if node in those), 0),
+        best=scores[BEST][0] if scores else "",
+        fitting=len(filter_nodes(view, names, request).fit),
+        devices=tuple(
+            DeviceScore(device, free, value if ok and fits else None)
+            for device, (free, value, ok) in enumerate(
+                zip(view.free[rows[0]].tolist(), values, mask[0].tolist(), strict=True)
+            )
+            if device < len(books.spec.capacity)
+        ),
+        chosen=best_devices(ranking, view, rows, mask, request) if fits else (),
+    )
+
+
+def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
+    free = snapshot.free[rows]
+    if not free.any():
+        return None
+    places = np.flatnonzero((free == free.max()).any(axis=1))
+    place = places[snapshot.order[rows[places]].argmin()]
+    device = int(free[place].argmax())
+    return FreeDevice(snapshot.names[rows[place]], device, int(free[place, device]))
+
+
+def _most_units(units: Ints, devices: int) -> int:
+    """Return the most units that so many devices of one row of (K, D) have each; 0 for none."""
+    if units.shape[1] < devices:
+        return 0
+    return int(np.sort(units, axis=1)[:, -devices].max(initial=0))
+
+
+def _remedies(
+    snapshot: Snapshot, rows: Rows, request: Request, books_of: BooksOf
+) -> tuple[Remedy, ...]:
+    """Return what would help: ends of pods, or the return of closed devices, or both together where
+    neither will do.
+    """
+    rows = rows[snapshot.closed[rows] == 0]
+    lacks = _shortages(snapshot, rows, request, snapshot.healthy[rows])
+    lacks_with_closed = _shortages(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
+    search = _Search(snapshot, request, books_of)
+    found = [
+        search.by_ends(rows[_rising(snapshot, rows, lacks)]),
+        search.by_opens(rows[lacks_with_closed == 0], request),
+    ]
+    if not any(found):
+        order = _rising(snapshot, rows, lacks_with_closed)
+        found = [search.by_ends(rows[order], with_closed=True)]
+    return tuple(remedy for remedy in found if remedy is not None)
+
+
+def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
+    """Return int64 (K,): units that the devices lack which lack least; _NO_ROOM or more where there
+    are too few that are usable (K, D) and large enough.
+    """
+    units, devices = max(request.units, 1), request.devices
+    capacity = snapshot.capacity[rows]
+    lacks = np.maximum(units - (capacity - snapshot.used[rows]), 0)
+    lacks[~usable | (capacity < units)] = _NO_ROOM
+    if lacks.shape[1] < devices:
+        return np.full(len(rows), _NO_ROOM)
+    total: Ints = np.sort(lacks, axis=1)[:, :devices].sum(axis=1)
+    return total
+
+
+def _rising(snapshot: Snapshot, rows: Rows, lacks: Ints) -> Rows:
+    """Return intp: positions in `rows` of the nodes that lack least, those that can never fit left
+    out.
+    """
+    order = np.lexsort((snapshot.order[rows], lacks))
+    return order[lacks[order] < _NO_ROOM][:_MAX_NODES]
+
+
+class _Search:
+    """The search for what makes the request fit on one node."""
+
+    def __init__(self, snapshot: Snapshot, request: Request, books_of: BooksOf) -> None:
+        self._snapshot = snapshot
+        self._request = request
+        self._books_of = books_of
+        self._steps = Steps(_STEPS)
+
+    def by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
+        """Return the remedy with the fewest pods on these nodes: those that end already before all
+        others. with_closed: closed devices may return besides.
+        """
+        found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
+        for place, row in enumerate(rows.tolist()):
+            books = self._books_of(self._snapshot.names[row])
+            remedy = books and self._ends_on(books, row, with_closed=with_closed)
+            if books and remedy:
+                ends_anyway = all(entry.terminating for entry in remedy.ends)
+                pods = len(remedy.ends) + len(remedy.serves)
+                found.append(((not ends_anyway, bool(remedy.lacks), pods), place, books, remedy))
+        trimmed = (
+            self._trimmed(books, remedy)
+            for *_, books, remedy in sorted(found, key=lambda one: one[:2])
+        )
+        return next((remedy for remedy in trimmed if remedy is not None), None)
+
+    def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
+        """Return the remedy with the fewest closed devices, on nodes where these suffice."""
+        free = self._snapshot.free[rows] >= max(request.units, 1)
+        needed = request.devices - free.sum(axis=1)
+        for place in np.argsort(needed, kind="stable").tolist():
+            if needed[place] <= 0:
+                continue
+            row = int(rows[place])
+            books = self._books_of(self._snapshot.names[row])
+            if books is not None:
+                return self._trimmed(books, self._remedy(books, row, (), _closed(books)))
+        return None
+
+    def _ends_on(self, books: NodeBooks, row: int, *, with_closed: bool) -> Remedy | None:
+        """Return a remedy on the node, perhaps with needless parts; None where none helps."""
+        opens = _closed(books) if with_closed else ()
+        spec = replace(books.spec, healthy=_healthy(books, opens))
+        selection = VictimSelection(replace(books, spec=spec), self._request)
+        # Nobody preempts here, so all pods cost alike; but those that end already cost least.
+        alike = tuple(replace(entry, priority=-entry.terminating) for entry in books.entries)
+        chosen = selection.choose((), alike, self._steps)
+        if chosen is None:
+            return None
+        uids = {entry.ref.uid for entry in chosen}
+        ends = tuple(entry for entry in books.entries if entry.ref.uid in uids)
+        return self._remedy(books, row, ends, opens)
+
+    def _remedy(self, books: NodeBooks, row: int, ends: Pods, opens: Sequence[int]) -> Remedy:
+        """Return the remedy with all that pairing may need besides."""
+        sizes = self._request.sizes if row in self._snapshot.pinned else frozenset[int]()
+        serves = tuple(e for e in books.entries if e.pins and e.request.sizes & sizes)
+        return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
+
+    def _trimmed(self, books: NodeBooks, remedy: Remedy) -> Remedy | None:
+        """Return the remedy without what is needless in it; None where it does not help, or nothing
+        is needed any more.
+        """
+        pairs = bool(remedy.serves)
+
+        def helps(one: Remedy) -> bool:
+            view = _as_if(books, one, pairs=pairs)
+            return bool(filter_nodes(view, [one.node], self._request).fit)
+
+        if not helps(remedy) or helps(Remedy(books.spec.name)):
+            return None
+        for serve in remedy.serves:
+            fewer = replace(remedy, serves=tuple(x for x in remedy.serves if x is not serve))
+            remedy = fewer if helps(fewer) else remedy
+        for device in remedy.opens:
+            fewer = replace(remedy, opens=tuple(x for x in remedy.opens if x != device))
+            remedy = fewer if helps(fewer) else remedy
+        for end in remedy.ends:
+            fewer = replace(remedy, ends=tuple(x for x in remedy.ends if x is not end))
+            remedy = fewer if helps(fewer) else remedy
+        return replace(remedy, lacks=self._lacks(books, remedy.ends))
+
+    def _lacks(self, books: NodeBooks, ends: Pods) -> tuple[str, ...]:
+        request = self._request
+        cpu, memory = books.cpu_free, books.memory_free
+        lacks_cpu = cpu is not None and cpu + sum(e.request.cpu for e in ends) < request.cpu
+        lacks_memory = (
+            memory is not None and memory + sum(e.request.memory for e in ends) < request.memory
+        )
+        return ("cpu",) * lacks_cpu + ("memory",) * lacks_memory
+
+
+def _closed(books: NodeBooks) -> tuple[int, ...]:
+    return tuple(device for device, ok in enumerate(books.spec.healthy) if not ok)
+
+
+def _healthy(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
+    return tuple(ok or device in opens for device, ok in enumerate(books.spec.healthy))
+
+
+def _as_if(books: NodeBooks, remedy: Remedy, *, pairs: bool) -> Snapshot:
+    """Return the node alone, counted as if the remedy had happened. pairs: pairing applies."""
+    spec = replace(books.spec, healthy=_healthy(books, remedy.opens))
+    ended = {entry.ref.uid for entry in remedy.ends}
+    served = {entry.ref.uid for entry in remedy.serves}
+    left = [entry for entry in books.entries if entry.ref.uid not in ended]
+    arrays = NodeArrays()
+    arrays.set_node(spec, [Charge(spec.name, e.request, e.placement) for e in left])
+    pins = [pin_of(entry) for entry in left if entry.pins and entry.ref.uid not in served]
+    return arrays.snapshot({0: tuple(pins)} if pairs and pins else {})
+
+
+def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
+    """Return the snapshot without the charge of one pod of the node."""
+    row = snapshot.row[entry.node]
+    one = _as_if(books, Remedy(entry.node, ends=(entry,)), pairs=row in snapshot.pinned)
+    used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
+    cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
+    used[row, : one.used.shape[1]] = one.used[0]
+    kinds[row] = one.kinds[0]
+    cpu_free[row] = max((books.cpu_free or 0) + entry.request.cpu, 0)
+    memory_free[row] = max((books.memory_free or 0) + entry.request.memory, 0)
+    pinned: dict[int, tuple[Pinned, ...]] = dict(snapshot.pinned)
+    pinned.pop(row, None)
+    if one.pinned:
+        pinned[row] = one.pinned[0]
+    return replace(
+        snapshot,
+        used=used,
+        kinds=kinds,
+        cpu_free=cpu_free,
+        memory_free=memory_free,
+        pinned=pinned,
+    )

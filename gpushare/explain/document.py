@@ -1,0 +1,117 @@
+"""An explanation as programs read it.
+
+Knows the keys, which are a promise (docs/explain.md): new ones may come, none goes or changes its
+meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
+"""
+
+from typing import Any
+
+from gpushare.core.entry import Entry
+from gpushare.core.explanation import Explanation, Judgement
+from gpushare.core.model import PodRef, Request, Shares
+from gpushare.explain.pod import PodExplanation
+from gpushare.explain.words import lines
+
+API_VERSION = "gpushare.io/v1"
+KIND = "GPUShareExplanation"
+
+
+def document(said: PodExplanation) -> dict[str, Any]:
+    """Return the document, ready for JSON."""
+    view = said.scheduler
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "pod": _ref(said.ref),
+        "resource": said.resource,
+        "unit": said.unit,
+        "state": said.state,
+        "detail": said.detail or None,
+        "request": _request(said.request),
+        "node": said.node or None,
+        "devices": _shares(said.shares),
+        "scheduler": {
+            "name": view.name,
+            "served": said.served,
+            "asked": said.asked,
+            "gated": view.gates,
+            "message": view.message,
+            "nodes": view.nodes or None,
+            "removed": [{"reason": text, "nodes": count} for text, count in view.own.items()],
+        },
+        "explanation": said.explanation and _explanation(said.explanation),
+        "judgement": said.judgement and _judgement(said.judgement),
+        "lines": lines(said),
+    }
+
+
+def _explanation(found: Explanation) -> dict[str, Any]:
+    largest = found.largest
+    return {
+        "nodes": found.nodes,
+        "fit": list(found.fit),
+        "reasons": [{"reason": why.value, "nodes": n} for why, n in found.reasons.items()],
+        "unknownNodes": found.unknown,
+        "otherModels": found.other_models,
+        "largestFree": largest
+        and {"node": largest.node, "device": largest.device, "free": largest.units},
+        "fitsNow": found.fits_now,
+        "never": found.never,
+        "mostUnits": found.most_units,
+        "mostDevices": found.most_devices,
+        "largestDevice": found.most_alone,
+        "remedies": [
+            {
+                "node": remedy.node,
+                "ends": [_pod(entry) for entry in remedy.ends],
+                "opens": list(remedy.opens),
+                "serves": [_pod(entry) for entry in remedy.serves],
+                "lacks": list(remedy.lacks),
+            }
+            for remedy in found.remedies
+        ],
+    }
+
+
+def _judgement(judged: Judgement) -> dict[str, Any]:
+    return {
+        "asOf": "now",
+        "policy": judged.policy,
+        "score": judged.score,
+        "best": judged.best or None,
+        "fitting": judged.fitting,
+        "chosen": list(judged.chosen),
+        "devices": [
+            {"index": each.device, "free": each.free, "value": each.value}
+            for each in judged.devices
+        ],
+    }
+
+
+def _ref(ref: PodRef) -> dict[str, str]:
+    return {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
+
+
+def _pod(entry: Entry) -> dict[str, Any]:
+    return _ref(entry.ref) | {
+        "allocated": entry.request.total,
+        "devices": _shares(entry.placement),
+        "terminating": entry.terminating,
+    }
+
+
+def _request(request: Request | None) -> dict[str, Any] | None:
+    if request is None:
+        return None
+    return {
+        "units": request.units,
+        "devices": request.devices,
+        "policy": request.policy or None,
+        "models": list(request.models),
+    }
+
+
+def _shares(shares: Shares | None) -> list[dict[str, int]] | None:
+    if shares is None:
+        return None
+    return [{"index": device, "allocated": units} for device, units in shares]

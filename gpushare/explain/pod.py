@@ -1,0 +1,143 @@
+"""What is to be said of one pod: from the pod, the books, and the code that decides.
+
+Reads the books and changes nothing; no I/O. The extender explains with its own books, the command
+line with books that it has filled from lists.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol
+
+from gpushare.core.entry import Entry, NodeBooks
+from gpushare.core.explain import explain, judge
+from gpushare.core.explanation import Explanation, Judgement
+from gpushare.core.model import PodRef, Request, Shares
+from gpushare.core.ranking import Ranking
+from gpushare.errors import MessageError, UnknownNode, WireError
+from gpushare.ledger import Reader
+from gpushare.wire.annotations import Names
+from gpushare.wire.conditions import SchedulerView, scheduler_view
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import has_ended, pod_ref, request_among
+
+_NO_DEVICES = "its devices are not known, so its memory counts on every device of the node"
+_NO_CARD = "the card that it was given is not on the node any more"
+_NOT_IN_BOOKS = "it was bound without gpushare, or so recently that the books do not have it yet"
+
+
+class Books(Protocol):
+    """A managed resource: its names, its ledger, and what ranks."""
+
+    @property
+    def names(self) -> Names:
+        """Return the names of the resource and its annotations."""
+
+    @property
+    def ledger(self) -> Reader:
+        """Return the books."""
+
+    @property
+    def ranking_policy(self) -> str:
+        """Return the name of the policy that ranks pods which wish for none."""
+
+    def ranking(self, request: Request) -> Ranking:
+        """Return what ranks for the request. Raises MessageError for an unknown policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class PodExplanation:
+    """What is said of one pod.
+
+    unit: the cluster's. state: "pending"; "refused": its request makes no sense; "binding": a bind
+    of it is under way, or in doubt; "bound"; or "ended". node, shares: where it is bound. detail:
+    what else is to be said. served: whether kube-scheduler's file has a profile of the pod's
+    schedulerName; asked: whether the extender was called for the pod; both None where that is not
+    known. explanation: while pending. judgement: while bound, where the place can be judged.
+    """
+
+    ref: PodRef
+    resource: str
+    unit: str
+    state: str
+    scheduler: SchedulerView
+    request: Request | None = None
+    node: str = ""
+    shares: Shares | None = None
+    detail: str = ""
+    served: bool | None = None
+    asked: bool | None = None
+    explanation: Explanation | None = None
+    judgement: Judgement | None = None
+
+
+def explain_pod(
+    pod: Pod,
+    every: Sequence[Books],
+    unit: str,
+    *,
+    served: bool | None = None,
+    asked: bool | None = None,
+) -> PodExplanation:
+    """Return what is to be said of the pod as it is now.
+
+    Raises MessageError for a pod that asks for none of the resources.
+    """
+    ref, view = pod_ref(pod), scheduler_view(pod)
+    resources = ", ".join(books.names.resource for books in every)
+    said = PodExplanation(
+        ref, resources, unit, "ended", view, served=served, asked=asked or bool(view.ours) or None
+    )
+    for books in every:
+        entry = books.ledger.standing(ref.uid)
+        if entry is not None:
+            return _charged(replace(said, resource=books.names.resource), books, entry)
+    try:
+        found = request_among(pod, [books.names for books in every])
+        asked_of = next((each for each in every if found and each.names is found[0]), None)
+        if asked_of and found:
+            asked_of.ranking(found[1])
+    except WireError as error:
+        return replace(said, state="refused", detail=str(error))
+    if asked_of is None or found is None:
+        raise MessageError(f"pod {ref} asks for no {resources}: gpushare has no say in it")
+    said = replace(said, resource=asked_of.names.resource, request=found[1])
+    node = (pod.spec and pod.spec.node_name) or ""
+    if has_ended(pod):
+        return said
+    if node:
+        return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
+    return replace(said, state="pending", explanation=_explanation(asked_of.ledger, found[1]))
+
+
+def _explanation(ledger: Reader, request: Request) -> Explanation:
+    snapshot = ledger.snapshot()
+    names = [name for name in snapshot.names if name]
+    return explain(snapshot, names, request, partial(node_books, ledger))
+
+
+def node_books(ledger: Reader, node: str) -> NodeBooks | None:
+    """Return the books of a node; None where it is not known, or shares nothing."""
+    try:
+        return next(iter(ledger.dump(node)), None)
+    except UnknownNode:
+        return None
+
+
+def _charged(said: PodExplanation, books: Books, entry: Entry) -> PodExplanation:
+    """Return what is said of a pod that is in the books."""
+    state = "bound" if entry.known_bound else "binding"
+    said = replace(said, state=state, request=entry.request, node=entry.node)
+    if not entry.placement:
+        return replace(said, detail=_NO_DEVICES if entry.placement is None else _NO_CARD)
+    said = replace(said, shares=entry.placement)
+    snapshot, there = books.ledger.snapshot(), node_books(books.ledger, entry.node)
+    if there is None or entry.node not in snapshot.row:
+        return replace(said, detail=f"node {entry.node!r} shares no {said.resource} now")
+    name = entry.request.policy or books.ranking_policy
+    try:
+        policy = books.ranking(entry.request).policy
+        return replace(said, judgement=judge(snapshot, there, entry, policy, name))
+    except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+        failed = f"the policy {name} cannot judge its place: {type(error).__name__}: {error}"
+        return replace(said, detail=failed)

@@ -1,0 +1,211 @@
+"""An explanation as people read it: some lines, or one sentence. Decides nothing."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from gpushare.core.entry import Entry
+from gpushare.core.explanation import Explanation, Judgement, Remedy
+from gpushare.core.model import Request
+from gpushare.explain.pod import PodExplanation
+from gpushare.wire.conditions import SchedulerView
+
+_MOST_NAMES = 5
+"""Names in a line; the document has all."""
+
+
+def amount(units: int, unit: str) -> str:
+    """Return a number of units as people read it: 8 GiB, or 8 x 256MiB of a chunk."""
+    return f"{units} {unit}" if unit in ("GiB", "MiB") else f"{units} x {unit}"
+
+
+def sentence(found: Explanation, unit: str) -> str:
+    """Return what would help, in few words, for an event of the pod; "" where it fits."""
+    if found.fit:
+        return ""
+    if found.never:
+        return f"it can never fit: {_most(found, unit)}"
+    return f"free now: {_free(found, unit)}; {_remedies(found.remedies, unit)}"
+
+
+def lines(said: PodExplanation) -> list[str]:
+    """Return the lines for a terminal."""
+    rows = [("Pod", _head(said))]
+    found, judged = said.explanation, said.judgement
+    if found is not None:
+        rows.append(("Free now", _free(found, said.unit)))
+        rows.append(("Nodes", _nodes(found)))
+        rows.append(_outlook(found, said))
+    if judged is not None:
+        rows.append(("Node", _node_score(judged)))
+        rows.append(("Devices", _device_scores(judged, said.unit)))
+        rows.append(("Judged", f"by policy {judged.policy}, {_AS_OF_NOW}"))
+    if said.shares and said.detail:
+        rows.append(("Note", said.detail))
+    if said.state == "pending":
+        rows.append(("Scheduler", _scheduler(said)))
+    return [f"{label + ':':<12}{text}" for label, text in rows]
+
+
+_AS_OF_NOW = "as the books are now without this pod; those of the time of its bind are gone"
+
+
+def _head(said: PodExplanation) -> str:
+    asks = f"asks for {_asked(said.request, said.unit)} ({said.resource})" if said.request else ""
+    match said.state:
+        case "pending":
+            return f"{said.ref} is pending and {asks}"
+        case "bound" if said.shares:
+            given = ", ".join(
+                f"{amount(units, said.unit)} on device {device}" for device, units in said.shares
+            )
+            return f"{said.ref} is bound to {said.node}: {given} ({said.resource})"
+        case "bound":
+            return f"{said.ref} is bound to {said.node} and {asks}; {said.detail}"
+        case "binding":
+            return f"{said.ref} is being bound to {said.node} and {asks}"
+        case "refused":
+            return f"{said.ref} fits no node, since its request makes no sense: {said.detail}"
+    return f"{said.ref} has ended and holds nothing"
+
+
+def _asked(request: Request, unit: str) -> str:
+    return _on_devices(request.units, request.devices, unit)
+
+
+def _on_devices(units: int, devices: int, unit: str) -> str:
+    each = "one device" if devices == 1 else f"each of {devices} devices"
+    return f"{amount(units, unit)} on {each}"
+
+
+def _free(found: Explanation, unit: str) -> str:
+    if found.largest is None:
+        return "nothing"
+    largest = found.largest
+    text = f"at most {amount(largest.units, unit)} on {largest.node} device {largest.device}"
+    devices = found.request.devices
+    if devices == 1:
+        return text
+    if not found.fits_now:
+        return f"{text}; no node has {devices} devices with memory free"
+    return f"{text}, and {_on_devices(found.fits_now, devices, unit)} of one node"
+
+
+def _nodes(found: Explanation) -> str:
+    reasons = [f"{count} {why.value}" for why, count in found.reasons.items()]
+    reasons += [f"{found.unknown} not found"] if found.unknown else []
+    text = f"{len(found.fit)} of {found.nodes} have room on their devices"
+    text += f": {', '.join(reasons)}" if reasons else ""
+    if found.other_models:
+        text += f"; {found.other_models} more are of another GPU model than the pod accepts"
+    return text
+
+
+def _outlook(found: Explanation, said: PodExplanation) -> tuple[str, str]:
+    if found.fit:
+        text = f"on {_some(found.fit)}, as far as GPU memory goes"
+        again = "; kube-scheduler tries a pod that it has refused again within 5 minutes"
+        return "Fits now", text + again * bool(said.scheduler.ours)
+    if found.never:
+        return "Never fits", _most(found, said.unit)
+    return "Would fit", _remedies(found.remedies, said.unit).removeprefix("it would fit ")
+
+
+def _most(found: Explanation, unit: str) -> str:
+    """Return with which request the pod could fit."""
+    request, could = found.request, []
+    if found.most_units:
+        could.append(f"with at most {_on_devices(found.most_units, request.devices, unit)}")
+    if found.most_devices:
+        devices = "one device" if found.most_devices == 1 else f"{found.most_devices} devices"
+        could.append(f"on at most {devices} of {amount(request.units, unit)}")
+    if not could and found.most_alone:
+        could.append(f"with at most {_on_devices(found.most_alone, 1, unit)}")
+    if not could:
+        return "no node that the pod may use shares a device"
+    return f"even on an empty node it could only fit {' or '.join(could)}"
+
+
+def _remedies(remedies: Sequence[Remedy], unit: str) -> str:
+    if not remedies:  # the books have changed since the nodes were filtered
+        return "it may fit now: the books have just changed"
+    return f"it would fit {'; or '.join(_remedy(remedy, unit) for remedy in remedies)}"
+
+
+def _remedy(remedy: Remedy, unit: str) -> str:
+    needs = []
+    if remedy.serves:
+        names = _some(map(str, (entry.ref for entry in remedy.serves)))
+        needs.append(f"{names} {_has(remedy.serves)} been given the device by the device plug-in")
+    if remedy.opens:
+        indices = ", ".join(map(str, remedy.opens))
+        several = len(remedy.opens) > 1
+        needs.append(f"closed device{'s' * several} {indices} return{'s' * (not several)}")
+    if remedy.ends:
+        names = _some(f"{pod.ref} ({_held(pod, unit)})" for pod in remedy.ends)
+        needs.append(f"{names} end{'s' * (len(remedy.ends) == 1)}")
+    text = f"on {remedy.node} once {' and '.join(needs)}"
+    lacks = " and ".join(remedy.lacks)
+    return f"{text} (but the node would still have too little {lacks})" if lacks else text
+
+
+def _held(entry: Entry, unit: str) -> str:
+    ending = ", being deleted" if entry.terminating else ""
+    return f"{amount(entry.request.total, unit)}{ending}"
+
+
+def _has(entries: Sequence[Entry]) -> str:
+    return "has" if len(entries) == 1 else "have"
+
+
+def _some(names: Iterable[str]) -> str:
+    """Return the first names, and how many more there are."""
+    every = list(names)
+    more = [f"{len(every) - _MOST_NAMES} more"] if len(every) > _MOST_NAMES else []
+    *first, last = [*every[:_MOST_NAMES], *more]
+    return f"{', '.join(first)} and {last}" if first else last
+
+
+def _node_score(judged: Judgement) -> str:
+    if not judged.score:
+        return f"it would not fit on {judged.node} any more"
+    score = f"score {judged.score} of 10"
+    score += "" if judged.best == judged.node else f" ({judged.best} has 10)"
+    return f"{score}; nodes with room: {judged.fitting}"
+
+
+def _device_scores(judged: Judgement, unit: str) -> str:
+    parts = []
+    for each in judged.devices:
+        value = "too little" if each.value is None else f"value {each.value:.4g}"
+        parts.append(f"{each.device} has {amount(each.free, unit)} free, {value}")
+    best = ", ".join(map(str, judged.chosen))
+    taken = f"; the policy would take {best}" if judged.chosen else ""
+    return f"{'; '.join(parts)}{taken}"
+
+
+def _scheduler(said: PodExplanation) -> str:
+    view = said.scheduler
+    if view.gates:
+        return "scheduling gates hold the pod back: no scheduler looks at it until they are removed"
+    if said.served is False:
+        return f"kube-scheduler's file has no profile {view.name!r}: nobody schedules this pod"
+    if view.message is None:
+        text = f"no scheduler has looked at it yet: does one run with the name {view.name!r}?"
+        return f"{text} {_ASKED}" if said.asked else text
+    text = f"{view.name} removed {_own(view.own, view.nodes)} itself" if view.own else ""
+    if view.ours or said.asked:
+        return f"{text}, and asked gpushare about the others" if text else f"{view.name} {_ASKED}"
+    if text:
+        return f"{text}, and did not ask gpushare" if _all(view) else text
+    return f"{view.name} has not asked gpushare: {view.message}"
+
+
+_ASKED = "has asked gpushare"
+
+
+def _own(own: Mapping[str, int], nodes: int) -> str:
+    reasons = ", ".join(f"{count} {text}" for text, count in own.items())
+    return f"{sum(own.values())} of {nodes} nodes ({reasons})"
+
+
+def _all(view: SchedulerView) -> bool:
+    return sum(view.own.values()) >= view.nodes

@@ -1,0 +1,107 @@
+"""Explanations of pods by this process's books, for its health listener.
+
+Reads one pod of the API server for each, and changes nothing. Whoever asks without end must not
+cost the verbs more than a share of the interpreter: one explanation is made at a time, and after
+each there is a rest.
+"""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+
+from gpushare.errors import ApiError, ApiNotFound, GpuShareError, MessageError, NotReady
+from gpushare.explain.document import document
+from gpushare.explain.pod import explain_pod
+from gpushare.extender.managed_resources import ManagedResources
+from gpushare.kube.api import Api
+from gpushare.wire.fields import NAME
+from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.pods import scheduler_of
+
+_TIMEOUT = 5.0
+"""Seconds to read the pod."""
+_MAX_WAITING = 4
+_REST = 9.0
+"""A rest is so many times as long as what was made before it took of the processor."""
+_MAX_REST = 1.0
+_STATUS: tuple[tuple[type[GpuShareError], int], ...] = (
+    (ApiNotFound, 404),
+    (MessageError, 422),
+    (NotReady, 503),
+    (ApiError, 503),
+)
+
+
+class Explainer:
+    """Explains pods; any thread may call `answer`.
+
+    unit: the memory unit of the cluster. not_ready: the reason not to answer now, or "". called:
+    whether filter was called for the pod of that uid.
+    """
+
+    def __init__(
+        self,
+        api: Api,
+        resources: ManagedResources,
+        unit: str,
+        *,
+        not_ready: Callable[[], str],
+        called: Callable[[str], bool],
+    ) -> None:
+        self._api = api
+        self._resources = resources
+        self._unit = unit
+        self._not_ready = not_ready
+        self._called = called
+        self._slots = threading.BoundedSemaphore(_MAX_WAITING)
+        self._making = threading.Lock()
+        self._rested_at = 0.0
+
+    def answer(self, namespace: str, name: str) -> tuple[int, bytes]:
+        """Return (HTTP status, JSON): the document, or the error."""
+        try:
+            return 200, self._in_turn(namespace, name)
+        except GpuShareError as error:
+            status = next((code for kind, code in _STATUS if isinstance(error, kind)), 500)
+            return status, json.dumps({"error": str(error)}).encode()
+
+    def _in_turn(self, namespace: str, name: str) -> bytes:
+        reason = self._not_ready()
+        if reason:
+            raise NotReady(f"gpushare is not ready: {reason}")
+        if not self._slots.acquire(blocking=False):
+            raise NotReady("gpushare: too many ask for explanations; ask again in a second")
+        try:
+            with self._making:
+                time.sleep(max(0.0, self._rested_at - time.monotonic()))
+                begin = time.thread_time()
+                made = self._explain(self._read(namespace, name))
+                cost = time.thread_time() - begin
+                self._rested_at = time.monotonic() + min(_MAX_REST, cost * _REST)
+                return made
+        finally:
+            self._slots.release()
+
+    def _read(self, namespace: str, name: str) -> Pod:
+        for text in (namespace, name):
+            if NAME.fullmatch(text) is None:
+                raise MessageError(f"{text[:80]!r} is no name of a namespace or pod")
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        try:
+            body = self._api.request("GET", path, timeout=_TIMEOUT)
+        except ApiNotFound as error:
+            raise ApiNotFound(f"there is no pod {namespace}/{name}", 404) from error
+        return PODS.decode_answer(body, namespace, name)
+
+    def _explain(self, pod: Pod) -> bytes:
+        schedulers = self._resources.scope.schedulers
+        uid = (pod.metadata and pod.metadata.uid) or ""
+        said = explain_pod(
+            pod,
+            self._resources.resources,
+            self._unit,
+            served=scheduler_of(pod) in schedulers if schedulers else None,
+            asked=self._called(uid),
+        )
+        return json.dumps(document(said)).encode()

@@ -1,0 +1,125 @@
+"""The runs that a command line asks for, after its files are read and all that is wrong is told.
+
+Reads files; runs nothing.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+from gpushare.core.policy import policy_names
+from gpushare.errors import SettingsError
+from gpushare.sim import experiments
+from gpushare.sim.flags import SMALL
+from gpushare.sim.inputs import Inputs, Listing, read_inputs, read_shipped
+from gpushare.sim.lifetimes import TRACE, lifetimes_of
+from gpushare.sim.options import Options
+from gpushare.sim.tables import Table
+
+_SEEDS = tuple(range(42, 52))
+"""Of the runs, unless others are named; of a large cluster the first two."""
+
+_MOST_PODS = 5_000_000
+"""Of a run: about an hour of the quickest policy."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run.
+
+    told: what its record says besides what was measured. place: where its record stands among
+    all, by line of a table, policy and seed.
+    """
+
+    experiment: str
+    inputs: Inputs
+    policy: str
+    seed: int
+    parameters: experiments.Options
+    told: Mapping[str, object]
+    place: tuple[int, int, int]
+
+
+def jobs_of(options: Options, listing: Listing | None) -> list[Job]:
+    """Return all runs, those of a seed together, so that what is finished can be compared.
+
+    listing: lists a live cluster. Raises SettingsError, WireError, and what `listing` raises.
+    """
+    there = (*policy_names(), experiments.RANDOM)
+    for name in options.policies:
+        if name not in there:
+            known = ", ".join(there)
+            raise SettingsError(f"no policy is called {name[:40]!r}; there are: {known}")
+    if options.tables:
+        return list(_of_tables(options.tables))
+    inputs = _inputs(options, listing)
+    seeds = options.seeds or (_SEEDS if len(inputs.nodes) <= SMALL else _SEEDS[:2])
+    return [
+        Job(
+            options.experiment,
+            inputs,
+            policy,
+            seed,
+            options.parameters,
+            {"file": inputs.name},
+            (0, place, seed),
+        )
+        for seed in seeds
+        for place, policy in enumerate(options.policies)
+    ]
+
+
+def _of_tables(tables: Sequence[Table]) -> Iterator[Job]:
+    lines = [(table, line) for table in tables for line in table.lines]
+    read = cache(read_shipped)  # many lines are of one list
+    for number, (table, line) in enumerate(lines):
+        inputs = read(line.file, line.units, line.parameters.lifetimes)
+        told = {"table": table.name, **line.told}
+        for seed in table.seeds:
+            for place, (policy, workload) in enumerate(table.variants):
+                parameters = replace(line.parameters, workload=workload)
+                where = (number, place, seed)
+                yield Job(line.experiment, inputs, policy, seed, parameters, told, where)
+
+
+def _inputs(options: Options, listing: Listing | None) -> Inputs:
+    inputs = read_inputs(options, listing)
+    if options.experiment == "replay":
+        _check_times(inputs)
+    _check_length(options, inputs)
+    return inputs
+
+
+def _check_times(inputs: Inputs) -> None:
+    """Raise SettingsError where there is no time in which to replay pods."""
+    times = {pod.created for pod in inputs.pods if pod.created is not None}
+    if not times:
+        raise SettingsError(f"{inputs.name}: replay needs the column created or creation_time")
+    if len(times) == 1:
+        raise SettingsError(f"{inputs.name}: all pods came at one moment, so none can be replayed")
+
+
+def _there_at_first(options: Options, inputs: Inputs) -> float:
+    """How many pods run when churn begins, in those that come in a unit of time."""
+    if options.parameters.lifetimes != TRACE:
+        return 0.0
+    try:
+        capacity = max(node.capacity for node in inputs.nodes if node.devices)
+        return float(lifetimes_of(inputs.pods, capacity).means.mean())
+    except ValueError as error:
+        raise SettingsError(f"{inputs.name}: --lifetimes trace: {error}") from error
+
+
+def _check_length(options: Options, inputs: Inputs) -> None:
+    """Raise SettingsError where so many pods would come that no run would end."""
+    given = options.parameters
+    lasts = given.life + _there_at_first(options, inputs)
+    spans = {"inflation": 1.3, "churn": given.load * lasts}
+    capacity = inputs.units
+    asked = sum(pod.devices * pod.units for pod in inputs.pods) / len(inputs.pods)
+    pods = spans.get(options.experiment, 0.0) * capacity / asked
+    if pods > _MOST_PODS:
+        raise SettingsError(
+            f"{inputs.name}: {pods:.2g} pods would come in a run, more than {_MOST_PODS:.2g};"
+            " they ask for too little, or --load and --life are too large"
+        )

@@ -1,0 +1,69 @@
+"""What kube-scheduler says of a pod that it has not placed: the condition PodScheduled.
+
+Knows the text of kube-scheduler's FitError, from 1.22 to 1.37 (k8s.io/kubernetes pkg/scheduler/
+framework/types.go): "0/5 nodes are available: 2 Insufficient cpu, 3 REASON. preemption: ...". What
+follows the first sentence is left out. Decides nothing.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpushare.core.model import Reason
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import scheduler_of
+
+_COUNTED = re.compile(r"0/(\d+) nodes are available: (.*?)(?:\.(?: .*)?)?", re.DOTALL)
+_OURS = frozenset(reason.value for reason in Reason)
+_NOT_FOUND = re.compile(r'node "[^"]*" not found')
+_MOST_TEXT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SchedulerView:
+    """How a scheduler stands to a pod without a node.
+
+    name: the schedulerName. gates: the pod is held back by scheduling gates. message: of the
+    condition PodScheduled while that is False, cut; None where no scheduler has set it. nodes: how
+    many it looked at, 0 where the message counts none. own: by reason, the nodes that
+    kube-scheduler's own filters removed; ours: those that this extender refused.
+    """
+
+    name: str
+    gates: bool = False
+    message: str | None = None
+    nodes: int = 0
+    own: Mapping[str, int] = field(default_factory=dict)
+    ours: Mapping[str, int] = field(default_factory=dict)
+
+
+def scheduler_view(pod: Pod) -> SchedulerView:
+    """Return what the pod shows of its scheduler."""
+    gates = bool(pod.spec and pod.spec.scheduling_gates)
+    name = scheduler_of(pod)
+    for condition in (pod.status and pod.status.conditions) or ():
+        if (condition.type, condition.status) == ("PodScheduled", "False"):
+            message = " ".join((condition.message or condition.reason or "").split())
+            nodes, counts = _counts(message)
+            ours = {text: count for text, count in counts.items() if _is_ours(text)}
+            own = {text: count for text, count in counts.items() if text not in ours}
+            return SchedulerView(name, gates, message[:_MOST_TEXT], nodes, own, ours)
+    return SchedulerView(name, gates)
+
+
+def _counts(message: str) -> tuple[int, dict[str, int]]:
+    """Return (how many nodes there are, how many of them by reason)."""
+    found = _COUNTED.fullmatch(message)
+    if found is None:
+        return 0, {}
+    counts: dict[str, int] = {}
+    # Reasons have commas of their own, but no number after one.
+    for part in re.split(r", (?=\d+ )", found[2]):
+        count, _, text = part.partition(" ")
+        if count.isascii() and count.isdigit() and text:
+            counts[text] = counts.get(text, 0) + int(count[:9])
+    return int(found[1][:9]), counts
+
+
+def _is_ours(text: str) -> bool:
+    return text in _OURS or _NOT_FOUND.fullmatch(text) is not None

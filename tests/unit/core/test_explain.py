@@ -1,0 +1,274 @@
+"""An explanation is held to its word: do what it says and the pod fits, one thing less and it does
+not.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
+from gpushare.core.entry import NodeBooks
+from gpushare.core.explain import explain, judge
+from gpushare.core.explanation import Explanation, FreeDevice, Remedy
+from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
+from gpushare.core.pairing import Pairing
+from gpushare.core.policy import load_policy
+from gpushare.core.ranking import Ranking
+from gpushare.ledger import Ledger
+from tests.unit.core.clusters import by_name, node
+
+SERVED: dict[str, Any] = {"assigned": True, "running": True, "started": 1.0}
+
+
+@dataclass(frozen=True)
+class World:
+    """A cluster as the watches show it."""
+
+    nodes: tuple[NodeSpec, ...]
+    pods: tuple[ObservedPod, ...] = ()
+    pairing: Pairing = Pairing.OFF
+
+    @property
+    def names(self) -> list[str]:
+        return [spec.name for spec in self.nodes]
+
+    def ledger(self) -> Ledger:
+        ledger = Ledger(self.pairing)
+        for spec in self.nodes:
+            ledger.node_changed(spec)
+        for each in self.pods:
+            ledger.pod_changed(each)
+        return ledger
+
+    def explain(self, request: Request) -> Explanation:
+        ledger = self.ledger()
+
+        def books_of(name: str) -> NodeBooks | None:
+            return next(iter(ledger.dump(name)), None)
+
+        return explain(ledger.snapshot(), self.names, request, books_of)
+
+    def fits(self, request: Request) -> bool:
+        """What filter says of all nodes."""
+        return bool(filter_nodes(self.ledger().snapshot(), self.names, request).fit)
+
+    def after(self, remedy: Remedy) -> "World":
+        """The cluster once it has happened."""
+        ended = {entry.ref.uid for entry in remedy.ends}
+        served = {entry.ref.uid for entry in remedy.serves}
+        pods = (each for each in self.pods if each.ref.uid not in ended)
+        return replace(
+            self,
+            nodes=tuple(
+                healed(spec, remedy.opens) if spec.name == remedy.node else spec
+                for spec in self.nodes
+            ),
+            pods=tuple(
+                replace(each, **SERVED) if each.ref.uid in served else each for each in pods
+            ),
+        )
+
+    def emptied(self) -> "World":
+        """The cluster without pods, all devices healthy."""
+        nodes = tuple(healed(spec, range(len(spec.capacity))) for spec in self.nodes)
+        return World(nodes)
+
+
+def healed(spec: NodeSpec, devices: Iterable[int]) -> NodeSpec:
+    healthy = (ok or device in devices for device, ok in enumerate(spec.healthy))
+    return replace(spec, healthy=tuple(healthy))
+
+
+def with_less(remedy: Remedy) -> Iterator[Remedy]:
+    """The remedy without each one of its parts."""
+    for name in ("ends", "opens", "serves"):
+        parts = getattr(remedy, name)
+        for index in range(len(parts)):
+            yield replace(remedy, **{name: parts[:index] + parts[index + 1 :]})
+
+
+def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> ObservedPod:
+    """A bound pod; without devices it is unplaced."""
+    request = Request(units, max(len(devices), 1), containers=((0, units * max(len(devices), 1)),))
+    placement = tuple((device, units) for device in devices) or None
+    seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
+    return replace(seen, **more)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    """Up to four nodes with sick and over-full devices, pods not served yet, unplaced, ending."""
+    nodes, pods = [], []
+    for index in range(draw(st.integers(1, 4))):
+        name = f"n{index}"
+        capacity = draw(st.lists(st.integers(0, 8), max_size=4))
+        sick = draw(st.sets(st.integers(0, 3), max_size=3))
+        closed = draw(st.sampled_from([None, None, None, None, Reason.OTHER_UNIT]))
+        nodes.append(node(name, *capacity, unhealthy=sick, closed=closed, cpu=4000, memory=2**33))
+        for number in range(draw(st.integers(0, 5)) if capacity else 0):
+            devices = draw(
+                st.sets(st.integers(0, len(capacity) - 1), max_size=min(2, len(capacity)))
+            )
+            served = SERVED if draw(st.booleans()) else {}
+            pods.append(
+                pod(
+                    f"p{index}-{number}",
+                    name,
+                    draw(st.integers(1, 6)),
+                    *sorted(devices),
+                    terminating=draw(st.booleans()),
+                    **served,
+                )
+            )
+    return World(tuple(nodes), tuple(pods), draw(st.sampled_from([Pairing.OFF, Pairing.ON])))
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> Request:
+    units, devices = draw(st.integers(1, 9)), draw(st.integers(1, 3))
+    cpu = draw(st.sampled_from([0, 3000]))
+    return Request(units, devices, cpu=cpu, containers=((0, units * devices),))
+
+
+@given(worlds(), requests())
+def test_what_is_said_to_help_helps_and_nothing_less_does(world: World, request: Request) -> None:
+    found = world.explain(request)
+    for remedy in found.remedies:
+        after = world.after(remedy)
+        assert remedy.node in filter_nodes(after.ledger().snapshot(), world.names, request).fit
+        for less in with_less(remedy):
+            assert not world.after(less).fits(request), less
+
+
+@given(worlds(), requests())
+def test_it_fits_now_or_something_helps_or_it_never_fits(world: World, request: Request) -> None:
+    found = world.explain(request)
+    assert bool(found.fit) == world.fits(request)
+    assert found.nodes == len(world.nodes)
+    assert found.never == (not world.emptied().fits(request))
+    assert [bool(found.fit), bool(found.remedies), found.never].count(True) == 1
+
+
+@given(worlds(), requests())
+def test_the_largest_request_that_ever_fits_is_named(world: World, request: Request) -> None:
+    found, empty = world.explain(request), world.emptied()
+    more_units = replace(request, units=found.most_units + 1)
+    more_devices = replace(request, devices=found.most_devices + 1)
+    assert not empty.fits(more_units)
+    assert not empty.fits(Request(found.most_alone + 1, 1))
+    assert not empty.fits(more_devices)
+    if found.most_units:
+        assert empty.fits(replace(request, units=found.most_units))
+    if found.most_devices:
+        assert empty.fits(replace(request, devices=found.most_devices))
+
+
+@given(worlds(), requests())
+def test_what_is_free_now_fits_and_no_more(world: World, request: Request) -> None:
+    world = replace(world, pairing=Pairing.OFF)
+    found = world.explain(request)
+    assert not world.fits(replace(request, units=found.fits_now + 1))
+    if found.fits_now:
+        assert world.fits(replace(request, units=found.fits_now))
+    largest = found.largest.units if found.largest else 0
+    assert not world.fits(Request(largest + 1, 1))
+    if found.largest:
+        only = filter_nodes(world.ledger().snapshot(), [found.largest.node], Request(largest, 1))
+        assert only.fit == (found.largest.node,)
+
+
+def test_the_smallest_set_is_found_wherever_it_is() -> None:
+    world = World(
+        (node("a", 16), node("b", 16), node("c", 16)),
+        (
+            *(pod(f"a{number}", "a", 4, 0) for number in range(4)),
+            pod("b1", "b", 12, 0),
+            pod("b2", "b", 4, 0),
+            pod("c1", "c", 16, 0),
+        ),
+    )
+    found = world.explain(Request(12, 1))
+    assert found.reasons == {Reason.INSUFFICIENT_MEMORY: 3}
+    assert found.largest is None
+    (remedy,) = found.remedies
+    assert (remedy.node, [entry.ref.name for entry in remedy.ends]) == ("b", ["b1"])
+
+
+def test_pods_that_end_already_come_first() -> None:
+    world = World(
+        (node("a", 16), node("b", 16)),
+        (
+            pod("a1", "a", 16, 0),
+            pod("b1", "b", 8, 0, terminating=True),
+            pod("b2", "b", 8, 0, terminating=True),
+        ),
+    )
+    (remedy,) = world.explain(Request(8, 1)).remedies
+    assert [entry.node for entry in remedy.ends] == ["b"]
+
+
+def test_a_closed_device_and_the_end_of_a_pod_are_told_as_a_choice() -> None:
+    world = World((node("a", 16, 16, unhealthy=[1]),), (pod("p", "a", 10, 0),))
+    by_end, by_return = world.explain(Request(8, 1)).remedies
+    assert ([entry.ref.name for entry in by_end.ends], by_end.opens) == (["p"], ())
+    assert (by_return.ends, by_return.opens) == ((), (1,))
+
+
+def test_a_host_that_would_lack_cpu_is_said() -> None:
+    world = World((node("a", 16, cpu=1000, memory=2**30),), (pod("p", "a", 10, 0),))
+    (remedy,) = world.explain(Request(8, 1, cpu=2000, memory=2**31)).remedies
+    assert remedy.lacks == ("cpu", "memory")
+
+
+def test_nodes_of_another_model_are_counted_apart() -> None:
+    world = World((node("a", 16), replace(node("b", 80), models=("H100",))))
+    found = world.explain(Request(20, 1, models=("A100",)))
+    assert (found.other_models, found.reasons) == (1, {Reason.TOO_LARGE: 1})
+    assert found.never
+    assert found.largest == FreeDevice("a", 0, 16)
+
+
+def test_a_large_cluster_is_explained_from_a_few_of_its_nodes() -> None:
+    nodes = tuple(node(f"n{number:04}", 16, 16) for number in range(1000))
+    pods = tuple(pod(f"p{number:04}", f"n{number:04}", 12, 0, 1) for number in range(1000))
+    ledger = World(nodes, pods).ledger()
+    looked: list[str] = []
+
+    def books_of(name: str) -> NodeBooks | None:
+        looked.append(name)
+        return ledger.dump(name)[0]
+
+    names = [spec.name for spec in nodes]
+    found = explain(ledger.snapshot(), names, Request(8, 2), books_of)
+    assert [entry.ref.name for entry in found.remedies[0].ends] == ["p0000"]
+    assert len(looked) < 100
+
+
+@given(worlds(), st.sampled_from(["device-bestfit", "binpack", "spread", "shadow-price"]))
+def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
+    world: World, policy: str
+) -> None:
+    ledger = world.ledger()
+    bound = [each for each in world.pods if each.placement]
+    for seen in bound[:2]:
+        entry = ledger.standing(seen.ref.uid)
+        assert entry is not None
+        (books,) = ledger.dump(entry.node)
+        judge_by = load_policy(policy)
+        found = judge(ledger.snapshot(), books, entry, judge_by, policy)
+        others = tuple(each for each in world.pods if each.ref.uid != seen.ref.uid)
+        without = replace(world, pods=others).ledger().snapshot()
+        ranking = Ranking(judge_by)
+        scores = by_name(score_nodes(without, world.names, seen.request, ranking))
+        assert found.score == scores.get(entry.node, 0)
+        assert found.best == next((name for name, score in scores.items() if score == BEST), "")
+        assert found.fitting == len(filter_nodes(without, world.names, seen.request).fit)
+        row = without.row[entry.node]
+        assert [each.free for each in found.devices] == without.free[
+            row, : len(found.devices)
+        ].tolist()
+        if found.chosen:
+            assert found.chosen == place(without, entry.node, seen.request, ranking).devices

@@ -1,0 +1,242 @@
+"""What is said of pods in every state: the lines, and the document."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gpushare.core.model import Allocation, NodeSpec, Reason, Request
+from gpushare.core.pairing import Pairing
+from gpushare.errors import MessageError
+from gpushare.explain.document import document
+from gpushare.explain.pod import explain_pod
+from gpushare.explain.words import amount, lines
+from gpushare.extender.managed_resources import ManagedResource
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.pods import observe_pod, pod_ref
+from tests.unit.core.clusters import node
+from tests.unit.extender.kit import NPU, make_books, pod_json, read_pod
+
+FITS_NOT = "0/{} nodes are available: {}. preemption: 0/1 nodes are available: 1 No preemption."
+
+
+def placed(name: str, units: int, where: str, idx: str, **annotations: str) -> dict[str, Any]:
+    """A bound pod whose annotations name its device."""
+    return pod_json(name, units, node=where, annotations={ALIYUN.idx: idx, **annotations})
+
+
+def said_by_scheduler(pod: dict[str, Any], message: str) -> dict[str, Any]:
+    condition = {
+        "type": "PodScheduled",
+        "status": "False",
+        "reason": "Unschedulable",
+        "message": message,
+    }
+    return pod | {"status": {"phase": "Pending", "conditions": [condition]}}
+
+
+def filled(
+    *nodes: NodeSpec, pods: tuple[dict[str, Any], ...] = (), pairing: Pairing = Pairing.OFF
+) -> ManagedResource:
+    books = make_books(pairing=pairing)
+    for spec in nodes:
+        books.ledger.node_changed(spec)
+    for pod in pods:
+        books.ledger.pod_changed(observe_pod(read_pod(pod), ALIYUN))
+    return books
+
+
+def told(pod: dict[str, Any], books: ManagedResource, **more: bool) -> list[str]:
+    return lines(explain_pod(read_pod(pod), [books], "GiB", **more))
+
+
+HALVES = (placed("half-1", 10, "gpu-a", "0"), placed("half-2", 10, "gpu-a", "1"))
+
+
+def test_a_pending_pod_is_explained_in_five_lines() -> None:
+    books = filled(node("gpu-a", 16, 16), node("cpu"), pods=HALVES)
+    message = FITS_NOT.format(3, "1 Insufficient GPU Memory in one device, 2 Insufficient cpu")
+    assert told(said_by_scheduler(pod_json("late", 8), message), books) == [
+        "Pod:        team/late is pending and asks for 8 GiB on one device (aliyun.com/gpu-mem)",
+        "Free now:   at most 6 GiB on gpu-a device 0",
+        "Nodes:      0 of 2 have room on their devices: 1 Insufficient GPU Memory in one device,"
+        " 1 no shared GPU",
+        "Would fit:  on gpu-a once team/half-1 (10 GiB) ends",
+        "Scheduler:  default-scheduler removed 2 of 3 nodes (2 Insufficient cpu) itself, and asked"
+        " gpushare about the others",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("units", "count", "spec", "line"),
+    [
+        (20, 1, node("a", 16, 16), "even on an empty node it could only fit with at most 16 GiB on"
+         " one device"),
+        (20, 2, node("a", 16, 16, 24), "even on an empty node it could only fit with at most 16 GiB"
+         " on each of 2 devices or on at most one device of 20 GiB"),
+        (8, 3, node("a", 8, 8), "even on an empty node it could only fit on at most 2 devices of"
+         " 8 GiB"),
+        (9, 3, node("a", 8, 8), "even on an empty node it could only fit with at most 8 GiB on one"
+         " device"),
+        (8, 1, node("a"), "no node that the pod may use shares a device"),
+    ],
+)  # fmt: skip
+def test_what_never_fits_is_told_with_the_requests_that_could(
+    units: int, count: int, spec: NodeSpec, line: str
+) -> None:
+    pod = pod_json("late", units * count, annotations={ALIYUN.count: str(count)})
+    assert f"Never fits: {line}" in told(pod, filled(spec))
+
+
+def test_each_way_to_make_room_is_told() -> None:
+    books = filled(
+        node("a", 16, 16, unhealthy=[1], cpu=0, memory=0), pods=(placed("x", 10, "a", "0"),)
+    )
+    asks = pod_json("late", 8, limits={"cpu": 2})
+    (line,) = [line for line in told(asks, books) if line.startswith("Would fit")]
+    assert line == (
+        "Would fit:  on a once team/x (10 GiB) ends (but the node would still have too little cpu);"
+        " or on a once closed device 1 returns (but the node would still have too little cpu)"
+    )
+
+
+def test_an_equal_pod_that_is_not_served_yet_is_named() -> None:
+    books = filled(
+        node("a", 16, 16),
+        pods=(placed("x", 10, "a", "0"),),
+        pairing=Pairing.ON,
+    )
+    found = explain_pod(read_pod(pod_json("late", 10)), [books], "GiB")
+    assert found.explanation is not None
+    assert found.explanation.reasons == {Reason.WAITS_FOR_PLUGIN: 1}
+    assert "Would fit:  on a once team/x has been given the device by the device plug-in" in lines(
+        found
+    )
+
+
+def test_room_that_is_there_is_said_and_who_else_may_hold_the_pod_back() -> None:
+    books = filled(node("a", 16))
+    assert told(pod_json("late", 8), books)[3:] == [
+        "Fits now:   on a, as far as GPU memory goes",
+        "Scheduler:  no scheduler has looked at it yet: does one run with the name"
+        " 'default-scheduler'?",
+    ]
+    refused_before = said_by_scheduler(
+        pod_json("late", 8), FITS_NOT.format(1, "1 Insufficient GPU Memory in one device")
+    )
+    assert told(refused_before, books)[3:] == [
+        "Fits now:   on a, as far as GPU memory goes; kube-scheduler tries a pod that it has"
+        " refused again within 5 minutes",
+        "Scheduler:  default-scheduler has asked gpushare",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("message", "more", "line"),
+    [
+        (FITS_NOT.format(1, "1 Insufficient cpu"), {}, "default-scheduler removed 1 of 1 nodes"
+         " (1 Insufficient cpu) itself, and did not ask gpushare"),
+        ("running PreBind plugin: no", {}, "default-scheduler has not asked gpushare: running"
+         " PreBind plugin: no"),
+        ("running PreBind plugin: no", {"asked": True}, "default-scheduler has asked gpushare"),
+        ("", {"served": False}, "kube-scheduler's file has no profile 'default-scheduler': nobody"
+         " schedules this pod"),
+    ],
+)  # fmt: skip
+def test_who_was_asked_is_told(message: str, more: dict[str, bool], line: str) -> None:
+    pod = said_by_scheduler(pod_json("late", 8), message)
+    assert told(pod, filled(node("a", 16)), **more)[-1] == f"Scheduler:  {line}"
+
+
+def test_a_pod_with_gates_waits_for_nobody() -> None:
+    pod = pod_json("late", 8)
+    pod["spec"]["schedulingGates"] = [{"name": "quota"}]
+    assert "scheduling gates hold the pod back" in told(pod, filled(node("a", 16)))[-1]
+
+
+def test_a_bound_pod_is_told_with_the_scores_of_now() -> None:
+    books = filled(node("gpu-a", 16, 16), node("gpu-b", 16), pods=HALVES)
+    first, score, devices, judged = told(HALVES[0], books)
+    assert (
+        first
+        == "Pod:        team/half-1 is bound to gpu-a: 10 GiB on device 0 (aliyun.com/gpu-mem)"
+    )
+    assert score.startswith("Node:       score ")
+    assert score.endswith("; nodes with room: 2")
+    assert devices.startswith("Devices:    0 has 16 GiB free, value -")
+    assert devices.endswith("; 1 has 6 GiB free, too little; the policy would take 0")
+    assert judged == (
+        "Judged:     by policy device-bestfit, as the books are now without this pod; those of the"
+        " time of its bind are gone"
+    )
+
+
+def test_a_pod_that_another_bound_is_told_so() -> None:
+    lost = pod_json("lost", 4, node="gpu-a")
+    books = filled(node("gpu-a", 16), pods=(lost,))
+    (line,) = told(lost, books)
+    assert "its devices are not known, so its memory counts on every device of the node" in line
+    (line,) = told(pod_json("new", 4, node="elsewhere"), books)
+    assert "team/new is bound to elsewhere and asks for 4 GiB on one device" in line
+    assert "without gpushare" in line
+    gone = placed("gone", 4, "no-more", "0")
+    first, note = told(gone, filled(node("gpu-a", 16), pods=(gone,)))
+    assert first.endswith("is bound to no-more: 4 GiB on device 0 (aliyun.com/gpu-mem)")
+    assert note == "Note:       node 'no-more' shares no aliyun.com/gpu-mem now"
+
+
+def test_a_policy_that_fails_leaves_the_place_untold() -> None:
+    pod = placed("x", 4, "a", "0", **{ALIYUN.policy: "broken"})
+    first, note = told(pod, filled(node("a", 16), pods=(pod,)))
+    assert "device 0" in first
+    assert note.startswith("Note:       the policy broken cannot judge its place: MessageError: ")
+
+
+def test_a_bind_that_is_under_way_and_a_pod_that_has_ended_are_told() -> None:
+    books = filled(node("a", 16))
+    pod = pod_json("x", 4)
+    books.ledger.assume(pod_ref(read_pod(pod)), Request(4, 1), Allocation("a", (0,), (4,)), now=1.0)
+    line, *_ = told(pod, books)
+    assert line.endswith("team/x is being bound to a and asks for 4 GiB on one device"
+                         " (aliyun.com/gpu-mem)")  # fmt: skip
+    (line,) = told(pod_json("y", 4, node="a", phase="Succeeded"), books)
+    assert line == "Pod:        team/y has ended and holds nothing"
+
+
+def test_a_request_that_makes_no_sense_is_told_in_the_words_of_filter() -> None:
+    uneven = pod_json("late", 7, annotations={ALIYUN.count: "2"})
+    (line,) = told(uneven, filled(node("a", 16)))
+    assert "7 cannot be split evenly over 2 devices" in line
+    both = pod_json("late", 4, limits={NPU.resource: 4})
+    said = explain_pod(read_pod(both), [make_books(), make_books(NPU)], "GiB")
+    assert (said.state, said.detail) == (
+        "refused",
+        "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them alone",
+    )
+
+
+def test_a_pod_of_no_resource_is_an_error() -> None:
+    with pytest.raises(MessageError, match=r"asks for no aliyun\.com/gpu-mem, example\.com/npu"):
+        explain_pod(read_pod(pod_json("plain")), [make_books(), make_books(NPU)], "GiB")
+
+
+def test_the_document_has_every_key_in_every_state() -> None:
+    books = filled(node("gpu-a", 16, 16), pods=HALVES)
+    pods = (pod_json("late", 8), HALVES[0], pod_json("late", 7, annotations={ALIYUN.count: "2"}))
+    found = [document(explain_pod(read_pod(pod), [books], "GiB")) for pod in pods]
+    assert [each["state"] for each in found] == ["pending", "bound", "refused"]
+    assert len({tuple(each) for each in found}) == 1
+    pending, bound, _ = json.loads(json.dumps(found))
+    assert pending["request"] == {"units": 8, "devices": 1, "policy": None, "models": []}
+    assert pending["explanation"]["largestFree"] == {"node": "gpu-a", "device": 0, "free": 6}
+    (remedy,) = pending["explanation"]["remedies"]
+    assert (remedy["node"], remedy["opens"], remedy["serves"]) == ("gpu-a", [], [])
+    assert remedy["ends"][0]["devices"] == [{"index": 0, "allocated": 10}]
+    assert bound["devices"] == [{"index": 0, "allocated": 10}]
+    assert bound["judgement"]["asOf"] == "now"
+    assert [each["index"] for each in bound["judgement"]["devices"]] == [0, 1]
+
+
+@pytest.mark.parametrize(("unit", "text"), [("GiB", "8 GiB"), ("256MiB", "8 x 256MiB")])
+def test_amounts_are_in_the_unit_of_the_cluster(unit: str, text: str) -> None:
+    assert amount(8, unit) == text

@@ -1,0 +1,56 @@
+"""What kube-scheduler writes into a pod's condition, and what is read of it."""
+
+import pytest
+
+from gpushare.wire.conditions import SchedulerView, scheduler_view
+from gpushare.wire.objects import Metadata, Pod, PodCondition, PodSpec, PodStatus
+
+NOW = (
+    "0/6 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint {gpu: yes}, 1"
+    ' node(s) were unschedulable, 2 Insufficient GPU Memory in one device, 1 node "new" not found.'
+    " no new claims to deallocate, preemption: 0/6 nodes are available: 6 No preemption victims"
+    " found for incoming pod."
+)
+OLD = (
+    "0/2 nodes are available: 1 node(s) had taint {a: b}, that the pod didn't tolerate, 1 GPU"
+    " Memory is not a whole multiple of the GPU count, and no inventory says more."
+)
+
+
+def view_of(message: str | None, status: str = "False") -> SchedulerView:
+    condition = PodCondition("PodScheduled", status, "Unschedulable", message)
+    return scheduler_view(Pod(Metadata(), PodSpec(), PodStatus(conditions=[condition])))
+
+
+def test_reasons_of_the_scheduler_and_ours_are_told_apart() -> None:
+    view = view_of(NOW)
+    assert view.nodes == 6
+    assert view.own == {
+        "Insufficient cpu": 1,
+        "node(s) had untolerated taint {gpu: yes}": 1,
+        "node(s) were unschedulable": 1,
+    }
+    assert view.ours == {"Insufficient GPU Memory in one device": 2, 'node "new" not found': 1}
+
+
+def test_reasons_with_commas_are_read_whole() -> None:
+    view = view_of(OLD)
+    assert list(view.own) == ["node(s) had taint {a: b}, that the pod didn't tolerate"]
+    assert list(view.ours.values()) == [1]
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["", None, "skip schedule deleting pod", "0/3 nodes are available: .", "0/x nodes are here",
+     "0/3 nodes are available: 3", "0/3 nodes are available: many Insufficient cpu."],
+)  # fmt: skip
+def test_a_text_that_counts_nothing_is_kept_as_it_is(message: str | None) -> None:
+    view = view_of(message)
+    assert (view.own, view.ours) == ({}, {})
+    assert view.message == (message or "Unschedulable")
+
+
+def test_a_pod_that_nobody_has_looked_at_or_that_is_scheduled_has_no_message() -> None:
+    assert scheduler_view(Pod()).message is None
+    assert view_of("late", status="True").message is None
+    assert scheduler_view(Pod(spec=PodSpec(scheduler_name="mine"))).name == "mine"
