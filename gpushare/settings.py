@@ -11,6 +11,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from gpushare.addresses import is_loopback
+from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 
 MAX_BODY = 16 * 1024 * 1024
@@ -20,15 +21,25 @@ SPARE_THREADS = 16
 """Threads that binds leave to the other verbs: binds wait for the API server, the others do not."""
 
 _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0": False}
-_METAVARS = {"listen": "HOST:PORT", "health_listen": "HOST:PORT"}
+_METAVARS = {
+    "listen": "HOST:PORT",
+    "health_listen": "HOST:PORT",
+    **dict.fromkeys(("kubeconfig", "scheduler_config"), "FILE"),
+    **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
+    **dict.fromkeys(("context", "policy", "namespace", "identity"), "NAME"),
+    **dict.fromkeys(("candidates", "tls_client_names"), "NAME[,NAME...]"),
+    **dict.fromkeys(("threads", "body_limit"), "N"),
+    "unit": "UNIT",
+}
 
 
 def _setting(default: object, text: str, choices: Sequence[str] = (), shown: str = "") -> Any:  # noqa: ANN401 -- as dataclasses.field
     """Return a field of Settings.
 
-    `shown`: what the default stands for, where its value does not tell.
+    `shown`: what the default stands for, where its value does not tell; help has it once.
     """
-    metadata = {"help": text, "choices": tuple(choices), "shown": shown or default or "none"}
+    usual = ("on" if default else "off") if isinstance(default, bool) else str(default)
+    metadata = {"help": text, "choices": tuple(choices), "shown": shown or usual}
     return field(default=default, metadata=metadata)
 
 
@@ -42,7 +53,9 @@ class Settings:
         shown="what the scheduler-config calls if loopback, else 127.0.0.1:32766",
     )
     health_listen: str = _setting("127.0.0.1:32767", "where probes and metrics are answered")
-    kubeconfig: str = _setting("", "kubeconfig of the API server (in a pod: the service account)")
+    kubeconfig: str = _setting(
+        "", "kubeconfig of the API server", shown="KUBECONFIG; in a pod its service account"
+    )
     context: str = _setting("", "context of the kubeconfig")
     scheduler_config: str = _setting("", "kube-scheduler's own configuration or Policy file")
     unit: str = _setting("GiB", "memory unit of the cluster: GiB, MiB, or a chunk such as 256MiB")
@@ -68,9 +81,7 @@ class Settings:
     namespace: str = _setting(
         "kube-system", "namespace of our Lease and of unhealthy-gpu ConfigMaps"
     )
-    identity: str = _setting(
-        "", "name of this process in the Lease (default: host name and a uuid)"
-    )
+    identity: str = _setting("", "name of this process in the Lease", shown="host name and a uuid")
     threads: int = _setting(80, "requests served at once; 16 of them are kept from binds")
     any_cpu: bool = _setting(False, "run on all CPUs; else all threads keep to one of them")
     body_limit: int = _setting(MAX_BODY, "largest request body in bytes")
@@ -81,7 +92,7 @@ class Settings:
     tls_client_names: str = _setting(
         "", "comma-separated names (CN, DNS) of which a caller's certificate must have one"
     )
-    events: bool = _setting(True, "write events about pods and nodes", shown="on")
+    events: bool = _setting(True, "write events about pods and nodes")
     log_level: str = _setting("info", "what is logged", ("debug", "info", "warning", "error"))
     log_format: str = _setting("text", "how it is logged", ("text", "json"))
 
@@ -100,7 +111,7 @@ def read_settings(
     read_file gives the document of a YAML file. Raises SettingsError; a wrong flag ends in
     argparse's own exit 2.
     """
-    parser = argparse.ArgumentParser(prog=prog, description="Run the scheduler extender.")
+    parser = Parser(prog=prog, description="Run the scheduler extender.")
     parser.add_argument("--config", metavar="FILE", help="settings as YAML, keys as the flags")
     for setting in fields(Settings):
         _add_flag(parser, setting)
@@ -135,7 +146,8 @@ def address(text: str, name: str) -> tuple[str, int]:
 
 def _add_flag(parser: argparse.ArgumentParser, setting: "Field[Any]") -> None:
     flag = "--" + setting.name.replace("_", "-")
-    text = f"{setting.metadata['help']} (default: {setting.metadata['shown']})"
+    shown = setting.metadata["shown"]
+    text = setting.metadata["help"] + f" (default: {shown})" * bool(shown)
     if setting.type is bool:
         parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         return

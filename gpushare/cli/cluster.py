@@ -1,17 +1,18 @@
-"""A live cluster as rows of nodes and pods, in the words that `gpushare simulate` reads.
+"""A live cluster: its release, and its nodes and pods in the words of `gpushare simulate`.
 
 Knows the API server's lists and what stands in them; not what is simulated. Nothing is written.
 """
 
-import os
+import json
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 from gpushare.core.model import NodeSpec, ObservedPod
-from gpushare.errors import SettingsError, WireError
-from gpushare.kube.client import connect
+from gpushare.errors import MessageError, SettingsError, WireError
+from gpushare.kube.client import KubeClient, connect
+from gpushare.kube.session import usual_kubeconfig
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
 from gpushare.wire.inventory import is_unit
@@ -57,17 +58,29 @@ def live_rows(
     if not is_unit(unit):
         raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
     names = Names.for_resource(resource)
-    client = connect(
-        kubeconfig or _usual_kubeconfig(),
-        context or None,
-        pool_size=1,
-        user_agent="gpushare-simulate",
-    )
-    try:
+    with closing(_connect(kubeconfig, context, "gpushare-simulate")) as client:
         found = list_cluster(client, names, unit)
-    finally:
-        client.close()
     return {"nodes": found.nodes, "pods": found.pods, "notes": found.notes}
+
+
+def release(kubeconfig: str, context: str) -> str:
+    """Return the release of that cluster's API server, such as 1.27.
+
+    Raises SettingsError, ApiError, MessageError.
+    """
+    with closing(_connect(kubeconfig, context, "gpushare-scheduler-config")) as client:
+        body = client.request("GET", "/version", timeout=_TIMEOUT)
+    try:
+        told = json.loads(body)
+        return f"{told['major']}.{told['minor']}".rstrip("+")
+    except (ValueError, TypeError, KeyError) as error:
+        raise MessageError("/version of the API server names no release") from error
+
+
+def _connect(kubeconfig: str, context: str, user_agent: str) -> KubeClient:
+    return connect(
+        kubeconfig or usual_kubeconfig(), context or None, pool_size=1, user_agent=user_agent
+    )
 
 
 def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
@@ -156,12 +169,3 @@ def items(
         more = page.continue_token
         if not more:
             return
-
-
-def _usual_kubeconfig() -> str:
-    """Return the kubeconfig that kubectl would use; "" in a pod without one."""
-    named = os.environ.get("KUBECONFIG")
-    usual = Path.home() / ".kube" / "config"
-    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
-        return named or ""
-    return str(usual)

@@ -1,15 +1,25 @@
-"""The end of a command that was interrupted or has no reader: silent, with the shell's codes."""
+"""The output of every command: its end is silent, and what cannot be shown is written plainly.
 
+A command that was interrupted or has no reader ends with the shell's codes.
+"""
+
+import codecs
+import io
 import os
 import sys
 from collections.abc import Callable
 
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
+_FAILING = ("strict", "surrogateescape")
+"""How Python treats signs that an encoding lacks: an exception ends the command."""
+_PLAIN = {"\u2713": "ok", "\u2717": "NOT", "\u00b1": "+-", "\u2588": "#"}
+"""What is written for a tick, a cross, plus-minus and a full block where they cannot be."""
 
 
 def ended(run: Callable[[], int]) -> int:
     """Return the exit code of `run`; 130 after Ctrl-C, 141 where nobody reads its output."""
+    _write_plainly()
     try:
         code = run()
         print(end="", flush=True)  # where stdout is closed, sys.stdout is None
@@ -20,3 +30,18 @@ def ended(run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code
+
+
+def _write_plainly() -> None:
+    """Have stdout take signs that its encoding lacks, as ASCII's: a log or an old terminal."""
+    codecs.register_error("plain", _plain)
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _FAILING:
+        sys.stdout.reconfigure(errors="plain")
+
+
+def _plain(error: UnicodeError) -> tuple[str, int]:
+    """Return what to write for signs that cannot be encoded, and where to go on."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(_PLAIN.get(sign, "?") for sign in signs), error.end

@@ -1,5 +1,5 @@
-"""`gpushare`: one verb, one area. An area is imported when its verb is called, so that none pays
-for others.
+"""`gpushare`: one command, one area. An area is imported when its command is called, so that none
+pays for others.
 """
 
 import sys
@@ -8,9 +8,10 @@ from importlib.util import find_spec
 
 from gpushare import __version__
 from gpushare.cli.ending import ended
+from gpushare.commandline import USAGE, hint
 
 _USAGE = """\
-usage: gpushare VERB [OPTIONS]
+usage: gpushare COMMAND [OPTIONS]
 
   demo     try it: an API server, a scheduler, kubelets and the extender on this machine
   device-plugin
@@ -24,7 +25,7 @@ usage: gpushare VERB [OPTIONS]
   simulate try placement policies on a trace or on your cluster's nodes and pods
   whatif   say whether pods would fit, now or with nodes gone or added
 
-gpushare VERB --help tells more; gpushare --version the version.
+gpushare COMMAND --help tells more; gpushare --version the version.
 """
 
 
@@ -95,7 +96,7 @@ def _whatif(argv: Sequence[str]) -> int:
     return whatif(argv)
 
 
-_VERBS: dict[str, Callable[[Sequence[str]], int]] = {
+_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "demo": _demo,
     "device-plugin": _device_plugin,
     "doctor": _doctor,
@@ -108,11 +109,11 @@ _VERBS: dict[str, Callable[[Sequence[str]], int]] = {
 }
 
 _NOT_IN_THE_IMAGE = {"demo": "gpushare.localcluster", "simulate": "gpushare.sim"}
-"""What a verb needs that the image leaves out, since no cluster runs it: see .dockerignore."""
+"""What a command needs that the image leaves out, since no cluster runs it: see .dockerignore."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Return the exit code of the verb; 2 for an unknown verb; see also `ended`."""
+    """Return the exit code of the command; 2 for an unknown one; see also `ended`."""
     return ended(lambda: _run(sys.argv[1:] if argv is None else argv))
 
 
@@ -122,23 +123,26 @@ def _run(words: Sequence[str]) -> int:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
-        case [verb, *rest] if verb in _VERBS:
-            needs = _NOT_IN_THE_IMAGE.get(verb)
+        case [command, *rest] if command in _COMMANDS:
+            needs = _NOT_IN_THE_IMAGE.get(command)
             if needs is not None and find_spec(needs) is None:
-                text = (
-                    f"gpushare: {verb} is not in this installation, which lacks {needs}. The image"
-                )
                 print(
-                    f"{text} leaves it out; run it from a clone (see README.md).", file=sys.stderr
+                    f"gpushare: {command} is not in this installation, which lacks {needs}."
+                    " The image leaves it out; run it from a clone (see README.md).",
+                    file=sys.stderr,
                 )
                 return 1
-            return _VERBS[verb](rest)
-        case [verb, *_]:
-            print(f"gpushare: there is no verb {verb!r}\n\n{_USAGE}", end="", file=sys.stderr)
-            return 2
+            return _COMMANDS[command](rest)
+        case [word, *_]:
+            there_are = ", ".join(_COMMANDS)
+            print(
+                f"gpushare: no command is called {word!r}; there are: {there_are}", file=sys.stderr
+            )
+            print(hint("gpushare"), file=sys.stderr)
+            return USAGE
         case _:
             print(_USAGE, end="", file=sys.stderr)
-            return 2
+            return USAGE
     return 0
 
 

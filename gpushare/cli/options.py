@@ -5,14 +5,14 @@ which cluster is meant are taken here and handed back to it.
 """
 
 import argparse
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 from gpushare import __version__
 from gpushare.cli.feed import Scope
 from gpushare.cli.kubectl import Kubectl
+from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
@@ -56,12 +56,11 @@ class Options:
     extender: str = ""
 
 
-class _Parser(argparse.ArgumentParser):
-    """Ends with kubectl's exit code for a wrong command line, which is 1."""
+class _Parser(Parser):
+    """Speaks and ends as kubectl does where a command line is wrong."""
 
-    def error(self, message: str) -> NoReturn:
-        print(f"error: {message}\nSee '{self.prog} --help' for usage.", file=sys.stderr)
-        raise SystemExit(1)
+    prefix = "error"
+    code = 1
 
 
 def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) -> Options:
@@ -122,7 +121,6 @@ def make_parser(prog: str, description: str, epilog: str) -> argparse.ArgumentPa
         prog=prog,
         description=description,
         epilog=epilog,
-        allow_abbrev=False,
         # With a width given argparse does not load shutil to ask the terminal.
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, width=100),
     )

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from gpushare.errors import SettingsError
+from gpushare.commandline import USAGE, Parser
+from gpushare.errors import GpuShareError, SettingsError
 from gpushare.wire.scheduler.files import (
     DEFAULT_URL,
     FORMS,
@@ -23,22 +24,36 @@ from gpushare.wire.scheduler.files import (
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the file. 2: there is no such file, said in one line on stderr."""
+    """Print the file. 2: there is no such file, or the command line is wrong."""
     parser = _parser()
     found = parser.parse_args(argv)
     try:
         if found.all is not None:
             _write_all(Path(found.all))
             return 0
-        if found.kubernetes is None:
-            parser.error("--kubernetes is needed: the release of kube-scheduler, such as 1.27")
+        found.kubernetes = found.kubernetes or _release(found.kubeconfig, found.context)
         options = _options(found)
         usual = "json" if options.form == "policy" else "yaml"
         print(render_file(options, found.format or usual), end="")
-    except (SettingsError, OSError) as error:
+    except SettingsError as error:
+        parser.error(str(error))
+    except OSError as error:
         print(f"gpushare scheduler-config: {error}", file=sys.stderr)
-        return 2
+        return USAGE
     return 0
+
+
+def _release(kubeconfig: str, context: str) -> str:
+    """Return the release of the cluster, and say so. Raises SettingsError where none tells it."""
+    from gpushare.cli.cluster import release
+
+    try:
+        found = release(kubeconfig, context)
+    except GpuShareError as error:
+        needed = "--kubernetes is needed (kube-scheduler's release, such as 1.27)"
+        raise SettingsError(f"{needed}, as no cluster tells its own: {error}") from error
+    print(f"for {found}, as the cluster is; --kubernetes names another release", file=sys.stderr)
+    return found
 
 
 def _options(found: argparse.Namespace) -> FileOptions:
@@ -51,16 +66,22 @@ def _write_all(folder: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gpushare scheduler-config",
         description="Print the file that makes kube-scheduler call this extender; `gpushare serve"
         " --scheduler-config` reads the same file.",
         epilog="docs/scheduler.md explains the choices and how to hand the file over.",
     )
     parser.add_argument(
-        "--kubernetes", metavar="RELEASE", help="kube-scheduler's release, from 1.22 to 1.37"
+        "--kubernetes",
+        metavar="RELEASE",
+        help="kube-scheduler's release, from 1.22 to 1.37 (default: the connected cluster's)",
     )
+    parser.add_argument(
+        "--kubeconfig", default="", metavar="FILE", help="of that cluster (default: as kubectl)"
+    )
+    parser.add_argument("--context", default="", metavar="NAME", help="context of the kubeconfig")
     parser.add_argument(
         "--order",
         choices=ORDERS,
@@ -84,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         "--form",
         choices=FORMS,
         default="",
-        help="for 1.22: policy, a legacy Policy (the default there), or config, v1beta2",
+        help="for 1.22: policy, a legacy Policy, or config, v1beta2 (default: policy for 1.22)",
     )
     parser.add_argument(
         "--format", choices=STYLES, help="yaml has comments (default: json for a Policy, else yaml)"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import is_uuid
-from gpushare.wire.inventory import MAX_DEVICES, Device, Inventory, is_unit
+from gpushare.wire.inventory import MAX_DEVICES, Device, Inventory, is_unit, mib_of
 
 LONGEST_MESSAGE = 4 * 1024 * 1024
 """Bytes of a list of devices that the kubelet takes at most; gRPC's own limit, and not a flag."""
@@ -77,7 +77,7 @@ def unit_mib(unit: str) -> int:
         raise SettingsError(
             f"memory-unit: {unit[:20]!r} is none of GiB, MiB, or a number of MiB such as 256MiB"
         )
-    return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or "1")
+    return mib_of(unit)
 
 
 def make_cards(found: Sequence[Found], unit: str, reserve_mib: int) -> Cards:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpushare.commandline import Parser
 from gpushare.device_plugin.cards import unit_mib
 from gpushare.device_plugin.container import ID_STRATEGIES, ISOLATIONS, LIST_STRATEGIES
 from gpushare.device_plugin.devices import FILE_FORMAT
@@ -93,8 +94,8 @@ def _check(options: Options) -> None:
         )
 
 
-def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser(environ: Mapping[str, str]) -> Parser:
+    parser = Parser(
         prog="gpushare device-plugin",
         description="Serve a node's GPU memory to its kubelet, each container on the device that"
         " its pod was bound to.",

@@ -7,7 +7,7 @@ other checks alone.
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpushare.core.model import NodeSpec, Shares
+from gpushare.core.model import NodeSpec, Request, Shares
 from gpushare.doctor.finding import Finding, Level
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Inventory
@@ -82,7 +82,8 @@ class PodSeen:
     when that is true, 0 where it is not. broken: why its amounts cannot be read. placement: the
     devices its annotations name; uuids: theirs, () where none is named. assumed: they name a time
     at which it was given them. mapped: the per-container map is there (which the original does not
-    write) or needless. assigned: a device plug-in has marked it served.
+    write) or needless. assigned: a device plug-in has marked it served. request: what it
+    asks for, where that can be read.
     """
 
     name: str
@@ -99,6 +100,7 @@ class PodSeen:
     assumed: bool = False
     mapped: bool = False
     assigned: bool = False
+    request: Request = field(default_factory=Request)
 
 
 @dataclass(frozen=True, slots=True)

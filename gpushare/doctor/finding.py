@@ -3,8 +3,8 @@
 Knows no check and no source of facts.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 Level = Literal["ok", "warn", "fail", "skip"]
@@ -12,7 +12,9 @@ Level = Literal["ok", "warn", "fail", "skip"]
 LEVELS: tuple[Level, ...] = ("ok", "warn", "fail", "skip")
 """ok: as it should be. warn: works, or may be meant. fail: mis-wired. skip: not looked at."""
 
+_GRAVEST: tuple[Level, ...] = ("fail", "warn", "skip", "ok")
 _MAX_SHOWN = 3
+_MAX_VERDICTS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,24 @@ def fail(check: str, what: str, todo: str) -> Finding:
 def skip(check: str, what: str, todo: str = "") -> Finding:
     """Return a finding that nothing was checked; `todo`: what would make it possible."""
     return Finding(check, "skip", what, todo)
+
+
+def judged(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
+    """Yield one finding for all things with the same verdict, which begins with their names.
+
+    Of very many verdicts the last ones are counted alone.
+    """
+    alike: dict[Finding, list[str]] = {}
+    for name, verdict in verdicts:
+        alike.setdefault(verdict, []).append(name)
+    # The gravest first: what is cut off is the least of it.
+    ranked = sorted(alike, key=lambda verdict: _GRAVEST.index(verdict.level))
+    for verdict in ranked[:_MAX_VERDICTS]:
+        yield replace(verdict, what=f"{some(alike[verdict])}: {verdict.what}")
+    if rest := ranked[_MAX_VERDICTS:]:
+        more = sum(len(alike[verdict]) for verdict in rest)
+        todo = f"correct the first {_MAX_VERDICTS}, and run this again"
+        yield replace(rest[0], what=f"{more} more, each of them for another reason", todo=todo)
 
 
 def some(names: Iterable[str]) -> str:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import yaml
 
+from gpushare.commandline import Parser
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import entry_of
 from gpushare.doctor.collect import Collector, read_extender, read_route
@@ -20,6 +21,7 @@ from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
 from gpushare.doctor.report import as_json, as_text, failed, run_checks
 from gpushare.errors import ApiError, MessageError, SettingsError
 from gpushare.kube.server_clock import ServerTimeClient
+from gpushare.kube.session import usual_kubeconfig
 from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import is_unit
@@ -34,13 +36,13 @@ docs/doctor.md explains each line.
 
 
 def main(argv: Sequence[str]) -> int:
-    """Print the report. 1: a check failed; 2: the command line makes no sense."""
-    options = _parser().parse_args(argv)
+    """Print the report. 1: a check failed. A wrong command line ends the process with 2."""
+    parser = _parser()
+    options = parser.parse_args(argv)
     try:
         names = _check_options(options)
     except SettingsError as error:
-        print(f"gpushare doctor: {error}", file=sys.stderr)
-        return 2
+        parser.error(str(error))
     findings = run_checks(_facts(options, names))
     if options.output == "json":
         print(as_json(findings), end="")
@@ -63,7 +65,7 @@ def _check_options(options: argparse.Namespace) -> Names:
 
 
 def _facts(options: argparse.Namespace, names: Names) -> Facts:
-    kubeconfig = options.kubeconfig or _usual_kubeconfig()
+    kubeconfig = options.kubeconfig or usual_kubeconfig()
     now = time.time()
     try:
         client = ServerTimeClient(kubeconfig, options.context or None, 1, "gpushare-doctor")
@@ -116,15 +118,6 @@ def _without(api: Unread, now: float, why: str) -> Facts:
     """Return the facts where the API server cannot be read."""
     off = Unread(why, "", "skip")
     return Facts(now, api, off, off, off, off, off)
-
-
-def _usual_kubeconfig() -> str:
-    """Return the kubeconfig that kubectl would use; "" in a pod without one."""
-    named = os.environ.get("KUBECONFIG")
-    usual = Path.home() / ".kube" / "config"
-    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
-        return named or ""
-    return str(usual)
 
 
 def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread | None:
@@ -186,8 +179,8 @@ def _certificate(path: str) -> Certificate:
         return Certificate(path, broken=" ".join(str(error).split()))
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> Parser:
+    parser = Parser(
         prog="gpushare doctor",
         description="Say what is mis-wired, one line for each check. Changes nothing.",
         epilog=_EPILOG,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from gpushare.core.model import NodeSpec, Reason
+from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.doctor.facts import ClosedSeen, LeaseSeen, NodeSeen, PodSeen, PodsSeen
 from gpushare.errors import AnnotationError, QuantityError, WireError
 from gpushare.wire.annotations import Names
@@ -105,6 +105,7 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         uuids=observed.uuids if observed else (),
         assumed=names.assume_time in notes,
         assigned=observed is not None and observed.assigned,
+        request=observed.request if observed else Request(),
         # The map is of containers: there is none where init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )

@@ -12,6 +12,7 @@ from gpushare.doctor.checks.binders import check_binders
 from gpushare.doctor.checks.closed import check_closed
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.checks.nodes import check_nodes
+from gpushare.doctor.checks.pending import check_pending
 from gpushare.doctor.checks.pods import check_pods
 from gpushare.doctor.checks.rights import check_rights
 from gpushare.doctor.checks.scheduler_file import check_scheduler_file
@@ -32,6 +33,7 @@ CHECKS: tuple[Check, ...] = (
     check_nodes,
     check_closed,
     check_pods,
+    check_pending,
     check_binders,
 )
 """In the order in which one would look for a fault: from the border inwards."""

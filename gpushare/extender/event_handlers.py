@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gpushare.core.model import ObservedPod, Request
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import AnnotationError, WireError
+from gpushare.extender.events.mistaken_pods import MistakenPods
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
 from gpushare.wire.codec import Decoded, Event, UnreadableObject
@@ -68,6 +69,7 @@ class PodEventHandler:
 
     `created`: called once for each pod that is created, for each managed resource; `moved`: for
     each that comes to a node, and when it leaves. Pods of the first list that run are not counted.
+    `mistaken_pods`: is shown each pod.
     """
 
     def __init__(
@@ -75,10 +77,12 @@ class PodEventHandler:
         resources: ManagedResources,
         created: Created | None = None,
         moved: Moved | None = None,
+        mistaken_pods: MistakenPods | None = None,
     ) -> None:
         self._resources = resources
         self._created = created
         self._moved = moved
+        self._mistaken_pods = mistaken_pods
         self._listed = False
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
@@ -89,6 +93,11 @@ class PodEventHandler:
             pods = _observed((pod for page in pages for pod in page.items), managed, odd)
             self._tell(managed, managed.ledger.replace_pods(pods, keep=odd, started=started))
         self._listed = True
+        if self._mistaken_pods is not None:
+            listed = [pod for page in pages for pod in page.items]
+            self._mistaken_pods.keep({(pod.metadata and pod.metadata.uid) or "" for pod in listed})
+            for pod in listed:
+                self._mistaken_pods.observe(pod)
 
     def apply(self, event: Event[Pod]) -> None:
         """Take over one pod."""
@@ -105,10 +114,14 @@ class PodEventHandler:
                     self._tell(managed, managed.ledger.pod_changed(pod))
                 for uid in odd:
                     managed.ledger.pod_unreadable(uid)
+            if self._mistaken_pods is not None:
+                self._mistaken_pods.observe(event.object)
 
     def _gone(self, uid: str) -> None:
         for managed in self._resources:
             self._tell(managed, managed.ledger.pod_gone(uid))
+        if self._mistaken_pods is not None:
+            self._mistaken_pods.gone(uid)
 
     def _tell(self, managed: ManagedResource, changes: Changes) -> None:
         """Call `created` and `moved` for what has changed."""

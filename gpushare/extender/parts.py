@@ -195,8 +195,3 @@ def lease_runner(
     identity = settings.identity or f"{host}_{uuid.uuid4()}"
     elector = Elector(settings.namespace, _LEASE, identity, BUDGET)
     return LeaseRunner(client, elector, namespace=settings.namespace, name=_LEASE)
-
-
-def unit_bytes(unit: str) -> int:
-    """Return the bytes of one unit."""
-    return 2**30 if unit == "GiB" else int(unit.removesuffix("MiB") or "1") * 2**20

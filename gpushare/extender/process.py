@@ -38,13 +38,13 @@ from gpushare.extender.parts import (
     health_server,
     lease_runner,
     make_managed_resources,
-    unit_bytes,
     watched_sources,
 )
 from gpushare.extender.readiness import Readiness
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
 from gpushare.settings import SPARE_THREADS, Settings
+from gpushare.wire.inventory import mib_of
 
 log = logging.getLogger("gpushare.serve")
 
@@ -71,8 +71,14 @@ class Extender:
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
         self._learning = PolicyRefresher(self._managed_resources, make_policies, try_policies)
+        self._events = Recorder(self._client, settings.identity or socket.gethostname())
+        recorder = self._events if settings.events else NullRecorder()
+        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         pod_handler = PodEventHandler(
-            self._managed_resources, self._learning.created, self._learning.moved
+            self._managed_resources,
+            self._learning.created,
+            self._learning.moved,
+            self._event_messages.mistaken_pods,
         )
         sources = watched_sources(
             settings, self._client, self._managed_resources, followed, pod_handler
@@ -81,10 +87,7 @@ class Extender:
         self.not_ready = self._readiness.not_ready
         self._binder = Binder(self._client, self._managed_resources, self._readiness.leads_until)
         self._unserved_pods = UnservedPods(self._managed_resources)
-        self._metrics = Metrics(self._managed_resources, unit_bytes(settings.unit), self._state)
-        self._events = Recorder(self._client, settings.identity or socket.gethostname())
-        recorder = self._events if settings.events else NullRecorder()
-        self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
+        self._metrics = Metrics(self._managed_resources, mib_of(settings.unit) << 20, self._state)
         self._auditor = Auditor(
             self._client,
             self._managed_resources,

@@ -102,6 +102,15 @@ def load(kubeconfig: str | None, context: str | None, pool_size: int, user_agent
         raise SettingsError(f"{where} cannot be used: {one_line(error)}") from error
 
 
+def usual_kubeconfig() -> str:
+    """Return the kubeconfig that kubectl would use; "" in a pod without one."""
+    named = os.environ.get("KUBECONFIG")
+    usual = Path.home() / ".kube" / "config"
+    if named or os.environ.get("KUBERNETES_SERVICE_HOST") or not usual.exists():
+        return named or ""
+    return str(usual)
+
+
 def _authorization(token: str | None) -> str:
     """Return what the header says, "" where no token stands behind `Bearer`: its file is just being
     written, or holds something else (which http.client would repeat in its error).

@@ -1,5 +1,7 @@
 """The kubelet of every node: admits bound pods, runs them, ends them, confirms their deletion.
 
+It is its device plug-in, too: pods with devices are marked served, as plug-ins mark them.
+
 Containers are no processes here: a pod "runs" by its status saying so. Admission is the real
 kubelet's: a pod that asks for more than its node has left fails, for devices of a plug-in with
 UnexpectedAdmissionError (pkg/kubelet/cm/devicemanager), for other resources with OutOf<resource>.
@@ -13,7 +15,8 @@ from datetime import UTC, datetime
 from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
-from gpushare.localcluster.client import ApiClient, Json
+from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare.localcluster.grants import granted_devices
 from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.pod_status import (
     container_log,
@@ -25,6 +28,7 @@ from gpushare.localcluster.pod_status import (
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.objects import PODS, PodView, read_node, read_pod
 from gpushare.localcluster.work_loop import WorkLoop
+from gpushare.wire.annotations import ALIYUN
 
 log = logging.getLogger(__name__)
 
@@ -159,6 +163,10 @@ class Kubelet:
             self._write_status(pod, failed_status(*shortage, _now()))
             return
         if uid not in self._admitted:
+            if granted_devices(pod):
+                # As a device plug-in does when the kubelet has it serve the pod.
+                served = {"metadata": {"annotations": {ALIYUN.assigned: "true"}}}
+                self._api.patch(_path(pod), served, MERGE_PATCH)
             self._hold(uid, view)
             for container in pod["spec"]["containers"]:
                 text = container_log(pod, container)

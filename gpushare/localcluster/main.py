@@ -18,19 +18,22 @@ from types import FrameType
 
 import yaml
 
+from gpushare.commandline import Parser
 from gpushare.errors import ApiError, GpuShareError
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
-from gpushare.localcluster.demo.board import Board
+from gpushare.localcluster.demo.board import Board, told_of
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.kept import kept_lines
+from gpushare.localcluster.demo.manifests import free_lease_document
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
-from gpushare.localcluster.demo.scenario import Program, load_program, load_scenario
+from gpushare.localcluster.demo.scenario import Program
+from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
 from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
@@ -39,16 +42,8 @@ from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
-SHIPPED = Path(__file__).parent / "scenarios"
+_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _SEED = 7
-
-
-@dataclass(frozen=True)
-class _Part:
-    """A scenario, or a program that is one."""
-
-    title: str
-    content: Scenario | Program
 
 
 @dataclass(frozen=True)
@@ -56,9 +51,11 @@ class _Cluster:
     """A running cluster, as far as scenarios need it."""
 
     runner: Runner
+    board: Board
     report: Report
     extender: ExtenderProcess
     kubeconfig: Path
+    settings: Path
 
 
 def main(argv: Sequence[str]) -> int:
@@ -68,10 +65,10 @@ def main(argv: Sequence[str]) -> int:
     arguments = _arguments(argv)
     if arguments.list:
         for file in shipped():
-            print(f"{file.stem:24} {_load(file).title}")
+            print(f"{file.stem:24} {load(file).title}")
         return 0
     try:
-        parts = [_load(file) for file in _chosen(arguments.scenario, keep=arguments.keep)]
+        parts = [load(file) for file in arguments.scenario]
     except ScenarioError as error:
         print(f"gpushare demo: {error}", file=sys.stderr)
         return 2
@@ -86,12 +83,6 @@ def main(argv: Sequence[str]) -> int:
         return 1
     finally:
         previous()
-
-
-def shipped() -> list[Path]:
-    """Return the scenarios that come with the package, in order."""
-    files = (file for file in SHIPPED.iterdir() if file.suffix in (".yaml", ".py"))
-    return sorted(files, key=lambda file: natural(file.name))
 
 
 def scheduler_config(port: int) -> dict[str, object]:
@@ -118,44 +109,33 @@ def scheduler_config(port: int) -> dict[str, object]:
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gpushare demo",
         description="Run scenarios on a cluster of its own, started on this machine for it.",
     )
     parser.add_argument(
         "scenario",
-        nargs="?",
-        help="a YAML or Python file, or the name of a shipped scenario; default: all shipped ones",
+        nargs="*",
+        metavar="SCENARIO",
+        help="name or number of a shipped scenario, or a YAML or Python file; several run one after"
+        " another (default: all shipped ones, with --keep the first one)",
     )
     parser.add_argument(
         "--keep",
         action="store_true",
-        help="leave the cluster running (default scenario: the first one), for kubectl",
+        help="leave the cluster running after the last one, for kubectl",
     )
     parser.add_argument("--list", action="store_true", help="list the shipped scenarios")
-    return parser.parse_args(argv)
+    found = parser.parse_args(argv)
+    try:
+        named = [find(word) for word in found.scenario]
+    except ScenarioError as error:
+        parser.error(str(error))
+    found.scenario = named or (shipped()[:1] if found.keep else shipped())
+    return found
 
 
-def _chosen(scenario: str | None, *, keep: bool) -> list[Path]:
-    if scenario is None:
-        return shipped()[:1] if keep else shipped()
-    named = [file for file in shipped() if scenario in (file.stem, file.stem.partition("-")[2])]
-    return named or [Path(scenario)]
-
-
-def _load(file: Path) -> _Part:
-    """Return the scenario of a file. Raises ScenarioError."""
-    if file.suffix in (".yaml", ".yml"):
-        scenario = load_scenario(file)
-        return _Part(scenario.title, scenario)
-    if file.suffix == ".py":
-        program = load_program(file)
-        title = ((program.__doc__ or "").strip().splitlines() or [file.stem])[0]
-        return _Part(title.rstrip("."), program)
-    raise ScenarioError(f"{file}: is neither a .yaml nor a .py file, nor a shipped scenario")
-
-
-def _run(parts: Sequence[_Part], *, keep: bool) -> int:
+def _run(parts: Sequence[Part], *, keep: bool) -> int:
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, extender and scheduler ...")
     good = True
@@ -173,21 +153,22 @@ def _run(parts: Sequence[_Part], *, keep: bool) -> int:
     return 0 if good else 1
 
 
-def _run_part(cluster: _Cluster, part: _Part) -> bool:
+def _run_part(cluster: _Cluster, part: Part) -> bool:
     """Run a scenario; return whether its expectations held."""
     try:
         if isinstance(part.content, Scenario):
             return cluster.runner.run(part.content)
-        return _run_program(cluster, part.content)
+        return _run_program(cluster, part, part.content)
     except ApiError:
         # If the extender died, its log says more than a call that found nobody there.
         cluster.extender.check()
         raise
 
 
-def _run_program(cluster: _Cluster, program: Program) -> bool:
-    """Run a program; return whether it ended without an exception: an assertion
-    is its expectation.
+def _run_program(cluster: _Cluster, part: Part, program: Program) -> bool:
+    """Run a program; return whether it ended without an exception.
+
+    An assertion is its expectation.
     """
     from kubernetes import client, config  # noqa: PLC0415 -- a second, which only programs need
 
@@ -200,8 +181,10 @@ def _run_program(cluster: _Cluster, program: Program) -> bool:
         except KeyboardInterrupt:
             raise
         except Exception as error:
-            text = str(error) or "no text"
-            cluster.report.expectation("the program ends well", f"{type(error).__name__}: {text}")
+            waiting = told_of(cluster.board.pods().values())
+            cluster.report.expectation(
+                "the program ends well", f"{complaint(part, error)}{waiting}"
+            )
             return False
     cluster.report.expectation("the program ends well", None)
     return True
@@ -217,6 +200,9 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         ends.callback(server.stop)
         kubeconfig = folder / "kubeconfig"
         kubeconfig.write_text(server.kubeconfig(), encoding="utf-8")
+        api = ApiClient(server.url, user_agent="gpushare-demo")
+        ends.callback(api.close)
+        api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
         settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
@@ -235,14 +221,14 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         scheduler = Scheduler(server.url, options, observer=report.on_decision)
         ends.callback(scheduler.stop)
         scheduler.start()
-        api = ApiClient(server.url, user_agent="gpushare-demo")
-        ends.callback(api.close)
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
         board = Board(api, report.on_pod)
         ends.callback(board.stop)
         board.start()
-        yield _Cluster(Runner(api, inspect, board, report), report, extender, kubeconfig)
+        yield _Cluster(
+            Runner(api, inspect, board, report), board, report, extender, kubeconfig, settings
+        )
 
 
 def _keep(cluster: _Cluster) -> None:
@@ -250,8 +236,9 @@ def _keep(cluster: _Cluster) -> None:
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
         # Who has read these lines may end the demo at once.
+        doctor = f"--extender {cluster.extender.health_url} --scheduler-config {cluster.settings}"
         nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
-        for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE"):
+        for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
         while not pause.wait(0.5):
             cluster.extender.check()

@@ -9,8 +9,8 @@ import os
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
+from gpushare.commandline import Parser
 from gpushare.sim.learner import KNOWN, LEARNED
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE
 from gpushare.sim.tables import TABLES
@@ -29,16 +29,9 @@ is finished is printed and written). docs/placement.md tells what the experiment
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        self.exit(2, f"{self.prog}: {message}; see --help\n")
-
-
-def parser() -> argparse.ArgumentParser:
+def parser() -> Parser:
     """Return the parser of its command line."""
-    whole = _Parser(
+    whole = Parser(
         prog="gpushare simulate",
         description="Try placement policies on a cluster: how much GPU gets allocated, and what is"
         " turned away.",

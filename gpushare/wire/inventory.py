@@ -123,6 +123,11 @@ def is_unit(text: str) -> bool:
     return _UNIT.fullmatch(text) is not None
 
 
+def mib_of(unit: str) -> int:
+    """Return the MiB of a unit of memory."""
+    return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or "1")
+
+
 def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
     """Return the unhealthy devices, by index or uuid, in the data of a node's ConfigMap.
 

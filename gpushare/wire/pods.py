@@ -48,9 +48,11 @@ def request_of(pod: Pod, names: Names) -> Request:
         return cpu_only
     devices = _devices(pod, names)
     if total % devices:
+        below = total - total % devices
+        instead = f"{below} or {below + devices}" if below else str(devices)
         raise MessageError(
             f"{names.resource}: {total} cannot be split evenly over {devices} devices"
-            f" ({names.count})"
+            f" ({names.count}): write {instead}, or another count"
         )
     return Request(
         units=total // devices,
@@ -73,7 +75,7 @@ def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | N
     found = [(names, request) for names, request in requests if request.devices]
     if len(found) > 1:
         asked = ", ".join(names.resource for names, _ in found)
-        raise MessageError(f"a pod may ask for one managed resource, not for {asked}")
+        raise MessageError(f"{asked}: a pod may ask for one of them alone")
     return found[0] if found else None
 
 
@@ -235,7 +237,18 @@ def gpu_units(container: Container, resource: str) -> int:
     try:
         return to_units(quantity)
     except QuantityError as error:
-        raise QuantityError(f"{resource}: {error}") from error
+        raise QuantityError(f"{resource}: {error}{_without_suffix(quantity)}") from error
+
+
+def _without_suffix(quantity: Quantity) -> str:
+    """Return what to write instead of an amount in bytes, such as 5Gi; "" where it is none."""
+    try:
+        amount = to_bytes(quantity)
+    except QuantityError:
+        return ""
+    if not str(quantity)[-1:].isalpha() or amount < 2**20:
+        return ""
+    return f": the unit is GiB already (unless --unit says otherwise): write {-(-amount // 2**30)}"
 
 
 def _host_sum(

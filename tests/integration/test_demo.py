@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.main import main, shipped
+from gpushare.localcluster.demo.shipped import find, load, shipped
+from gpushare.localcluster.main import main
 
 COMMAND = (sys.executable, "-P", "-m", "gpushare.cli.main", "demo")
 
@@ -61,13 +62,13 @@ def test_a_failed_expectation_and_a_failed_wait_are_shown_and_end_with_1(
         "- waitFor: {pods: p, is: bound}\n"
         "- expect: {device: a/0, used: 4}\n"
         "- apply: {name: q, gpuMem: 3}\n"
-        "- waitFor: {pods: q, is: bound, timeout: 0.3}\n"
+        "- waitFor: {pods: q, is: bound, timeout: 5}\n"
         "- say: never reached\n"
     )
     assert main([str(file)]) == 1
     shown = capsys.readouterr().out
     assert "✗ device 0 of a: 4 units are in use: 3 units are in use" in shown
-    assert "✗ q: bound within 0.3 s: not so: q" in shown
+    assert "✗ q: bound within 5 s: not so: q; q waits: 0/1 nodes are available: 1 Insuff" in shown
     assert "never reached" not in shown
 
 
@@ -78,7 +79,47 @@ def test_a_program_that_raises_ends_with_1(
     file = tmp_path / "wrong.py"
     file.write_text("def scenario(client):\n    raise AssertionError('not today')\n")
     assert main([str(file)]) == 1
-    assert "✗ the program ends well: AssertionError: not today" in capsys.readouterr().out
+    assert (
+        f"✗ the program ends well: {file}:2: AssertionError: not today" in capsys.readouterr().out
+    )
+
+
+@pytest.mark.timeout(120)
+def test_several_scenarios_by_number_and_name_run_in_their_order_in_plain_letters() -> None:
+    ran = subprocess.run(
+        [*COMMAND, "6", "binpack"],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )
+    shown = ran.stdout.decode("ascii")
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    titles = re.findall(r"^== (.*)", shown, re.MULTILINE)
+    assert titles == [load(find(word)).title for word in ("6", "binpack")]
+    assert re.search(r"^   ok \w", shown, re.MULTILINE)
+
+
+def test_a_name_that_no_scenario_has_is_refused_with_those_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["1", "binpick"])
+    assert end.value.code == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("gpushare demo: no scenario is called 'binpick'; there are: 1-")
+    assert told.err.endswith("\nSee 'gpushare demo --help' for usage.\n")
+
+
+def test_a_manifest_is_refused_with_what_to_do_with_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "pod.yaml"
+    file.write_text("apiVersion: v1\nkind: Pod\nmetadata: {name: p}\n")
+    assert main([str(file)]) == 2
+    told = capsys.readouterr().err
+    assert f"{file}:1: a manifest (Pod) is no scenario" in told
+    assert f"`kubectl apply -f {file}`" in told
 
 
 def test_a_malformed_scenario_is_one_line_and_starts_nothing(

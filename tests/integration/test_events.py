@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.localcluster.api.faults import Fault, FaultRequest, delay, status
 from gpushare.localcluster.http_client import HttpClient
-from tests.integration.cluster import Cluster, Json
+from tests.integration.cluster import COUNT, Cluster, Json
 from tests.integration.conftest import StartExtender, World
 from tests.integration.verbs import PATIENCE, poll
 
@@ -51,6 +51,26 @@ def test_a_device_that_is_closed_is_an_event_of_its_node(world: World) -> None:
     reason = "GPUShareDeviceUnhealthy"
     poll(lambda: bool(events(cluster, reason, node)), "the node has an event")
     assert "device 1" in events(cluster, reason, node)[0]["note"]
+
+
+@pytest.mark.parametrize(
+    ("amount", "count", "words"),
+    [
+        ("5Gi", "1", "write 5"),
+        ("8192", "1", "write 8"),
+        ("10", "3", "write 9 or 12, or another count"),
+    ],
+)
+def test_a_pod_that_nobody_asks_about_for_its_mistake_is_told_what_to_write(
+    world: World, amount: str, count: str, words: str
+) -> None:
+    world.extender.knows(world.cluster.node())
+    pod = world.cluster.pod(amount, annotations={COUNT: count})
+    name = pod["metadata"]["name"]
+    poll(lambda: bool(events(world.cluster, "GPUShareMistake", name)), "the event is written")
+    (event,) = events(world.cluster, "GPUShareMistake", name)
+    assert event["note"].endswith(words)
+    assert event["type"] == "Warning"
 
 
 def poll_for(seconds: float) -> None:

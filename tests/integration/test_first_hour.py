@@ -5,6 +5,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from configparser import ConfigParser
 from pathlib import Path
 
@@ -126,6 +127,25 @@ def test_the_page_works_as_it_is_printed(page: str, shell: Shell, tmp_path: Path
     assert after.stdout == before.stdout
 
 
+def figures(block: Block, shell: Shell) -> None:
+    """Must come to hold within half a minute: the first line's command prints the rest.
+
+    A pod whose bind came too late has another reason for a moment, until it is tried again.
+    """
+    command = block.text.splitlines()[0].removeprefix("$ ")
+    deadline = time.monotonic() + 30
+    while True:
+        shown = on_terminal(command.split(), {**shell.environ, "NO_COLOR": "1"})
+        try:
+            printed(block, f"$ {command}\n{shown}")
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
+        else:
+            return
+
+
 def follow(block: Block, shell: Shell, folder: Path, output: str) -> str:
     """Do what stands there; what the last commands printed."""
     if block.what == "not run":
@@ -133,9 +153,7 @@ def follow(block: Block, shell: Shell, folder: Path, output: str) -> str:
     if block.what == "output":
         printed(block, output)
     elif block.what == "figures of":
-        command = block.text.splitlines()[0].removeprefix("$ ")
-        shown = on_terminal(command.split(), {**shell.environ, "NO_COLOR": "1"})
-        printed(block, f"$ {command}\n{shown}")
+        figures(block, shell)
     elif block.what == "file":
         file = shell.folder / block.more
         file.parent.mkdir(exist_ok=True)

@@ -31,7 +31,7 @@ def test_a_pod_that_asks_for_two_resources_is_refused(world: World) -> None:
     world.extender.knows(node)
     limits = {"limits": {MEM: "4", NPU: "4"}}
     pod = world.cluster.pod(spec={"containers": [{"name": "c", "image": "x", "resources": limits}]})
-    reason = f"a pod may ask for one managed resource, not for {MEM}, {NPU}"
+    reason = f"{MEM}, {NPU}: a pod may ask for one of them alone"
     assert world.extender.refusal(pod, node) == reason
     assert reason in world.extender.bind(pod, node)
     assert world.cluster.bindings().count(pod["metadata"]["name"]) == 0

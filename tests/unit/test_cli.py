@@ -1,7 +1,8 @@
-"""The command `gpushare`: its verbs, its exit codes, and what it does not import."""
+"""The program `gpushare`: its commands, its exit codes, and what it does not import."""
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -13,7 +14,10 @@ import pytest
 from gpushare import __version__
 from gpushare.cli.main import main
 
-VERBS = ("demo", "device-plugin", "doctor", "inspect", "scheduler-config", "serve", "simulate")
+COMMANDS = (
+    *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config", "serve"),
+    "simulate",
+)
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
 
 
@@ -33,30 +37,32 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("word", ["--help", "-h", "help"])
-def test_help_names_every_verb(word: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_every_command(word: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([word]) == 0
     told = capsys.readouterr().out
-    assert told.startswith("usage: gpushare VERB")
-    for verb in VERBS:
-        assert f"\n  {verb}" in told
+    assert told.startswith("usage: gpushare COMMAND")
+    for command in COMMANDS:
+        assert f"\n  {command}" in told
 
 
-def test_a_word_that_is_no_verb_ends_with_2_and_the_usage(
+def test_a_word_that_is_no_command_ends_with_2_and_those_there_are(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["fly", "--high"]) == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("gpushare: there is no verb 'fly'\n")
-    assert "usage: gpushare VERB" in told.err
+    assert told.err == (
+        f"gpushare: no command is called 'fly'; there are: {', '.join(COMMANDS)}\n"
+        "See 'gpushare --help' for usage.\n"
+    )
 
 
 def test_no_word_at_all_ends_with_2_and_the_usage(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 2
-    assert capsys.readouterr().err.startswith("usage: gpushare VERB")
+    assert capsys.readouterr().err.startswith("usage: gpushare COMMAND")
 
 
-def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_command_that_waits_in_silence(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
     with socket.create_server(("127.0.0.1", 0)) as silent:
         cluster = {
@@ -88,13 +94,13 @@ def test_ctrl_c_ends_a_verb_that_waits_in_silence(tmp_path: Path) -> None:
     assert (process.returncode, said) == (130, "")
 
 
-def test_a_verb_needs_no_stdout() -> None:
+def test_a_command_needs_no_stdout() -> None:
     command = ["sh", "-c", 'exec "$0" -P -m gpushare.cli.main help >&-', sys.executable]
     ran = subprocess.run(command, stderr=subprocess.PIPE, check=False, text=True)
     assert (ran.returncode, ran.stderr) == (0, "")
 
 
-def test_a_reader_that_has_gone_ends_a_verb_in_silence() -> None:
+def test_a_reader_that_has_gone_ends_a_command_in_silence() -> None:
     reading, writing = os.pipe()
     os.close(reading)
     command = [sys.executable, "-P", "-m", "gpushare.cli.main", "help"]
@@ -107,23 +113,84 @@ def test_a_reader_that_has_gone_ends_a_verb_in_silence() -> None:
     assert (ran.returncode, ran.stderr) == (141, "")
 
 
+ASCII = {"PYTHONIOENCODING": "ascii"}
+C_LOCALE = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "shown"),
+    [
+        (ASCII, "ok NOT +- # ?"),
+        (C_LOCALE, "ok NOT +- # ?"),
+        ({"PYTHONIOENCODING": "latin-1"}, "ok NOT \u00b1 # ?"),
+        ({"PYTHONIOENCODING": "utf-8"}, "\u2713 \u2717 \u00b1 \u2588 \u4e2d"),
+    ],
+)
+def test_output_that_cannot_show_a_sign_gets_plain_letters(
+    environment: dict[str, str], shown: str
+) -> None:
+    signs = r"\u2713 \u2717 \u00b1 \u2588 \u4e2d"
+    program = f"from gpushare.cli.ending import ended; ended(lambda: print('{signs}') or 0)"
+    inherited = {k: v for k, v in os.environ.items() if k not in {*ASCII, *C_LOCALE}}
+    ran = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        check=True,
+        env={**inherited, **environment},
+    )
+    assert ran.stdout.decode(environment.get("PYTHONIOENCODING", "ascii")) == f"{shown}\n"
+
+
 def test_the_command_ends_with_what_main_returns() -> None:
     ran = run("fly")
     assert (ran.returncode, ran.stdout) == (2, "")
-    assert ran.stderr.startswith("gpushare: there is no verb 'fly'\n")
+    assert ran.stderr.startswith("gpushare: no command is called 'fly'")
 
 
-@pytest.mark.parametrize("verb", VERBS)
-def test_every_verb_tells_of_itself(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def help_of(command: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return the text of `--help`, its lines joined."""
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    return " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_a_default_once_and_no_default_that_is_nothing(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told = help_of(command, capsys)
+    assert re.findall(r"\(default: [^)]*\) \(default", told) == []
+    assert "(default: none)" not in told
+    assert "(default: )" not in told
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_option_is_told_in_two_lines_by_every_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main([command, *{"simulate": ["churn"], "explain": ["p"]}.get(command, []), "--high"])
+    # What `kubectl inspect gpushare` has too speaks as kubectl does.
+    first, code = f"gpushare {command}", 2
+    if command in ("explain", "inspect"):
+        first, code = "error", 1
+    assert end.value.code == code
+    assert capsys.readouterr().err == (
+        f"{first}: unrecognized arguments: --high\nSee 'gpushare {command} --help' for usage.\n"
+    )
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_tells_of_itself(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     try:
-        code = main([verb, "--help"])
+        code = main([command, "--help"])
     except SystemExit as end:
         code = 0 if end.code in (0, None) else 1
     assert code == 0
-    assert f"gpushare {verb}" in capsys.readouterr().out
+    assert f"gpushare {command}" in capsys.readouterr().out
 
 
-def test_what_no_verb_was_called_for_is_not_imported() -> None:
+def test_what_no_command_was_called_for_is_not_imported() -> None:
     program = (
         "import sys; import gpushare.cli.main as cli; cli.main(['--version']);"
         f"print([name for name in {HEAVY!r} if name in sys.modules])"

@@ -19,7 +19,8 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "__init__": (),
     "errors": (),
     "addresses": (),
-    "settings": ("errors", "addresses"),
+    "commandline": (),
+    "settings": ("errors", "addresses", "commandline"),
     "core": ("errors",),
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
@@ -28,18 +29,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
     # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
     "explain": ("errors", "core", "wire", "ledger"),
     "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon", "explain"),
-    "device_plugin": ("errors", "core", "wire", "ledger", "kube", "daemon"),
+    "device_plugin": ("errors", "commandline", "core", "wire", "ledger", "kube", "daemon"),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
-        *("errors", "core.model", "core.cover", "core.policy", "core.ranking"),
+        *("errors", "commandline", "core.model", "core.cover", "core.policy", "core.ranking"),
         *("wire", "kube", "ledger", "explain"),
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
-    "doctor": ("errors", "core.model", "wire", "kube"),
+    "doctor": ("errors", "commandline", "core.model", "wire", "kube"),
     "policy": ("errors", "core"),
-    "sim": ("errors", "core", "ledger"),
-    "localcluster": ("errors", "wire"),
+    "sim": ("errors", "commandline", "core", "ledger"),
+    "localcluster": ("errors", "commandline", "wire"),
 }
 """What each area may know besides itself: siblings do not know each other."""
 
@@ -130,7 +131,7 @@ def _broken_by_own(item: Import) -> str | None:
         return None
     if of.split(".")[1:2] == ["main"]:
         at_call = item.by == "cli.main" and item.lazy
-        return None if at_call else "only cli/main.py imports a main.py, when its verb is called"
+        return None if at_call else "only cli/main.py imports a main.py, when its command is called"
     if within(of, ("settings",)):
         reader = root or item.by in ("extender.process", "extender.parts")
         return (
@@ -193,7 +194,7 @@ def test_every_import_keeps_to_the_layers_and_doors() -> None:
         (
             "cli.report",
             "from gpushare.core.decide import place",
-            "cli may import errors, core.model",
+            "cli may import errors, commandline, core.model",
         ),
         (
             "extender.http.app",
@@ -203,12 +204,12 @@ def test_every_import_keeps_to_the_layers_and_doors() -> None:
         (
             "doctor.collect",
             "from gpushare.extender.binding.bind_transaction import BUDGET",
-            "doctor may import errors, core.model, wire, kube",
+            "doctor may import errors, commandline, core.model, wire, kube",
         ),
         ("extender.http.app", "from gpushare.settings import Settings", "only composition roots"),
         ("localcluster.demo.runner", "import gpushare.extender.service", "localcluster may import"),
         ("localcluster.demo.runner", "from gpushare.extender.main import main", "only cli/main.py"),
-        ("cli.main", "from gpushare.extender.main import main", "when its verb is called"),
+        ("cli.main", "from gpushare.extender.main import main", "when its command is called"),
         ("wire.pods", "import numpy as np", "numpy is imported only by core, ledger, policy"),
         ("wire.pods", "from msgspec import Struct", "msgspec is imported only by wire.codec"),
         ("extender.service", "import flask", "flask is imported only by extender.http.app"),

@@ -1,22 +1,20 @@
-"""Checks of the pods: pending ones must be looked at, bound ones must name their devices.
+"""Checks of the pods: what they ask for must make sense, bound ones must name their devices.
 
-Pure. Instead of events, which end after an hour and need a right of their own,
-the condition PodScheduled is read: kube-scheduler writes the same text there.
+Pure.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from functools import partial
 
-from gpushare.core.model import NodeSpec, Reason
+from gpushare.core.model import NodeSpec
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, ok, skip, some, warn
+from gpushare.doctor.finding import Finding, fail, judged, ok, skip, some, warn
+from gpushare.wire.mistakes import wrong_unit
 
-_PENDING_GRACE = 30.0
-"""Seconds within which some scheduler looks at a pod."""
 _SERVED = 300.0
 """Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
 the pod, before it pulls an image.
 """
-_MAX_SHOWN = 200
 
 
 def check_pods(facts: Facts) -> Iterator[Finding]:
@@ -25,64 +23,31 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
     if isinstance(pods, Unread):
         yield pods.finding("pods")
         return
-    yield _amounts(pods)
-    yield _pending([pod for pod in pods.gpu if not pod.node and not pod.gated])
+    yield from _amounts(pods, facts)
     yield _schedulers(facts, pods)
     yield _unplaced(pods, facts.nodes)
     yield _moved(pods, facts.nodes)
     yield _unserved(pods, facts)
 
 
-def _amounts(pods: PodsSeen) -> Finding:
-    broken = {pod.name: pod.broken for pod in pods.gpu if pod.broken}
-    if broken:
-        return fail(
-            "pods",
-            f"{some(broken)}: what is asked for cannot be read ({broken[min(broken)]})",
-            "correct and create them again",
-        )
-    return ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
+def mistake(pod: PodSeen, facts: Facts) -> str:
+    """Return what is wrong with what the pod asks for, and what to write; "" where nothing is."""
+    return pod.broken or wrong_unit(
+        pod.request, facts.names, facts.unit, partial(_largest, facts.nodes)
+    )
 
 
-def _pending(pending: Sequence[PodSeen]) -> Finding:
-    name = "pending-pods"
-    if not pending:
-        return ok(name, "none")
-    untried = [pod for pod in pending if pod.reason is None and pod.age > _PENDING_GRACE]
-    if untried:
-        asked = some({pod.scheduler for pod in untried})
-        return fail(
-            name,
-            f"{some(pod.name for pod in untried)}: no scheduler has looked at them",
-            f"look whether a scheduler named {asked} runs",
-        )
-    failing = [pod for pod in pending if pod.reason == "SchedulerError"]
-    if failing:
-        return fail(
-            name,
-            f"{some(pod.name for pod in failing)}: scheduling fails: {_line(failing[0].message)}",
-            "a text about the extender means that urlPrefix is wrong or that it does not answer",
-        )
-    elsewhere = [pod for pod in pending if pod.message and not _ours(pod.message)]
-    if elsewhere:
-        return warn(
-            name,
-            f"{some(pod.name for pod in elsewhere)}: refused without a word of the extender:"
-            f" {_line(elsewhere[0].message)}",
-            "either kube-scheduler's own filters leave no node, or it does not call the extender",
-        )
-    young = sum(pod.reason is None for pod in pending)
-    if young:
-        return ok(name, f"{len(pending)} wait, {young} of them since a moment ago")
-    return ok(name, f"{len(pending)} wait, and the extender has said why")
+def _amounts(pods: PodsSeen, facts: Facts) -> Iterator[Finding]:
+    wrong = [(pod.name, why) for pod in pods.gpu if (why := mistake(pod, facts))]
+    if not wrong:
+        yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
+    todo = "create it again with an amount that is right"
+    yield from judged((name, fail("pods", why, todo)) for name, why in wrong)
 
 
-def _ours(message: str) -> bool:
-    return any(reason.value in message for reason in Reason)
-
-
-def _line(message: str) -> str:
-    return " ".join(message.split())[:_MAX_SHOWN]
+def _largest(nodes: tuple[NodeSeen, ...] | Unread) -> int:
+    seen = () if isinstance(nodes, Unread) else nodes
+    return max((units for node in seen for units in node.spec.capacity), default=0)
 
 
 def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:

@@ -16,6 +16,7 @@ from gpushare.daemon.events.aggregator import NoFitLimiter
 from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.explain.words import amount, sentence
 from gpushare.extender.audit.comparer import Finding
+from gpushare.extender.events.mistaken_pods import MistakenPods
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.wire.events import ObjectReference
 
@@ -26,6 +27,7 @@ UNHEALTHY = "GPUShareDeviceUnhealthy"
 HEALTHY = "GPUShareDeviceHealthy"
 MISMATCH = "GPUShareAllocationMismatch"
 BOOKS_WRONG = "GPUShareBooksWrong"
+MISTAKE = "GPUShareMistake"
 
 _MISMATCHES = {
     "placement_edited": "the annotations of the pod were changed after it was bound;"
@@ -40,7 +42,8 @@ _MISMATCHES = {
 class EventMessages:
     """Passes events to the recorder; any thread may call any method, and none waits.
 
-    `unit`: the memory unit of the cluster, for the texts.
+    `unit`: the memory unit of the cluster, for the texts. `mistaken_pods`: is shown all pods, and
+    one mistake a second becomes an event.
     """
 
     def __init__(
@@ -57,6 +60,7 @@ class EventMessages:
         self._no_fit_limiter = NoFitLimiter(clock())
         self._lock = threading.Lock()
         self._closed: dict[str, Mapping[str, frozenset[int]]] = {}
+        self.mistaken_pods = MistakenPods(resources, unit, clock)
 
     def bound(self, ref: PodRef, node: str, shares: Shares | None) -> None:
         """Record that a pod was bound to the node.
@@ -114,6 +118,9 @@ class EventMessages:
 
         `ready` False: the ledger is being filled, or another process leads and records it.
         """
+        if ready and (mistaken := self.mistaken_pods.take()):
+            ref, text = mistaken
+            self._recorder.record(_pod(ref), MISTAKE, "Scheduling", text, warning=True)
         for managed in self._resources:
             for alarm in managed.ledger.take_alarms():
                 if ready:

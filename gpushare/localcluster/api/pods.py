@@ -263,6 +263,7 @@ def _check_resource(
             raise invalid("Pod", name, where, f"Invalid value: {request!r}: {why}")
     elif limit is None:
         why = "Required value: Limit must be set for non overcommitable resources"
+        why = f"{why}: write {resource}: {request} under limits"
         raise invalid("Pod", name, where, why)
     elif limit != request:
         why = f"Invalid value: {request!r}: must be equal to {resource} limit of {limit}"

@@ -18,6 +18,7 @@ from gpushare.localcluster.api.calls import (
 )
 from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.fieldvalidation import FieldValidation
+from gpushare.localcluster.api.gpu_memory import gpu_memory_warnings
 from gpushare.localcluster.api.objects import Object, metadata, to_json, with_metadata
 from gpushare.localcluster.api.patch import json_patch, merge_patch
 from gpushare.localcluster.api.protobuf import UnknownKindError
@@ -234,8 +235,10 @@ def evict(registry: Registry, target: Target, call: Call) -> Answer:
 def _answer(
     target: Target, record: Record, status: int, validation: FieldValidation | None = None
 ) -> Answer:
-    warnings = validation.warnings if validation else ()
-    return Answer(status, encoder(target.resource)(record), warnings=tuple(warnings))
+    warnings = tuple(validation.warnings) if validation else ()
+    if validation and not target.subresource:
+        warnings += gpu_memory_warnings(target.resource, record.body)
+    return Answer(status, encoder(target.resource)(record), warnings=warnings)
 
 
 def _revise(

@@ -5,7 +5,7 @@ Knows what a pod's state is; knows no scenario. Fed by a watch of the API server
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,9 @@ from gpushare.localcluster.informer import Informer
 from gpushare.wire.annotations import ALIYUN, strict_number
 
 Json = dict[str, Any]
+
+_LONGEST_REASON = 160
+_MOST_REASONS = 3
 
 
 @dataclass(frozen=True)
@@ -29,6 +32,12 @@ class PodState:
     phase: str
     reason: str
     raw: Json
+
+    @property
+    def why(self) -> str:
+        """The reason without its part about preemption, which repeats it, and not too long."""
+        text = self.reason.partition(" preemption: ")[0]
+        return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."
 
     @property
     def ended(self) -> bool:
@@ -56,6 +65,13 @@ def read_state(pod: Json) -> PodState:
         reason="" if node else _reason(status),
         raw=pod,
     )
+
+
+def told_of(pods: Iterable[PodState]) -> str:
+    """Return what the scheduler says of those that wait, as the end of a sentence; "" for none."""
+    why = [f"{pod.name} waits: {pod.why}" for pod in pods if pod.reason]
+    more = f"; and {len(why) - _MOST_REASONS} more wait" if len(why) > _MOST_REASONS else ""
+    return "".join(f"; {text}" for text in why[:_MOST_REASONS]) + more
 
 
 class Board:

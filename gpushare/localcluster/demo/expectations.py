@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from gpushare.localcluster.demo.board import PodState
+from gpushare.localcluster.demo.board import PodState, told_of
 from gpushare.localcluster.demo.placed import Fields, Placed
 from gpushare.localcluster.demo.plan import (
     BoundCount,
@@ -74,14 +74,14 @@ def _about_pod(
 ) -> Expect:
     pod = fields.need("pod")
     if pod.text() not in pods:
-        raise pod.error(f"no pod {pod.text()!r} was applied before this step")
+        raise pod.unknown("pod", pods, "was applied before this step")
     reason = fields.get("pending")
     if reason is not None:
         words = f'{pod.text()} is pending because of "{reason.text()}"'
         return Expect(PodPending(pod.text(), reason.text()), words)
     node = fields.get("node")
     if node is not None and node.text() not in nodes:
-        raise node.error(f"there is no node {node.text()!r}")
+        raise node.unknown("node", nodes)
     listed = fields.get("devices")
     devices = None if listed is None else tuple(item.whole() for item in listed.names())
     words = f"{pod.text()} is on {node.text() if node else 'some node'}"
@@ -107,7 +107,7 @@ def _about_count(fields: Fields, pods: Mapping[str, PodPlan]) -> Expect:
     given = fields.get("pods")
     pattern = given.text() if given else "*"
     if given is not None and not any(fnmatchcase(name, pattern) for name in pods):
-        raise given.error(f"no pod {pattern!r} was applied before this step")
+        raise given.unknown("pod", pods, "was applied before this step")
     count = fields.need("bound").whole()
     words = f"{count} of the pods {pattern} are bound" if given else f"{count} pods are bound"
     return Expect(BoundCount(pattern, count), words)
@@ -118,7 +118,7 @@ def _pod_on(check: PodOn, facts: Facts) -> str | None:
     if pod is None:
         return "there is no such pod"
     if not pod.node:
-        return f"it is pending: {pod.reason or 'not looked at yet'}"
+        return f"it is pending: {pod.why or 'not looked at yet'}"
     if check.node not in (None, pod.node) or check.devices not in (None, pod.devices):
         return f"it is on {pod.node} {_devices_words(pod.devices)}"
     return None
@@ -145,10 +145,9 @@ def _device_used(check: DeviceUsed, facts: Facts) -> str | None:
 
 
 def _bound_count(check: BoundCount, facts: Facts) -> str | None:
-    bound = sum(
-        1 for name, pod in facts.pods.items() if pod.node and fnmatchcase(name, check.pattern)
-    )
-    return None if bound == check.count else f"{bound} are bound"
+    asked = [pod for name, pod in facts.pods.items() if fnmatchcase(name, check.pattern)]
+    bound = sum(bool(pod.node) for pod in asked)
+    return None if bound == check.count else f"{bound} are bound{told_of(asked)}"
 
 
 def _over_capacity(facts: Facts) -> str | None:
@@ -172,12 +171,13 @@ def _would_fit(facts: Facts) -> str | None:
         for node in facts.nodes
         if not node["spec"].get("unschedulable") and not node["spec"].get("taints")
     }
-    for name, pod in facts.pods.items():
+    for pod in facts.pods.values():
         if pod.node or pod.ended:
             continue
         for node_name, free in rooms.items():
             if _has_room(pod, free, devices.get(node_name, ())):
-                return f"pod {name} is pending although node {node_name} has room"
+                said = f": {pod.why}" if pod.why else ""
+                return f"pod {pod.name} is pending although node {node_name} has room{said}"
     return None
 
 

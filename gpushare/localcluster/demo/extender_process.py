@@ -32,16 +32,18 @@ class ExtenderProcess:
 
     def __init__(self, folder: Path, kubeconfig: Path, scheduler_config: Path, port: int) -> None:
         self._log = folder / "extender.log"
-        self._health_port = free_port()
+        health_port = free_port()
+        self.health_url = f"http://127.0.0.1:{health_port}"
+        """Where probes and metrics are answered."""
         self._command = [
             # -P: a folder `gpushare` where the demo was called is not our package.
             *(sys.executable, "-P", "-m", "gpushare.cli.main", "serve"),
             *("--listen", f"127.0.0.1:{port}"),
-            *("--health-listen", f"127.0.0.1:{self._health_port}"),
+            *("--health-listen", f"127.0.0.1:{health_port}"),
             *("--kubeconfig", str(kubeconfig)),
             *("--scheduler-config", str(scheduler_config)),
-            # One process for the life of the demo: there is nobody to compete with.
-            *("--leadership", "off"),
+            # As in a real cluster, so that the Lease can be looked at.
+            *("--leadership", "lease"),
             # No device plug-in here takes one pod for another: containers are no processes.
             *("--pairing", "off"),
         ]
@@ -82,7 +84,7 @@ class ExtenderProcess:
 
     def _wait_ready(self) -> None:
         deadline = time.monotonic() + _START_TIMEOUT
-        health = HttpClient(f"http://127.0.0.1:{self._health_port}")
+        health = HttpClient(self.health_url)
         try:
             while not _is_ready(health):
                 self.check()

@@ -12,6 +12,7 @@ from pathlib import Path
 _TRY = (
     ("kubectl get nodes,pods -o wide", ""),
     ("kubectl inspect gpushare", "who holds what"),
+    ("gpushare doctor {doctor}", "is all well?"),
     ("kubectl create deployment web --image=web:1 --replicas=0", ""),
     ("kubectl set resources deployment web --limits=aliyun.com/gpu-mem=6", "6 GiB for each pod"),
     ("kubectl scale deployment web --replicas=50", "more than fit"),
@@ -23,7 +24,7 @@ _TRY = (
     ("kubectl -n kube-system delete configmap unhealthy-gpu-{node}", ""),
     ("kubectl delete deployment web", ""),
 )
-"""Commands, and what each is for; node: one of the cluster."""
+"""Commands, and what each is for; node: one of the cluster; doctor: its options."""
 
 _MISSING = """\
 not there: programs (containers only report that they run; exec, attach and port-forward are
@@ -31,8 +32,11 @@ refused), GPUs, networks behind Services, CronJobs, autoscalers, quotas, tokens.
 when this ends the cluster is gone."""
 
 
-def kept_lines(kubeconfig: Path, node: str) -> Iterator[str]:
-    """Yield what to print of a cluster with this node that keeps running."""
+def kept_lines(kubeconfig: Path, node: str, doctor: str) -> Iterator[str]:
+    """Yield what to print of a cluster that keeps running.
+
+    node: one of its nodes; doctor: the options with which `gpushare doctor` finds its parts.
+    """
     yield "the cluster keeps running until Ctrl-C; in another terminal:"
     yield f"export KUBECONFIG={shlex.quote(str(kubeconfig))}"
     programs = Path(sys.prefix) / "bin"
@@ -43,5 +47,5 @@ def kept_lines(kubeconfig: Path, node: str) -> Iterator[str]:
         yield "(kubectl is not on PATH: https://kubernetes.io/docs/tasks/tools/)"
     yield "\nthen, for example:"
     for command, why in _TRY:
-        yield f"  {command}{f'  # {why}' if why else ''}".format(node=node)
+        yield f"  {command}{f'  # {why}' if why else ''}".format(node=node, doctor=doctor)
     yield f"\n{_MISSING}"

@@ -111,6 +111,20 @@ def budget_document(plan: Protect) -> Json:
     }
 
 
+def free_lease_document() -> Json:
+    """Return the extender's Lease as a leader leaves it behind that ends (client-go: release).
+
+    Nobody waits for it. Where there is no Lease an extender waits 20 s: one may have been deleted
+    while its holder led.
+    """
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": "gpushare-extender", "namespace": "kube-system"},
+        "spec": {"holderIdentity": "", "leaseDurationSeconds": 1},
+    }
+
+
 def _class_name(priority: int) -> str:
     return f"priority-{priority}" if priority >= 0 else f"priority-minus-{-priority}"
 

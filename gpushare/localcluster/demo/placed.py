@@ -5,13 +5,15 @@ names file, line and path, so that a user can go there.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from gpushare.errors import QuantityError, SettingsError
 from gpushare.wire.quantity import to_bytes, to_milli
 
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+_MOST_NAMES = 10
 
 
 class ScenarioError(SettingsError):
@@ -31,6 +33,14 @@ class Placed:
         """Return the error to raise about this value."""
         where = f"{self.path}: " if self.path else ""
         return ScenarioError(f"{self.file}:{self.line}: {where}{what}")
+
+    def unknown(
+        self, kind: str, known: Collection[str], how: str = "is in this scenario"
+    ) -> ScenarioError:
+        """Return the error to raise about a name that is not among those known."""
+        shown = ", ".join(list(known)[:_MOST_NAMES]) or "none"
+        more = f" and {len(known) - _MOST_NAMES} more" if len(known) > _MOST_NAMES else ""
+        return self.error(f"no {kind} {self.value!r} {how}; there are: {shown}{more}")
 
     def under(self, path: str) -> "Placed":
         """Return the same value, named by a path."""

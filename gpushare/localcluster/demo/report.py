@@ -20,7 +20,6 @@ _COLOURS = {"good": "32", "bad": "31", "wait": "33", "head": "1", "dim": "2"}
 _BAR = 16
 _LONGEST_LIST = 60
 _MOST_ROWS = 40
-_LONGEST_REASON = 160
 
 
 class Report:
@@ -127,7 +126,7 @@ class Report:
         if pod.node or not pod.reason or self._told.get(uid) == pod.reason:
             return []
         self._told[uid] = pod.reason
-        return [f"{self._painted('wait', f'pod {pod.name} waits:')} {_cut(pod.reason)}"]
+        return [f"{self._painted('wait', f'pod {pod.name} waits:')} {pod.why}"]
 
     def _gone(self, pod: PodState) -> str:
         self._told.pop(str(pod.raw["metadata"]["uid"]), None)
@@ -202,9 +201,3 @@ def _shortened(places: list[str]) -> str:
     """Return the first two places, and how many more there are."""
     more = len(places) - 2
     return ", ".join(places[:2]) + (f" and {more} devices more" if more > 0 else "")
-
-
-def _cut(reason: str) -> str:
-    """Return a reason without the part about preemption, which repeats it, and not too long."""
-    text = reason.partition(" preemption: ")[0]
-    return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}..."

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
-from gpushare.localcluster.demo.board import Board, PodState
+from gpushare.localcluster.demo.board import Board, PodState, told_of
 from gpushare.localcluster.demo.expectations import Facts, complaint
 from gpushare.localcluster.demo.manifests import (
     NAMESPACE,
@@ -44,6 +44,7 @@ _PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
 _CLEAN_TIMEOUT = 20.0
 _FORBIDDEN = 403
+_MOST_NAMES = 5
 
 _READY: dict[str, Callable[[PodState], bool]] = {
     "bound": lambda pod: bool(pod.node),
@@ -174,9 +175,14 @@ class Runner:
         timeout = step.timeout * self._stretch
         if self._board.wait_until(lambda pods: not _late(step, pods), timeout):
             return True
-        late = ", ".join(_late(step, self._board.pods())[:5])
+        pods = self._board.pods()
+        names = _late(step, pods)
+        told = told_of(pods[name] for name in names if name in pods)
+        more = f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else ""
+        late = ", ".join(names[:_MOST_NAMES]) + more
         self._report.expectation(
-            f"{', '.join(step.patterns)}: {step.state} within {timeout:g} s", f"not so: {late}"
+            f"{', '.join(step.patterns)}: {step.state} within {timeout:g} s",
+            f"not so: {late}{told}",
         )
         return False
 

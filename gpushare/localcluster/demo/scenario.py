@@ -27,9 +27,13 @@ def load_scenario(file: Path) -> Scenario:
     try:
         loader = yaml.SafeLoader(text)
         try:
-            root = loader.get_single_node()
+            root = loader.get_node() if loader.check_node() else None
             if root is None:
                 raise ScenarioError(f"{file}:1: the file is empty")
+            _refuse_manifest(root, file)
+            if loader.check_node():
+                where = f"{file}:{root.end_mark.line + 1}"
+                raise ScenarioError(f"{where}: a scenario is one document, and here is another")
             document = _placed(loader, root, str(file), 0)
         finally:
             loader.dispose()
@@ -93,6 +97,19 @@ def _placed(loader: yaml.SafeLoader, node: yaml.Node, file: str, depth: int) -> 
             raise ScenarioError(f"{file}:{where}: {key} is there twice")
         entries[key] = _placed(loader, value_node, file, depth + 1)
     return Placed(entries, file, line)
+
+
+def _refuse_manifest(root: yaml.Node, file: Path) -> None:
+    """Say what to do with an object of Kubernetes, which people hand in."""
+    entries = root.value if isinstance(root, yaml.MappingNode) else ()
+    found = {str(key.value): str(value.value) for key, value in entries}
+    if {"apiVersion", "kind"} <= found.keys():
+        raise ScenarioError(
+            f"{file}:{root.start_mark.line + 1}: a manifest ({found['kind']}) is no scenario:"
+            " start a cluster with"
+            f" `gpushare demo --keep`, and in another terminal `kubectl apply -f {file}`;"
+            " docs/scenarios.md tells how a scenario is written"
+        )
 
 
 def _first_line(error: BaseException) -> str:

@@ -197,13 +197,13 @@ class _Steps:
         """Return pod names, or patterns such as worker-*, each of which names some pod."""
         for item in value.names():
             if not any(fnmatchcase(name, item.text()) for name in self._pods):
-                raise item.error(f"no pod {item.text()!r} was applied before this step")
+                raise item.unknown("pod", self._pods, "was applied before this step")
         return tuple(item.text() for item in value.names())
 
     def _node_names(self, value: Placed) -> tuple[str, ...]:
         for item in value.names():
             if item.text() not in self._nodes:
-                raise item.error(f"there is no node {item.text()!r}")
+                raise item.unknown("node", self._nodes)
         return tuple(item.text() for item in value.names())
 
 

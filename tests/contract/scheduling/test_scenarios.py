@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.localcluster.demo.scenario import load_scenario
-from gpushare.localcluster.main import shipped
+from gpushare.localcluster.demo.shipped import shipped
 from tests.contract.apiserver.conftest import SERVER
 from tests.contract.scheduling.clusters import Cluster
 

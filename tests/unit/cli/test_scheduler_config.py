@@ -1,11 +1,14 @@
 """`gpushare scheduler-config` prints what the ready-made files are, or one line."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
 from gpushare.cli.scheduler_config import main
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.store import Store
 from gpushare.wire.scheduler.files import READY_MADE
 
 SHIPPED = Path(__file__).parents[3] / "config" / "scheduler"
@@ -62,22 +65,67 @@ def test_address_resources_and_format_are_as_asked(capsys: pytest.CaptureFixture
         (["--kubernetes", "1.30", "--form", "policy"], "reads a Policy up to 1.22 only"),
         (["--kubernetes", "1.30", "--url", "gpu"], "urlPrefix: 'gpu' is not http://"),
         (["--kubernetes", "1.30", "--resource", "gpu"], "'gpu' is no extended resource"),
-        (["--all", "/dev/null/x"], "/dev/null/x"),
     ],
 )
-def test_what_there_is_no_file_for_is_said_in_one_line(
+def test_what_there_is_no_file_for_is_a_wrong_command_line(
     words: list[str], part: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(words) == 2
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
     told = capsys.readouterr()
     assert told.out == ""
-    assert told.err.startswith("gpushare scheduler-config: ")
-    assert part in told.err
-    assert told.err.count("\n") == 1
+    first, last = told.err.splitlines()
+    assert first.startswith("gpushare scheduler-config: ")
+    assert part in first
+    assert last == "See 'gpushare scheduler-config --help' for usage."
 
 
-@pytest.mark.parametrize("words", [[], ["--order", "theirs"], ["--kubernetes"]])
+def test_a_folder_that_cannot_be_written_is_said_in_one_line(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["--all", "/dev/null/x"]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith("gpushare scheduler-config: ")
+    assert "/dev/null/x" in told
+    assert told.count("\n") == 1
+
+
+@pytest.mark.parametrize("words", [["--order", "theirs"], ["--kubernetes"]])
 def test_a_wrong_command_line_ends_with_2(words: list[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(words)
     assert end.value.code == 2
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[list[str]]:
+    """The options that name a cluster of 1.37."""
+    server = ApiServer(Store())
+    server.start()
+    file = tmp_path / "kubeconfig"
+    file.write_text(server.kubeconfig())
+    yield ["--kubeconfig", str(file)]
+    server.stop()
+
+
+def test_the_release_is_that_of_the_connected_cluster(
+    cluster: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(cluster) == 0
+    told = capsys.readouterr()
+    assert told.out == (SHIPPED / "kube-scheduler.yaml").read_text(encoding="utf-8")
+    assert told.err == "for 1.37, as the cluster is; --kubernetes names another release\n"
+    assert main([*cluster, "--kubernetes", "1.23"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_cluster_the_release_has_to_be_given(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--kubeconfig", str(tmp_path / "nowhere")])
+    assert end.value.code == 2
+    told = capsys.readouterr().err
+    assert "--kubernetes is needed" in told
+    assert "nowhere" in told

@@ -5,9 +5,18 @@ from typing import Any
 
 import pytest
 
+from gpushare.core.model import Request
 from gpushare.doctor.checks.rights import excess_rights, lease_rights, optional_rights
 from gpushare.doctor.checks.scheduler_file import BIND_BUDGET
-from gpushare.doctor.facts import ApiServer, Certificate, NodeSeen, PodsSeen, Right, Unread
+from gpushare.doctor.facts import (
+    ApiServer,
+    Certificate,
+    NodeSeen,
+    PodSeen,
+    PodsSeen,
+    Right,
+    Unread,
+)
 from gpushare.doctor.report import failed, run_checks
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.wire.annotations import Names
@@ -385,6 +394,29 @@ PROVOKED: list[tuple[str, str, str, dict[str, Any]]] = [
         "without a word",
         pods(waiting(message="0/1 nodes are available: 1 Insufficient aliyun.com/gpu-mem.")),
     ),
+    ("pending-pods", "ok", "waits for room, as the extender has said: 0/1", pods(waiting())),
+    *[
+        (
+            "pending-pods",
+            "warn",
+            "refused by the extender: 0/1",
+            pods(waiting(message=f"0/1 {why}")),
+        )
+        for why in (
+            "GPU Memory request is larger than any healthy device",
+            "gpushare.io/policy: no policy is called 'x'; there are: spread",
+            "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them",
+        )
+    ],
+    (
+        "pending-pods",
+        "warn",
+        "default/w: refused by another scheduler, gpu-sched: 0/1",
+        pods(waiting(scheduler="gpu-sched", message="0/1")),
+    ),
+    ("pods", "fail", "if MiB are meant, write 8", pods(waiting(request=Request(8192, 1)))),
+    ("pods", "ok", "1 that", pods(waiting(request=Request(17, 1)))),
+    ("pending-pods", "ok", "none", pods(waiting(request=Request(8192, 1), message="Insufficient"))),
     ("scheduler-names", "fail", "schedulerName gpu-sched", pods(waiting(scheduler="gpu-sched"))),
     ("scheduler-names", "ok", "go by", pods(bound(scheduler="gpu-sched"))),
     ("scheduler-names", "skip", "--scheduler-config", {"scheduler": None}),
@@ -526,3 +558,38 @@ def test_who_stops_the_original_is_told_of_its_service() -> None:
     """kube-proxy takes node port 32766 on 127.0.0.1 too, and refuses what has no pod behind it."""
     originals = pods(originals=("kube-system/gpushare-schd-extender-x",))
     assert "delete its Service" in found(healthy(**originals), "two-binders").todo
+
+
+def lines(check: str, *gpu: PodSeen) -> list[tuple[str, str]]:
+    """Level and text of each line about these pods under that name."""
+    findings = run_checks(healthy(pods=PodsSeen(gpu)))
+    return [(each.level, each.what) for each in findings if each.check == check]
+
+
+def test_each_pod_that_waits_is_judged_by_itself_and_those_alike_share_a_line() -> None:
+    own = "0/1 nodes are available: 1 Insufficient cpu."
+    found = lines(
+        "pending-pods",
+        waiting(name="default/room"),
+        waiting(name="default/cpu", message=own),
+        waiting(name="default/new", reason=None, age=3.0),
+        waiting(name="default/cpu-too", message=own),
+        waiting(name="default/alone", reason=None, scheduler="gpu-sched"),
+    )
+    assert found == [
+        ("fail", "default/alone: no scheduler has looked so far"),
+        ("warn", f"default/cpu, default/cpu-too: refused without a word of the extender: {own}"),
+        ("ok", f"default/room: waits for room, as the extender has said: {waiting().message}"),
+        ("ok", "default/new: waits since a moment ago"),
+    ]
+
+
+def test_each_amount_that_is_a_mistake_is_told_with_its_own_text() -> None:
+    found = lines("pods", *(waiting(name=f"default/{why}", broken=why) for why in ("one", "two")))
+    assert found == [("fail", "default/one: one"), ("fail", "default/two: two")]
+
+
+def test_of_very_many_texts_the_last_ones_are_counted() -> None:
+    found = lines("pods", *(waiting(name=f"default/{n:02}", broken=f"{n}") for n in range(25)))
+    assert len(found) == 11
+    assert found[-1] == ("fail", "15 more, each of them for another reason")

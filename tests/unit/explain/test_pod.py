@@ -211,7 +211,7 @@ def test_a_request_that_makes_no_sense_is_told_in_the_words_of_filter() -> None:
     said = explain_pod(read_pod(both), [make_books(), make_books(NPU)], "GiB")
     assert (said.state, said.detail) == (
         "refused",
-        "a pod may ask for one managed resource, not for aliyun.com/gpu-mem, example.com/npu-mem",
+        "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them alone",
     )
 
 

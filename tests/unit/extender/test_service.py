@@ -297,7 +297,7 @@ def test_a_bind_that_fails_gives_its_place_back() -> None:
 REFUSED = [
     (pod_json("web", 7, annotations={ALIYUN.count: "2"}), "cannot be split evenly"),
     (pod_json("web", 7, annotations={ALIYUN.policy: "none"}), "no policy is called 'none'"),
-    (pod_json("web", 7, limits={NPU.resource: "1"}), "one managed resource"),
+    (pod_json("web", 7, limits={NPU.resource: "1"}), "may ask for one of them alone"),
     (pod_json("web", "-1"), ALIYUN.resource),
 ]
 

@@ -166,7 +166,10 @@ WAITS = pod("waits", 4, reason="0/1 nodes are available: 1 full.")
         (DeviceUsed("a", 1, 5), "4 units are in use"),
         (DeviceUsed("b", 0, 0), "the extender does not know this device"),
         (BoundCount("*", 1), None),
-        (BoundCount("w*", 1), "0 are bound"),
+        (
+            BoundCount("w*", 1),
+            "0 are bound; waits waits: 0/1 nodes are available: 1 full.",
+        ),
     ],
 )
 def test_an_expectation_is_judged_by_what_is_true(check: Check, found: str | None) -> None:
@@ -183,7 +186,12 @@ def node(name: str = "a", units: int = 32, **spec: Any) -> Json:
     ("pods", "nodes", "inspected", "found"),
     [
         ([WAITS], [node()], [books((13, 16, ""), (16, 16, ""))], None),
-        ([WAITS], [node()], [books((12, 16, ""))], "pod waits is pending although node a has room"),
+        (
+            [WAITS],
+            [node()],
+            [books((12, 16, ""))],
+            "pod waits is pending although node a has room: 0/1 nodes are available: 1 full.",
+        ),
         ([WAITS], [node(unschedulable=True)], [books((0, 16, ""))], None),
         ([WAITS], [node(taints=[{"key": "k"}])], [books((0, 16, ""))], None),
         ([WAITS], [node(units=3)], [books((0, 16, ""))], None),

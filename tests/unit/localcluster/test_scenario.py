@@ -1,5 +1,6 @@
 """Scenarios: what a good one means, and that a bad one is refused in one line with its place."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from gpushare.localcluster.demo.plan import (
     WaitFor,
 )
 from gpushare.localcluster.demo.scenario import load_program, load_scenario
-from gpushare.localcluster.main import shipped
+from gpushare.localcluster.demo.shipped import find, shipped
 from gpushare.wire.inventory import decode_inventory
 
 NODES = "nodes: [{name: a, gpus: 2, gpuMemory: 16}]\n"
@@ -185,8 +186,17 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         (NODES + "steps:\n- apply: {name: p, replicas: 0}\n", 3, "replicas: must be"),
         (NODES + "steps:\n- apply: [{name: p}, {name: p}]\n", 3, "applied before"),
         (NODES + POD + "- apply: {name: p}\n", 4, "a pod p was applied before"),
-        (NODES + POD + "- delete: q\n", 4, "no pod 'q' was applied before"),
-        (NODES + POD + "- cordon: b\n", 4, "there is no node 'b'"),
+        (NODES + POD + "- delete: q\n", 4, "no pod 'q' was applied before this step; there are: p"),
+        (NODES + "steps:\n- delete: q\n", 3, "there are: none"),
+        (
+            NODES + "steps:\n- apply: {name: p, replicas: 12}\n- delete: q\n",
+            4,
+            "p-9, p-10 and 2 more",
+        ),
+        (NODES + "steps: []\n---\nsteps: []\n", 3, "one document, and here is another"),
+        ("apiVersion: v1\nkind: Pod\nspec: {}\n", 1, "a manifest (Pod) is no scenario: start"),
+        ("kind: Job\napiVersion: batch/v1\n---\na: 1\n", 1, "`gpushare demo --keep`, and in"),
+        (NODES + POD + "- cordon: b\n", 4, "no node 'b' is in this scenario; there are: a"),
         (NODES + POD + "- waitFor: {pods: p, is: happy}\n", 4, "must be one of bound, pending"),
         (NODES + POD + "- waitFor: {pods: p}\n", 4, "is is missing"),
         (NODES + POD + "- waitFor: {pods: p, is: bound, timeout: soon}\n", 4, "seconds"),
@@ -194,7 +204,7 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         (NODES + POD + "- expect: {}\n", 4, "states exactly one of"),
         (NODES + POD + "- expect: {pod: p, bound: 1}\n", 4, "states exactly one of"),
         (NODES + POD + "- expect: {pod: q}\n", 4, "no pod 'q'"),
-        (NODES + POD + "- expect: {pod: p, node: b}\n", 4, "there is no node 'b'"),
+        (NODES + POD + "- expect: {pod: p, node: b}\n", 4, "no node 'b' is"),
         (NODES + POD + "- expect: {device: a, used: 1}\n", 4, "must be NODE/INDEX"),
         (NODES + POD + "- expect: {device: a/2, used: 1}\n", 4, "node a has 2 devices"),
         (NODES + POD + "- expect: {device: a/0}\n", 4, "used is missing"),
@@ -277,3 +287,53 @@ def test_a_program_that_is_none_is_refused(tmp_path: Path, text: str, complaint:
         load_program(written(tmp_path, text, "s.py"))
     assert complaint in str(raised.value)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("word", ["1", "binpack", "1-binpack"])
+def test_a_shipped_scenario_goes_by_its_number_and_its_name(word: str) -> None:
+    assert find(word).name == "1-binpack.yaml"
+
+
+def test_where_no_scenario_is_of_that_name_those_there_are_are_told() -> None:
+    assert find("dir/own.yaml") == Path("dir/own.yaml")
+    for word in ("0", "12", "bin", "own.txt"):
+        with pytest.raises(ScenarioError, match=f"no scenario is called '{word}'; there are: 1-"):
+            find(word)
+
+
+PAGE = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("start", "section"),
+    [
+        ("x: 1\n", "The file"),
+        ("nodes:\n- {name: a, x: 1}\n", "Nodes"),
+        ("nodes: [{name: a, taints: [{x: 1}]}]\n", "Nodes"),
+        (NODES + "steps:\n- x: 1\n", "Steps"),
+        (NODES + "steps:\n- apply: {x: 1}\n", "Pods"),
+        (NODES + "steps:\n- apply: {name: p, tolerations: [{x: 1}]}\n", "Pods"),
+        (NODES + "steps:\n- waitFor: {x: 1}\n", "Steps"),
+        (NODES + POD + "- waitFor: {pods: p, is: x}\n", "Steps"),
+        (NODES + "steps:\n- protect: {x: 1}\n", "Steps"),
+        (NODES + "steps:\n- applyTrace: {x: 1}\n", "Steps"),
+        (NODES + "steps:\n- expect: {x: 1}\n", "Expectations"),
+    ],
+)
+def test_the_page_about_scenarios_has_every_word_of_the_language(
+    tmp_path: Path, start: str, section: str
+) -> None:
+    with pytest.raises(ScenarioError) as raised:
+        load_scenario(written(tmp_path, start))
+    words = re.split(r"here: |are: |one of ", str(raised.value))[-1].split(", ")
+    text = PAGE.partition(f"\n## {section}\n")[2].partition("\n## ")[0]
+    assert [word for word in words if f"`{word}`" not in text] == []
+
+
+def test_the_examples_of_the_page_are_scenarios(tmp_path: Path) -> None:
+    examples = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    assert examples
+    for text in examples:
+        assert load_scenario(written(tmp_path, text)).steps
+    for text in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        assert callable(load_program(written(tmp_path, text, "s.py")))

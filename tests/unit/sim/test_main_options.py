@@ -88,7 +88,7 @@ def test_the_nine_traces_are_shipped() -> None:
         ("paper --tables churn,,units", "has an empty name"),
     ],
 )
-def test_a_wrong_word_ends_with_2_and_one_line(
+def test_a_wrong_word_ends_with_2_and_says_where_help_is(
     line: str, says: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -97,7 +97,8 @@ def test_a_wrong_word_ends_with_2_and_one_line(
     assert (ended.value.code, told.out) == (2, "")
     assert says in told.err
     assert told.err.startswith("gpushare simulate")
-    assert told.err.count("\n") == 1
+    assert told.err.count("\n") == 2
+    assert "--help' for usage." in told.err
 
 
 @pytest.mark.parametrize(

@@ -116,7 +116,8 @@ def test_a_count_splits_the_total_evenly(where: Any, units: int, devices: int) -
 def test_a_total_that_does_not_divide_is_refused_with_the_numbers() -> None:
     made = pod(container("7"), annotations={COUNT: "2"})
     expected = (
-        r"^aliyun.com/gpu-mem: 7 cannot be split evenly over 2 devices \(aliyun.com/gpu-count\)$"
+        r"^aliyun.com/gpu-mem: 7 cannot be split evenly over 2 devices \(aliyun.com/gpu-count\):"
+        " write 6 or 8, or another count$"
     )
     with pytest.raises(MessageError, match=expected):
         request_of(made, ALIYUN)

@@ -1,0 +1,115 @@
+"""Pods that wait for ever by a mistake of whoever wrote them: each is told what to write instead.
+
+Fed by the watch, since kube-scheduler calls no extender for a pod that its own plug-ins refuse, and
+nobody at all for one whose schedulerName nobody goes by. Any thread may call; nothing waits.
+"""
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+from gpushare.core.model import PodRef
+from gpushare.errors import WireError
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.wire.mistakes import mistake_of
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import names_any, pod_ref, scheduler_of
+
+UNSERVED_SECONDS = 30.0
+"""Seconds within which some scheduler looks at a pod."""
+
+_MAX_PODS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    """text: what to tell. due: when, by the clock; infinite once it was told."""
+
+    ref: PodRef
+    text: str
+    due: float
+
+
+class MistakenPods:
+    """The mistakes of pods that are there and not bound; each is to be told once.
+
+    unit: the memory unit of the cluster. clock: seconds, monotonic.
+    """
+
+    def __init__(self, resources: ManagedResources, unit: str, clock: Callable[[], float]) -> None:
+        self._resources = resources
+        self._unit = unit
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._mistakes: OrderedDict[str, _Mistake] = OrderedDict()
+
+    def observe(self, pod: Pod) -> None:
+        """Look at a pod as the watch shows it."""
+        with suppress(WireError):  # a pod without name or uid
+            ref = pod_ref(pod)
+            bound = bool(pod.spec and pod.spec.node_name)
+            text, delay = ("", 0.0) if bound else self._mistake(pod)
+            with self._lock:
+                before = self._mistakes.get(ref.uid)
+                if not text:
+                    self._mistakes.pop(ref.uid, None)
+                elif before is None or before.text != text:
+                    self._mistakes[ref.uid] = _Mistake(ref, text, self._clock() + delay)
+                    if len(self._mistakes) > _MAX_PODS:
+                        self._mistakes.popitem(last=False)
+
+    def gone(self, uid: str) -> None:
+        """Forget a pod."""
+        with self._lock:
+            self._mistakes.pop(uid, None)
+
+    def keep(self, uids: Collection[str]) -> None:
+        """Forget all other pods."""
+        with self._lock:
+            for uid in self._mistakes.keys() - uids:
+                del self._mistakes[uid]
+
+    def take(self) -> tuple[PodRef, str] | None:
+        """Return the oldest mistake that is due to be told, and count it as told."""
+        now = self._clock()
+        with self._lock:
+            for uid, mistake in self._mistakes.items():
+                if mistake.due <= now:
+                    self._mistakes[uid] = replace(mistake, due=math.inf)
+                    return mistake.ref, mistake.text
+        return None
+
+    def _mistake(self, pod: Pod) -> tuple[str, float]:
+        """Return the text, and for how many seconds it may still turn out to be none."""
+        for managed in self._resources:
+            if names_any(pod, (managed.names.resource,)):
+                largest = partial(_largest, managed)
+                text = mistake_of(pod, managed.names, self._unit, largest)
+                if text:
+                    return text, 0.0
+        schedulers = self._resources.scope.schedulers
+        asks = names_any(pod, [managed.names.resource for managed in self._resources])
+        if asks and schedulers and scheduler_of(pod) not in schedulers and not _looked_at(pod):
+            names = ", ".join(sorted(schedulers))
+            return (
+                f"its schedulerName is {scheduler_of(pod)[:80]!r}, and no scheduler of that name"
+                f" has looked at it for {UNSERVED_SECONDS:.0f} s; the one that gives out GPU memory"
+                f" here goes by {names}: create the pod again with that schedulerName",
+                UNSERVED_SECONDS,
+            )
+        return "", 0.0
+
+
+def _looked_at(pod: Pod) -> bool:
+    conditions = (pod.status and pod.status.conditions) or ()
+    return any(each.type == "PodScheduled" for each in conditions)
+
+
+def _largest(managed: ManagedResource) -> int:
+    """Return the units of the largest device."""
+    capacity = managed.ledger.snapshot().capacity
+    return int(capacity.max()) if capacity.size else 0

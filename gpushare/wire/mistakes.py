@@ -1,0 +1,56 @@
+"""Amounts of device memory in the wrong unit: what was probably meant, for texts that users read.
+
+Pure. Kubernetes takes an extended resource as a plain number; what it counts (GiB, MiB, a chunk) is
+agreed on in the cluster, and people write bytes or MiB all the same.
+"""
+
+from collections.abc import Callable
+
+from gpushare.core.model import Request
+from gpushare.errors import WireError
+from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import mib_of
+from gpushare.wire.objects import Pod
+from gpushare.wire.pods import request_of
+
+NO_CARD_HAS = 1000
+"""GiB that no card has: what to compare with where no device is known."""
+
+Largest = Callable[[], int]
+"""Returns the units of the largest device there is; 0: none is known."""
+
+
+def unknown() -> int:
+    """Return that no device is known."""
+    return 0
+
+
+def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) -> str:
+    """Return what is wrong with what the pod asks for, and what to write; "" where nothing is."""
+    try:
+        return wrong_unit(request_of(pod, names), names, unit, largest)
+    except WireError as error:
+        return str(error)
+
+
+def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unknown) -> str:
+    """Return what to write instead of more units than any device has, where these were probably
+    meant as MiB or bytes; "" where nothing tells so.
+    """
+    mib = mib_of(unit)
+    for meant, factor in (("MiB are", mib), ("bytes (a suffix such as Mi) are", mib << 20)):
+        # From half a unit on: 17 units where the largest device has 16 are not 17 MiB.
+        likely = factor > 1 and factor <= 2 * request.units <= 2 * factor * mib_of("GiB")
+        if not likely:
+            continue
+        most = largest()
+        if request.units <= (most or NO_CARD_HAS * 1024 // mib):
+            return ""
+        counted = unit if unit in ("GiB", "MiB") else f"x {unit}"
+        limit = f"the largest has {most}" if most else f"no card has {NO_CARD_HAS} GiB"
+        instead = -(-request.units // factor) * request.devices
+        return (
+            f"{names.resource}: {request.units} {counted} are asked of one device, and {limit};"
+            f" the unit is {unit} already: if {meant} meant, write {instead}"
+        )
+    return ""

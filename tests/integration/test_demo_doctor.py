@@ -1,0 +1,114 @@
+"""What `gpushare doctor` says of the cluster of `gpushare demo --keep`, and of pods there."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare.localcluster.client import ApiClient
+from gpushare.wire.annotations import ALIYUN
+from tests.integration.test_demo import COMMAND
+from tests.integration.verbs import poll
+
+GPUSHARE = COMMAND[:-1]
+PODS = "/api/v1/namespaces/default/pods"
+
+
+class Kept:
+    """A demo that keeps its cluster, and the lines that it prints for its user."""
+
+    def __init__(self, lines: Iterator[str]) -> None:
+        said = [next(lines)]
+        while not said[-1].startswith("gpushare doctor"):
+            said.append(next(lines))
+        self.kubeconfig = said[-2].removeprefix("export KUBECONFIG=").strip()
+        self._doctor = said[-1].split()[1:]
+        server = re.search(r"server: (\S+)", Path(self.kubeconfig).read_text())
+        assert server
+        self.api = ApiClient(server[1], user_agent="test")
+
+    def doctor(self) -> tuple[int, list[dict[str, str]]]:
+        """(exit code, findings)."""
+        environment = {**os.environ, "KUBECONFIG": self.kubeconfig}
+        command = [*GPUSHARE, *self._doctor, "-o", "json"]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, env=environment, check=False)
+        return ran.returncode, json.loads(ran.stdout)["findings"]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
+    folder = tmp_path_factory.mktemp("kept")
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    command = [*COMMAND, "1-binpack", "--keep"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as demo:
+        assert demo.stdout is not None
+        try:
+            found = Kept(iter(demo.stdout))
+            yield found
+            found.api.close()
+        finally:
+            demo.send_signal(signal.SIGINT)
+            assert demo.wait(30) == 0
+
+
+@pytest.mark.timeout(120)
+def test_the_demos_own_cluster_passes_every_check(kept: Kept) -> None:
+    code, findings = kept.doctor()
+    assert code == 0
+    assert [each for each in findings if each["level"] != "ok"] == []
+    assert {"leadership", "extender", "scheduler-file"} <= {each["check"] for each in findings}
+    # The check itself looks at pods that were bound minutes ago.
+    pods = kept.api.get(PODS)["items"]
+    assert [pod["metadata"]["annotations"][ALIYUN.assigned] for pod in pods] == ["true"] * 3
+
+
+def pod(name: str, units: str, scheduler: str = "default-scheduler", **notes: str) -> Any:
+    resources = {"limits": {ALIYUN.resource: units}}
+    return {
+        "metadata": {"name": name, "annotations": notes},
+        "spec": {
+            "schedulerName": scheduler,
+            "containers": [{"name": "main", "image": "x", "resources": resources}],
+        },
+    }
+
+
+ILL = [
+    (pod("gi", "5Gi"), "pods", "fail", "write 5"),
+    (pod("mib", "8192"), "pods", "fail", "if MiB are meant, write 8"),
+    (pod("split", "10", **{ALIYUN.count: "3"}), "pods", "fail", "write 9 or 12, or another count"),
+    (pod("policy", "2", **{ALIYUN.policy: "x"}), "pending-pods", "warn", "no policy is called 'x'"),
+    (pod("large", "17"), "pending-pods", "warn", "refused by the extender: 0/2"),
+    (pod("alone", "2", "gpu-scheduler"), "scheduler-names", "fail", "gpu-scheduler"),
+]
+
+
+@pytest.mark.timeout(120)
+def test_each_pod_that_waits_there_is_judged_by_itself(kept: Kept) -> None:
+    for body, *_ in ILL:
+        kept.api.create(PODS, body)
+
+    def looked_at() -> bool:
+        pods = {each["metadata"]["name"]: each for each in kept.api.get(PODS)["items"]}
+        told = [pods[body["metadata"]["name"]]["status"].get("conditions") for body, *_ in ILL]
+        return all(told[:-1])
+
+    poll(looked_at, "the scheduler has looked at them")
+    code, findings = kept.doctor()
+    assert code == 1
+    for body, check, level, words in ILL:
+        name = f"default/{body['metadata']['name']}"
+        found = [
+            each
+            for each in findings
+            if each["check"] == check and name in each["what"].split(":")[0]
+        ]
+        assert [each["level"] for each in found] == [level], (name, findings)
+        assert words in found[0]["what"]
+        assert found[0]["todo"]

@@ -1,0 +1,70 @@
+"""What people write who take the unit of GPU memory for another, and what they are told."""
+
+import json
+
+import pytest
+
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.mistakes import mistake_of
+from gpushare.wire.objects import PODS
+from tests.unit.extender.kit import pod_json
+
+_MIB = "aliyun.com/gpu-mem: 8192 GiB are asked of one device, and the largest has 16;"
+_BYTES = "if bytes (a suffix such as Mi) are meant, write"
+
+
+def told(amount: str, unit: str = "GiB", largest: int = 16, count: str = "1") -> str:
+    """What is said of a pod that asks for this amount."""
+    made = pod_json("web", amount, annotations={ALIYUN.count: count})
+    return mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, unit, lambda: largest)
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [
+        ("5Gi", "'5Gi' is out of range (0..2147483647): the unit is GiB already (unless --unit"),
+        ("5Gi", "says otherwise): write 5"),
+        ("8192", f"{_MIB} the unit is GiB already: if MiB are meant, write 8"),
+        ("512", "if MiB are meant, write 1"),
+        ("12345", "if MiB are meant, write 13"),
+        ("512Mi", f"{_BYTES} 1"),
+        ("2047Mi", f"{_BYTES} 2"),
+    ],
+)
+def test_an_amount_in_another_unit_is_told_with_what_to_write(amount: str, words: str) -> None:
+    assert words in told(amount)
+
+
+@pytest.mark.parametrize(
+    ("amount", "words"),
+    [("8192", "are asked of one device, and no card has 1000 GiB"), ("1024", "write 1")],
+)
+def test_where_no_device_is_known_it_is_what_no_card_has(amount: str, words: str) -> None:
+    assert words in told(amount, largest=0)
+
+
+def test_a_count_of_devices_is_asked_for_as_a_whole() -> None:
+    assert told("65536", count="4").endswith("if MiB are meant, write 64")
+    assert told("10", count="3").endswith("(aliyun.com/gpu-count): write 9 or 12, or another count")
+    assert told("2", count="3").endswith("write 3, or another count")
+
+
+@pytest.mark.parametrize("amount", ["1", "16", "17", "255"])
+def test_an_amount_that_may_be_meant_so_is_no_mistake(amount: str) -> None:
+    assert told(amount) == ""
+
+
+def test_a_cluster_that_counts_in_mib_or_in_chunks_is_told_in_its_own_unit() -> None:
+    assert told("8192", unit="MiB", largest=16384) == ""
+    assert told("8192", unit="MiB", largest=0) == ""
+    assert told("20480", unit="256MiB", largest=64).endswith("if MiB are meant, write 80")
+    assert told("512Mi", unit="MiB", largest=16384).endswith(f"{_BYTES} 512")
+
+
+def test_half_an_amount_is_told_as_it_is() -> None:
+    assert told("500m").endswith("'500m' is not a whole number")
+
+
+@pytest.mark.parametrize("amount", ["-5Gi", "1e30", "9999999999"])
+def test_an_amount_that_cannot_be_any_unit_is_told_as_it_is(amount: str) -> None:
+    assert told(amount).endswith("is out of range (0..2147483647)")
