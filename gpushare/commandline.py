@@ -1,6 +1,7 @@
 """How every command says that its command line is wrong: one line of what, one of where help is.
 
-Knows argparse alone; which options there are is the commands' own.
+Knows argparse alone; which options there are is the commands' own. Tested in
+`tests/unit/test_cli.py`.
 """
 
 import argparse

@@ -25,10 +25,11 @@ class Kept:
 
     def __init__(self, lines: Iterator[str]) -> None:
         said = [next(lines)]
-        while not said[-1].startswith("gpushare doctor"):
+        while not said[-1].startswith("  gpushare doctor"):
             said.append(next(lines))
-        self.kubeconfig = said[-2].removeprefix("export KUBECONFIG=").strip()
-        self._doctor = said[-1].split()[1:]
+        config = next(line for line in said if line.startswith("export KUBECONFIG="))
+        self.kubeconfig = config.removeprefix("export KUBECONFIG=").strip()
+        self._doctor = said[-1].partition("#")[0].split()[1:]
         server = re.search(r"server: (\S+)", Path(self.kubeconfig).read_text())
         assert server
         self.api = ApiClient(server[1], user_agent="test")

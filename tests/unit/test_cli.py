@@ -17,6 +17,7 @@ from gpushare.cli.main import main
 COMMANDS = (
     *("demo", "device-plugin", "doctor", "explain", "inspect", "scheduler-config", "serve"),
     "simulate",
+    "whatif",
 )
 HEAVY = ("flask", "gunicorn", "kubernetes", "msgspec", "numpy", "prometheus_client", "yaml")
 
@@ -172,7 +173,7 @@ def test_a_wrong_option_is_told_in_two_lines_by_every_command(
         main([command, *{"simulate": ["churn"], "explain": ["p"]}.get(command, []), "--high"])
     # What `kubectl inspect gpushare` has too speaks as kubectl does.
     first, code = f"gpushare {command}", 2
-    if command in ("explain", "inspect"):
+    if command in ("explain", "inspect", "whatif"):
         first, code = "error", 1
     assert end.value.code == code
     assert capsys.readouterr().err == (

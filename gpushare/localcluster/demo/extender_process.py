@@ -2,6 +2,7 @@
 
 Knows the command line and the readiness probe; nothing of what the extender does. The process gets
 a session of its own, so that Ctrl-C reaches the demo alone, which then ends everything in order.
+Tested in `tests/integration/test_demo.py`, which runs it as the demo does.
 """
 
 import contextlib

@@ -1,6 +1,7 @@
 """What `gpushare demo --keep` prints last: how to reach the cluster, what to try, what is missing.
 
-A test runs each command as it is printed.
+Tested in `tests/integration/test_demo_doctor.py` and `tests/integration/test_first_hour.py`, which
+run the commands as they are printed.
 """
 
 import shlex

@@ -111,7 +111,7 @@ def test_a_pod_of_two_resources_is_told_why(cluster: FakeKubectl, inspect: Inspe
     resources = ("--resource", MEM, "--resource", "example.com/npu-mem")
     code, out, _ = inspect("explain", "two", *resources)
     assert code == 0
-    assert "a pod may ask for one managed resource, not for aliyun.com/gpu-mem, example" in out
+    assert "aliyun.com/gpu-mem, example.com/npu-mem: a pod may ask for one of them alone" in out
 
 
 def test_a_cluster_without_gpus_is_said(cluster: FakeKubectl, inspect: Inspect) -> None:
