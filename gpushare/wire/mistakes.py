@@ -1,4 +1,4 @@
-"""Amounts of device memory in the wrong unit: what was probably meant, for texts that users read.
+"""Mistakes in what a pod asks for: what was probably meant, for texts that users read.
 
 Pure. Kubernetes takes an extended resource as a plain number; what it counts (GiB, MiB, a chunk) is
 agreed on in the cluster, and people write bytes or MiB all the same.
@@ -11,7 +11,7 @@ from gpushare.errors import WireError
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 from gpushare.wire.objects import Pod
-from gpushare.wire.pods import request_of
+from gpushare.wire.pods import names_any, request_of
 
 NO_CARD_HAS = 1000
 """GiB that no card has: what to compare with where no device is known."""
@@ -28,9 +28,15 @@ def unknown() -> int:
 def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) -> str:
     """Return what is wrong with what the pod asks for, and what to write; "" where nothing is."""
     try:
-        return wrong_unit(request_of(pod, names), names, unit, largest)
+        request = request_of(pod, names)
     except WireError as error:
         return str(error)
+    if request.devices and names_any(pod, (names.count,)):
+        return (
+            f"{names.count} is among the resources of a container, where it has no effect: write it"
+            f" as an annotation of the pod; as it is, the pod gets {request.devices} device(s)"
+        )
+    return wrong_unit(request, names, unit, largest)
 
 
 def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unknown) -> str:

@@ -49,6 +49,14 @@ def test_a_count_of_devices_is_asked_for_as_a_whole() -> None:
     assert told("2", count="3").endswith("write 3, or another count")
 
 
+def test_a_count_among_the_resources_is_told_to_be_an_annotation() -> None:
+    made = pod_json("web", "8")
+    made["spec"]["containers"][0]["resources"]["limits"]["aliyun.com/gpu-count"] = "2"
+    said = mistake_of(PODS.decode(json.dumps(made).encode()), ALIYUN, "GiB", lambda: 16)
+    assert said.startswith("aliyun.com/gpu-count is among the resources of a container")
+    assert said.endswith("annotation of the pod; as it is, the pod gets 1 device(s)")
+
+
 @pytest.mark.parametrize("amount", ["1", "16", "17", "255"])
 def test_an_amount_that_may_be_meant_so_is_no_mistake(amount: str) -> None:
     assert told(amount) == ""
