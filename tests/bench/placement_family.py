@@ -190,14 +190,14 @@ def _write(path: Path | None, found: Iterable[Found]) -> None:
             file.writelines(json.dumps(asdict(one)) + "\n" for one in found)
 
 
-def _numbers(text: str) -> range:
+def numbers(text: str) -> range:
     first, _, last = text.partition("-")
     return range(int(first), int(last or first) + 1)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--clusters", type=_numbers, default=range(5000, 5300), metavar="5000-5299")
+    parser.add_argument("--clusters", type=numbers, default=range(5000, 5300), metavar="5000-5299")
     parser.add_argument("--policies", default="shadow-price")
     parser.add_argument("--experiments", default="inflation,churn")
     parser.add_argument("--first-seed", type=int, default=_FIRST_SEED)

@@ -120,12 +120,15 @@ def _create(cluster: Cluster, owner: Json, olds: list[Json], annotations: Json) 
 def _room(owner: Json, now: int, olds: list[Json]) -> int:
     """Return how many replicas the newest ReplicaSet may have, given those that it and the others
     have.
+
+    A ReplicaSet that has been told to delete pods counts with them until its status shows that they
+    go. kube-controller-manager counts what was told alone, and can be above maxSurge for a moment.
     """
     wanted: int = owner["spec"]["replicas"]
     if owner["spec"]["strategy"]["type"] == "Recreate":
         return wanted
     surge = share(owner["spec"]["strategy"]["rollingUpdate"]["maxSurge"], wanted, up=True)
-    total = now + sum(map(_replicas, olds))
+    total = now + sum(max(_replicas(old), _count(old, "replicas")) for old in olds)
     return min(wanted, now + max(0, wanted + surge - total))
 
 
