@@ -12,7 +12,8 @@ from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
 from gpushare.wire.given import read_given
 from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus
-from gpushare.wire.pods import gpu_units, has_ended, pod_ref, request_of
+from gpushare.wire.pod_sums import gpu_units
+from gpushare.wire.pods import has_ended, pod_ref, request_of
 
 
 @dataclass(frozen=True, slots=True)

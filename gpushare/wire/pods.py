@@ -1,23 +1,23 @@
 """Pods: from the structs of objects.py to Request and ObservedPod.
 
-Knows Kubernetes' arithmetic of container requests and the dialect's names. A quantity that makes no
-sense is an error; a placement annotation that makes no sense is only no placement, because users
-can edit annotations and the pod still holds memory.
+Knows the dialect's names; what containers ask for is summed up in `pod_sums.py`. A quantity that
+makes no sense is an error; a placement annotation that makes no sense is only no placement, because
+users can edit annotations and the pod still holds memory.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
 from sys import intern
 
-from gpushare.core.model import HOST_BOUND, MAX_UNITS, Labels, ObservedPod, PodRef, Request, Shares
+from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
 from gpushare.wire.given import read_given
 from gpushare.wire.gpu_models import accepted_models
-from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
-from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
+from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
+from gpushare.wire.pod_sums import device_sums, host_sums
 
 MAX_DEVICES_PER_POD = 64
 
@@ -42,8 +42,8 @@ def request_of(pod: Pod, names: Names) -> Request:
     `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
     AnnotationError, or MessageError where the total cannot be split.
     """
-    cpu_only = _host_sums(pod)
-    total, containers, inits = _device_sums(pod, names)
+    cpu_only = host_sums(pod)
+    total, containers, inits = device_sums(pod, names.resource)
     if not total:
         return cpu_only
     devices = _devices(pod, names)
@@ -92,12 +92,12 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     try:
         request = request_of(pod, names)
     except WireError:
-        total, containers, inits = _device_sums(pod, names)
+        total, containers, inits = device_sums(pod, names.resource)
         if not (node and total):
             raise
         cpu_only = Request()
         with suppress(QuantityError):
-            cpu_only = _host_sums(pod)
+            cpu_only = host_sums(pod)
         request = Request(total, 1, cpu_only.cpu, cpu_only.memory, containers, inits=inits)
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
@@ -153,20 +153,6 @@ def _is_kept_from_extenders(pod: Pod) -> bool:
     return refused or bool(pod.spec and pod.spec.scheduling_gates)
 
 
-def units_of(pod: Pod, resource: str) -> int:
-    """Return the units a pod asks for, over all its devices: the `total` of its request.
-
-    A tenth of the cost of `observe_pod`. Raises QuantityError.
-    """
-    spec = pod.spec or PodSpec()
-    regular, inits = spec.containers or (), spec.init_containers or ()
-    units = [gpu_units(container, resource) for container in regular]
-    total = _peak(units, inits, lambda container: gpu_units(container, resource))
-    if total > MAX_UNITS:
-        raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
-    return total
-
-
 def names_any(pod: Pod, resources: Collection[str]) -> bool:
     """Return whether kube-scheduler sends the pod to an extender that manages these resources.
 
@@ -196,114 +182,6 @@ def priority_of(pod: Pod) -> int:
 def may_preempt(pod: Pod) -> bool:
     """Return whether other pods may be evicted for it (spec.preemptionPolicy)."""
     return pod.spec is None or pod.spec.preemption_policy != "Never"
-
-
-def _host_sums(pod: Pod) -> Request:
-    """Return the request without GPU."""
-    spec = pod.spec or PodSpec()
-    regular, inits = spec.containers or (), spec.init_containers or ()
-    return Request(
-        cpu=_host_sum(spec, regular, inits, "cpu", to_milli),
-        memory=_host_sum(spec, regular, inits, "memory", to_bytes),
-    )
-
-
-def _device_sums(pod: Pod, names: Names) -> tuple[int, Shares, tuple[int, ...]]:
-    """Return (total GPU units, `containers` and `inits` of the Request)."""
-    total = units_of(pod, names.resource)
-    if not total:
-        return 0, (), ()
-    spec = pod.spec or PodSpec()
-    regular, inits = spec.containers or (), spec.init_containers or ()
-    units = (gpu_units(container, names.resource) for container in regular)
-    containers = tuple((index, count) for index, count in enumerate(units) if count)
-    before = (gpu_units(container, names.resource) for container in inits)
-    return total, containers, tuple(count for count in before if count)
-
-
-def gpu_units(container: Container, resource: str) -> int:
-    """Return the units a container is limited to.
-
-    Kubernetes wants limit and request equal; limits lead.
-    """
-    resources = container.resources
-    if resources is None:
-        return 0
-    quantity = (resources.limits or {}).get(resource)
-    if quantity is None:
-        quantity = (resources.requests or {}).get(resource)
-    if quantity is None:
-        return 0
-    try:
-        return to_units(quantity)
-    except QuantityError as error:
-        raise QuantityError(f"{resource}: {error}{_without_suffix(quantity)}") from error
-
-
-def _without_suffix(quantity: Quantity) -> str:
-    """Return what to write instead of an amount in bytes, such as 5Gi; "" where it is none."""
-    try:
-        amount = to_bytes(quantity)
-    except QuantityError:
-        return ""
-    if not str(quantity)[-1:].isalpha() or amount < 2**20:
-        return ""
-    return f": the unit is GiB already (unless --unit says otherwise): write {-(-amount // 2**30)}"
-
-
-def _host_sum(
-    spec: PodSpec,
-    regular: Sequence[Container],
-    inits: Sequence[Container],
-    name: str,
-    convert: Callable[[Quantity], int],
-) -> int:
-    """Return CPU or memory of the pod: pod-level if given (1.34), else by the formula; then
-    overhead.
-
-    At most HOST_BOUND. Raises QuantityError where it is more than Kubernetes itself can count.
-    """
-
-    def amount_of(container: Container) -> int:
-        return _amount(container.resources, name, convert)
-
-    total = _amount(spec.resources, name, convert)
-    if not total:
-        total = _peak([amount_of(container) for container in regular], inits, amount_of)
-    total += _amount(Resources(requests=spec.overhead), name, convert)
-    if total > MAX_VALUE:
-        raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
-    # No node has so much: what is beyond it would only overflow the arithmetic of policies.
-    return min(total, HOST_BOUND)
-
-
-def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity], int]) -> int:
-    """Return the request, or the limit where there is none, as the API server fills it in."""
-    if resources is None:
-        return 0
-    quantity = (resources.requests or {}).get(name)
-    if quantity is None:
-        quantity = (resources.limits or {}).get(name)
-    return 0 if quantity is None else convert(quantity)
-
-
-def _peak(
-    regular: Iterable[int], inits: Iterable[Container], amount_of: Callable[[Container], int]
-) -> int:
-    """Return the most held at any time (`PodRequests` of k8s.io/component-helpers).
-
-    Init containers run one after the other, beside the sidecars (restartPolicy Always) started
-    before.
-    """
-    sidecars = 0
-    peak = 0
-    for container in inits:
-        units = amount_of(container)
-        if container.restart_policy == "Always":
-            sidecars += units
-            units = 0
-        peak = max(peak, sidecars + units)
-    return max(sum(regular) + sidecars, peak)
 
 
 def _devices(pod: Pod, names: Names) -> int:

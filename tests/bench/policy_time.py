@@ -61,13 +61,14 @@ def main() -> None:
     options = parser.parse_args()
     rows = [["policy", "first p50", "max", "known p50", "p99", "max"]]
     for name in policy_names():
-        first, known = [], []
+        first: list[float] = []
+        known: list[float] = []
         for seed in options.clusters:
             for new, took in times(name, seed, options.nodes, options.pods):
                 (first if new else known).append(took)
         known.sort()
-        figures = (statistics.median(first), max(first), statistics.median(known))
-        figures += (known[int(0.99 * len(known))], known[-1])
+        figures = [statistics.median(first), max(first), statistics.median(known)]
+        figures += [known[int(0.99 * len(known))], known[-1]]
         rows.append([name, *(f"{figure:.1f}" for figure in figures)])
     print(aligned(rows), end="")
 
