@@ -83,11 +83,15 @@ class FileSource:
 
 
 class NvmlSource:
-    """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet."""
+    """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet.
 
-    def __init__(self, *, topology: bool = False) -> None:
+    root: where the node's /sys is.
+    """
+
+    def __init__(self, *, topology: bool = False, root: Path = Path("/")) -> None:
         """Load the library. Raises SettingsError where there is none, or no driver."""
         self._topology = topology
+        self._pci = root / "sys/bus/pci/devices"
         self._events: Any = None
         try:
             pynvml.nvmlInit()
@@ -151,11 +155,17 @@ class NvmlSource:
             return Found(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
+        """Return the NUMA node that the card's slot is at.
+
+        NVML's own number (nvmlDeviceGetNumaNodeId) is of cards that are NUMA nodes themselves.
+        """
         if not self._topology:
             return None
         try:
-            node = int(pynvml.nvmlDeviceGetNumaNodeId(handle))
-        except pynvml.NVMLError:
+            slot = str(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+            # NVML writes the domain with eight digits, Linux with four.
+            node = int((self._pci / slot[-12:] / "numa_node").read_text(encoding="ascii"))
+        except (pynvml.NVMLError, OSError, ValueError):
             return None
         return node if node >= 0 else None
 

@@ -46,7 +46,7 @@ NAME = "gpushare-device-plugin"
 _FIRST_SECONDS = 5.0
 """Seconds to wait for the API server before the kubelet is told of us without it."""
 _LIMITING_DRIVER = 615
-_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers")
+_CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 _LAST_LINES = 2.0
 _SWITCH_INTERVAL = 0.001
 """Seconds that a thread may keep others from running: the kubelet waits for one of them."""
@@ -220,7 +220,7 @@ def main(argv: Sequence[str]) -> int:
 def _source(options: Options) -> Source:
     if options.devices_file:
         return FileSource(options.devices_file)
-    return NvmlSource(topology=options.numa)
+    return NvmlSource(topology=options.numa, root=options.host_root)
 
 
 def _isolation(options: Options, source: Source) -> str:
@@ -230,7 +230,7 @@ def _isolation(options: Options, source: Source) -> str:
         major = source.driver_major()
         if major < _LIMITING_DRIVER:
             why = f"the driver's version is {major}, and limits come with {_LIMITING_DRIVER}"
-        elif not _CGROUP_V2.exists():
+        elif not (options.host_root / _CGROUP_V2).exists():
             why = "the node has no cgroup v2"
     if options.isolation == "auto":
         return "driver" if isinstance(source, NvmlSource) and not why else "none"

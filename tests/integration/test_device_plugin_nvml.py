@@ -1,17 +1,16 @@
 """The device plug-in by the real binding of NVML, to a library that says what a file says."""
 
-import os
+import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.inventory import Inventory, decode_inventory
 from tests.integration.cluster import Cluster
-from tests.integration.plugin_world import PluginNode
+from tests.integration.nvml_node import StandInNode
 from tests.integration.verbs import poll
 
 SOURCE = Path(__file__).parents[1] / "unit" / "device_plugin" / "stand_in_nvml.c"
@@ -19,37 +18,9 @@ COMPILER = shutil.which("cc")
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler for the stand-in of NVML")
 
-GPUS = ("GPU-a 16384 0 -1 0", "GPU-b 8000 0 1 0", "GPU-c 16384 -1 -1 0")
+GPUS = ("GPU-a 16384 0 0", "GPU-b 8000 0 0", "GPU-c 16384 -1 0")
 
-MakeNode = Callable[..., "NvmlNode"]
-
-
-class NvmlNode(PluginNode):
-    """A node whose plug-in asks NVML; `says` is what that says."""
-
-    def __init__(self, cluster: Cluster, library: Path, *flags: str, driver: str = "") -> None:
-        cards = [{"uuid": line.split()[0], "memoryMiB": int(line.split()[1])} for line in GPUS]
-        super().__init__(cluster, *flags, cards=cards)
-        self.environment = os.environ | {
-            "LD_LIBRARY_PATH": str(library),
-            "STAND_IN_NVML": str(self.folder / "nvml"),
-            **({"STAND_IN_DRIVER": driver} if driver else {}),
-        }
-        self.says(*GPUS)
-
-    def says(self, *lines: str) -> None:
-        new = self.folder / "nvml.new"
-        new.write_text("".join(f"{line}\n" for line in lines))
-        new.replace(self.folder / "nvml")
-
-    def command(self) -> list[str]:
-        words = super().command()
-        place = words.index("--devices-file")
-        return [*words[:place], *words[place + 2 :], "--recover-seconds", "1"]
-
-    def told(self) -> Inventory:
-        notes = self.node_object()["metadata"]["annotations"]
-        return decode_inventory(notes[ALIYUN.inventory])
+MakeNode = Callable[..., "StandInNode"]
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +41,10 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_node(cluster: Cluster, library: Path) -> Iterator[MakeNode]:
-    nodes: list[NvmlNode] = []
+    nodes: list[StandInNode] = []
 
-    def make(*flags: str, **more: str) -> NvmlNode:
-        nodes.append(NvmlNode(cluster, library, *flags, **more))
+    def make(*flags: str, **more: str) -> StandInNode:
+        nodes.append(StandInNode(cluster, library, *flags, gpus=GPUS, **more))
         return nodes[-1]
 
     yield make
@@ -101,15 +72,11 @@ def test_each_gpu_has_its_own_memory_and_name(make_node: MakeNode) -> None:
     }
 
 
-LIMITED = (
-    {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
-    if Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    else {}
-)
-"""What the driver is told by --isolation auto on this machine."""
+LIMITED = {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
+"""What the driver is told by --isolation auto of 4 GiB."""
 
 
-def healthy(node: NvmlNode) -> list[bool]:
+def healthy(node: StandInNode) -> list[bool]:
     return [each.healthy for each in node.told().devices]
 
 
@@ -140,11 +107,26 @@ def test_an_xid_closes_a_gpu_for_a_while_unless_a_program_caused_it(make_node: M
 
 def test_a_gpu_in_mig_mode_is_not_shared(make_node: MakeNode) -> None:
     node = make_node()
-    node.says(GPUS[0], GPUS[1], "GPU-c 16384 1 -1 0")
+    node.says(GPUS[0], GPUS[1], "GPU-c 16384 1 0")
     node.kubelet.start()
     node.start_plugin()
     node.kubelet.wait_advertised(23)
     assert healthy(node) == [True, True, False]
+
+
+def test_the_numa_node_of_a_gpu_is_that_of_its_slot(make_node: MakeNode) -> None:
+    node = make_node()
+    node.write("sys/bus/pci/devices/0000:10:00.0/numa_node", "1\n")
+    node.write("sys/bus/pci/devices/0000:11:00.0/numa_node", "-1\n")  # a machine without NUMA
+    program = (
+        "import json, pathlib, sys\n"
+        "from gpushare.device_plugin.devices import NvmlSource\n"
+        "source = NvmlSource(topology=True, root=pathlib.Path(sys.argv[1]))\n"
+        "print(json.dumps([gpu.numa for gpu in source.read()]))"
+    )
+    words = [sys.executable, "-c", program, str(node.root)]
+    said = subprocess.run(words, env=node.environment, capture_output=True, check=True, timeout=60)
+    assert json.loads(said.stdout) == [1, None, None]
 
 
 def test_a_gpu_that_does_not_answer_keeps_none_of_the_others_waiting(make_node: MakeNode) -> None:
@@ -179,3 +161,12 @@ def test_a_node_without_a_gpu_says_so(make_node: MakeNode) -> None:
     node = make_node()
     node.says()
     assert node.ended() == (2, "gpushare device-plugin: there is no GPU on this node")
+
+
+def test_a_limit_is_left_alone_where_the_node_has_no_second_version_of_cgroups(
+    make_node: MakeNode,
+) -> None:
+    node = make_node()
+    (node.root / "sys/fs/cgroup/cgroup.controllers").unlink()
+    code, said = node.ended("--isolation", "driver", "--health-port", "0")
+    assert (code, said.rpartition(": ")[2]) == (2, "the node has no cgroup v2")
