@@ -163,6 +163,79 @@ def test_a_node_without_a_gpu_says_so(make_node: MakeNode) -> None:
     assert node.ended() == (2, "gpushare device-plugin: there is no GPU on this node")
 
 
+USED = "gpushare_device_plugin_container_memory_used_bytes"
+ENFORCED = "gpushare_memory_limit_enforced"
+GIB = 2**30
+
+
+def test_what_containers_use_is_held_against_what_they_were_given(make_node: MakeNode) -> None:
+    node = make_node("--isolation", "none").start()
+    pod, other = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
+    for each in (pod, other):
+        node.kubelet.add(each)
+    node.run(pod, 1001, 1002)
+    node.run(other, 1003)
+    node.write("proc/1009/cgroup", "0::/system.slice/sshd.service\n")
+    name, second = pod["metadata"]["name"], other["metadata"]["name"]
+    node.says(
+        *GPUS,
+        f"process GPU-a 1001 {3 * GIB}",
+        f"process GPU-a 1002 {2 * GIB + 1}",
+        "process GPU-c 1003 -1",  # NVML does not know how much
+        f"process GPU-b 1003 {1 * GIB}",  # of which its pod was given nothing
+        f"process GPU-a 1009 {4 * GIB}",
+        f"process GPU-a 1010 {4 * GIB}",  # it has ended
+    )
+    seen = {f"{name}/c0/GPU-a": 3.0 * GIB, f"{name}/c1/GPU-a": 2.0 * GIB + 1}
+    seen[f"{second}/c0/GPU-b"] = 1.0 * GIB
+    poll(lambda: node.samples(USED) == seen, "not read", seconds=40)
+    assert node.samples("gpushare_device_plugin_container_memory_given_bytes") == {
+        f"{name}/c0/GPU-a": 4.0 * GIB,
+        f"{name}/c1/GPU-a": 2.0 * GIB,
+        f"{second}/c0/GPU-b": 0.0,
+    }
+    assert node.samples(ENFORCED) == {}  # nothing was to limit them
+    poll(lambda: len(node.events("GPUShareMemoryExceeded")) == 2, "no event")
+    assert set(node.events("GPUShareMemoryExceeded")) == {
+        "container c1 uses 2049 MiB of GPU-a and was given 2048; nothing keeps it to that",
+        "container c0 uses 1024 MiB of GPU-b and was given 0; nothing keeps it to that",
+    }
+    # NVML lies: more than the card has.
+    node.says(*GPUS, f"process GPU-a 1001 {90 * GIB}", f"process GPU-a 1002 {1 * GIB}")
+    seen = {f"{name}/c1/GPU-a": 1.0 * GIB}
+    poll(lambda: node.samples(USED) == seen, "not dropped", seconds=40)
+
+
+def test_a_limit_that_the_driver_was_told_is_read_back(make_node: MakeNode) -> None:
+    node = make_node().start()
+    pods = [node.pod(4, devices=[0]), node.pod(2, devices=[0]), node.pod(4, devices=[2])]
+    for pod in pods:
+        node.kubelet.add(pod)
+    ids = [node.run(pod, 1001 + number)[0] for number, pod in enumerate(pods)]
+    node.says(
+        *GPUS,
+        f"limit GPU-a {ids[0]} {4 * GIB} {3 * GIB}",
+        f"limit GPU-a {ids[1]} -1 {1 * GIB}",  # no limit
+        f"process GPU-c 1003 {1 * GIB}",  # a cgroup of which NVML tells nothing
+    )
+    places = [
+        f"{pod['metadata']['name']}/c0/GPU-{card}" for pod, card in zip(pods, "aac", strict=True)
+    ]
+    seen = dict(zip(places, (3.0 * GIB, 1.0 * GIB, 1.0 * GIB), strict=True))
+    poll(lambda: node.samples(USED) == seen, "not read", seconds=40)
+    assert node.samples(ENFORCED) == {places[0]: 1.0, places[1]: 0.0}
+    poll(lambda: bool(node.events("GPUShareMemoryNotLimited")), "no event")
+    assert node.events("GPUShareMemoryNotLimited") == [
+        "container c0 has no limit on GPU-a and was to have 2048 MiB; is NVIDIA's container toolkit"
+        " 1.20.1 on the node?"
+    ]
+    # The others are served while NVML hangs on a card.
+    node.says(*GPUS[:2], GPUS[2].removesuffix("0") + "999")
+    late = node.pod(1, devices=[0])
+    node.kubelet.add(late)
+    node.says(*GPUS)
+
+
 def test_a_limit_is_left_alone_where_the_node_has_no_second_version_of_cgroups(
     make_node: MakeNode,
 ) -> None:
