@@ -5,6 +5,7 @@ Alibaba Cloud's cGPU reads as well. What limits memory is each maker's own contr
 function of each kind.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,6 +16,12 @@ VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 ISOLATIONS = ("none", "driver", "hami-core", "mps", "auto")
 LIST_STRATEGIES = ("envvar", "cdi-cri", "cdi-annotations")
 ID_STRATEGIES = ("uuid", "index")
+
+_DRIVER_LIMIT = "NVIDIA_GPU_MEMORY_LIMIT"
+_HAMI_CORE_CACHE = "CUDA_DEVICE_MEMORY_SHARED_CACHE"
+_MPS_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+_TELLTALE = {_DRIVER_LIMIT: "driver", _HAMI_CORE_CACHE: "hami-core", _MPS_LIMIT: "mps"}
+_MIB_TEXT = re.compile(r"[0-9]{1,9}")
 
 _CDI_ANNOTATION = "cdi.k8s.io/gpushare_devices"
 _NO_DEVICES = "void"
@@ -97,6 +104,20 @@ def devices_told(told: Answer) -> frozenset[str]:
     return frozenset(visible.split(",")) if visible else frozenset()
 
 
+def isolation_told(told: Answer) -> str:
+    """Return what was to limit the memory of a container, one of ISOLATIONS but for auto."""
+    for name, kind in _TELLTALE.items():
+        if name in told.envs:
+            return kind
+    return "none"
+
+
+def driver_limit(told: Answer) -> int:
+    """Return the MiB that the driver was told to limit a container to, 0 where it was not."""
+    text = told.envs.get(_DRIVER_LIMIT, "")
+    return int(text) if _MIB_TEXT.fullmatch(text) else 0
+
+
 def _name(uuid: str, index: int, contract: Contract) -> str:
     return uuid if contract.id_strategy == "uuid" else str(index)
 
@@ -126,7 +147,7 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
     """
     least = min(units for _, units in grant.shares)
     return {
-        "NVIDIA_GPU_MEMORY_LIMIT": str(_mib(least, contract)),
+        _DRIVER_LIMIT: str(_mib(least, contract)),
         "NVIDIA_GPU_MEMORY_REQUEST": "0",
     }
 
@@ -145,7 +166,7 @@ def _hami_core(
         for number, (_, units) in enumerate(grant.shares)
     }
     first, _ = grant.shares[0]
-    envs["CUDA_DEVICE_MEMORY_SHARED_CACHE"] = f"{folder}/{first.uuid}.cache"
+    envs[_HAMI_CORE_CACHE] = f"{folder}/{first.uuid}.cache"
     own = hami_core_folder(contract, uid, container)
     return envs, (
         Mount(folder, own, read_only=False),
@@ -170,7 +191,7 @@ def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount,
         f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.shares)
     ]
     envs = {
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": ",".join(limits),
+        _MPS_LIMIT: ",".join(limits),
         "CUDA_MPS_PIPE_DIRECTORY": contract.mps_pipe,
     }
     return envs, (

@@ -4,8 +4,10 @@ Knows NVML (a library of the driver, which may be absent, or hang) and the file'
 says what it finds each time it is asked; what that means for pods is decided elsewhere.
 """
 
+import contextlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -82,12 +84,25 @@ class FileSource:
         return Found(uuid, index, memory, model, problem=problem)
 
 
-class NvmlSource:
-    """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet."""
+@dataclass(frozen=True, slots=True)
+class CardMemory:
+    """Memory of a card, in bytes. used: of all of it; by_process: by pid, None where not told."""
 
-    def __init__(self, *, topology: bool = False) -> None:
+    total: int
+    used: int
+    by_process: Mapping[int, int | None]
+
+
+class NvmlSource:
+    """GPUs by NVML. topology: whether NUMA nodes are told to the kubelet.
+
+    root: where the node's /sys is.
+    """
+
+    def __init__(self, *, topology: bool = False, root: Path = Path("/")) -> None:
         """Load the library. Raises SettingsError where there is none, or no driver."""
         self._topology = topology
+        self._pci = root / "sys/bus/pci/devices"
         self._events: Any = None
         try:
             pynvml.nvmlInit()
@@ -112,6 +127,47 @@ class NvmlSource:
             return int(str(pynvml.nvmlSystemGetDriverVersion()).partition(".")[0])
         except (pynvml.NVMLError, ValueError):
             return 0
+
+    def memory(self, uuid: str) -> CardMemory:
+        """Return what is used of a card, and by which processes. Raises SettingsError.
+
+        A process counts once: it is in more than one list where it also draws, or is a client of
+        MPS. Pids are those of this process's own namespace; others are not listed. The binding
+        says of an older driver by no NVMLError that it lacks the newest form, so that is named.
+        """
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            info = pynvml.nvmlDeviceGetMemoryInfo(handle)
+            listed = pynvml.nvmlDeviceGetComputeRunningProcesses_v3(handle)
+        except pynvml.NVMLError as error:
+            raise SettingsError(f"NVML does not tell what uses {uuid}: {error}") from error
+        for more in (
+            pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
+            pynvml.nvmlDeviceGetMPSComputeRunningProcesses_v3,
+        ):
+            with contextlib.suppress(pynvml.NVMLError):  # a driver without such a list
+                listed = [*listed, *more(handle)]
+        by_process: dict[int, int | None] = {}
+        for each in listed:
+            most = by_process.get(each.pid)
+            told = each.usedGpuMemory
+            by_process[each.pid] = max(most or 0, told) if told is not None else most
+        return CardMemory(int(info.total), int(info.used), by_process)
+
+    def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
+        """Return (the limit of a cgroup on a card, what it uses), in bytes.
+
+        Without a limit it is 2**64 - 1. Drivers have this from R615 on
+        (nvmlDeviceGetMemoryLimits_v1). Raises SettingsError.
+        """
+        asked = pynvml.c_nvmlGetMemoryLimits_v1_t()
+        asked.nameSpace = str(cgroup).encode()
+        try:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+            pynvml.nvmlDeviceGetMemoryLimits_v1(handle, asked)
+        except pynvml.NVMLError as error:
+            raise SettingsError(f"NVML tells no limit of {cgroup} on {uuid}: {error}") from error
+        return int(asked.hardLimit), int(asked.currentUsed)
 
     def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
         """Return the critical errors that come within so many seconds; none where NVML has none."""
@@ -151,11 +207,17 @@ class NvmlSource:
             return Found(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
+        """Return the NUMA node that the card's slot is at.
+
+        NVML's own number (nvmlDeviceGetNumaNodeId) is of cards that are NUMA nodes themselves.
+        """
         if not self._topology:
             return None
         try:
-            node = int(pynvml.nvmlDeviceGetNumaNodeId(handle))
-        except pynvml.NVMLError:
+            slot = str(pynvml.nvmlDeviceGetPciInfo(handle).busId).lower()
+            # NVML writes the domain with eight digits, Linux with four.
+            node = int((self._pci / slot[-12:] / "numa_node").read_text(encoding="ascii"))
+        except (pynvml.NVMLError, OSError, ValueError):
             return None
         return node if node >= 0 else None
 

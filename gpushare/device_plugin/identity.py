@@ -50,6 +50,10 @@ class Grant:
         """Units on all its cards."""
         return sum(units for _, units in self.shares)
 
+    def units_of(self, uuid: str) -> int:
+        """Units on the card of that uuid; 0 where it is none of its cards."""
+        return sum(units for card, units in self.shares if card.uuid == uuid)
+
     def __str__(self) -> str:
         return ", ".join(f"{units} units of {card.uuid}" for card, units in self.shares)
 

@@ -18,12 +18,14 @@ from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import configure, start_logging
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
+from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.container import Answer, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
 from gpushare.device_plugin.marker import Marker
+from gpushare.device_plugin.memory import Memory, Seen
 from gpushare.device_plugin.metrics import Metrics
 from gpushare.device_plugin.node import NodeWriter
 from gpushare.device_plugin.notices import Notices
@@ -37,7 +39,7 @@ from gpushare.errors import GpuShareError, RequestRefused, SettingsError
 from gpushare.kube.client import connect
 from gpushare.kube.listwatch import ListWatch
 from gpushare.kube.reflector import Reflector
-from gpushare.wire.objects import PODS
+from gpushare.wire.objects import STARTED_PODS
 
 log = logging.getLogger("gpushare.device_plugin")
 
@@ -46,7 +48,7 @@ NAME = "gpushare-device-plugin"
 _FIRST_SECONDS = 5.0
 """Seconds to wait for the API server before the kubelet is told of us without it."""
 _LIMITING_DRIVER = 615
-_CGROUP_V2 = Path("/sys/fs/cgroup/cgroup.controllers")
+_CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 _LAST_LINES = 2.0
 _SWITCH_INTERVAL = 0.001
 """Seconds that a thread may keep others from running: the kubelet waits for one of them."""
@@ -77,7 +79,7 @@ class DevicePlugin:
         kubelet_pods = pods_api.pods if pods_api else tuple
         self._pods = Pods(self._client, names, options.node_name, kubelet_pods)
         path, selector = "/api/v1/pods", f"spec.nodeName={options.node_name}"
-        watch = ListWatch(path, PODS, (("fieldSelector", selector),))
+        watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
         self._reflector = Reflector(self._client, watch, self._pods)
         self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
         self._notices = Notices(self._recorder if options.events else NullRecorder())
@@ -97,8 +99,12 @@ class DevicePlugin:
             tell=self._notices.wrong_device,
             clear=Rejected(self._client).clear if clear else lambda pods: None,
         )
+        self._memory = self._follow_memory(cards)
         self._metrics = Metrics(
-            cards, lambda: self._marker.wrong_containers, lambda: self._pods.asking
+            cards,
+            lambda: self._marker.wrong_containers,
+            lambda: self._pods.asking,
+            lambda: self._memory.seen() if self._memory else Seen(),
         )
         self._contract = _contract(options, isolation)
         folder = options.device_plugin_dir
@@ -124,12 +130,16 @@ class DevicePlugin:
         self._recorder.start()
         self.health.start()
         self._marker.start()
+        if self._memory:
+            self._memory.start()
         self._registration.start()
 
     def stop(self) -> None:
         """End: the kubelet counts the devices as unhealthy, and running containers run on."""
         self._registration.stop()
         self.health.stop()
+        if self._memory:
+            self._memory.stop()
         self._marker.stop()
         self._node.stop()
         self._recorder.stop()
@@ -137,6 +147,18 @@ class DevicePlugin:
         self._resources.close()
         self._http.stop()
         self._client.close()
+
+    def _follow_memory(self, cards: Callable[[], Cards]) -> Memory | None:
+        """Return what follows the memory in use; a devices file tells nothing of it."""
+        if not isinstance(self._source, NvmlSource):
+            return None
+        cgroups = Cgroups(self._options.host_root)
+
+        def record() -> Sequence[tuple[Entry, Answer]]:
+            return [(entry, parse_answer(entry.response)) for entry in self._entries()]
+
+        tell = self._notices.memory
+        return Memory(self._source, cgroups, self._pods, record, cards, tell=tell)
 
     def _before_registering(self) -> None:
         """Take over what the kubelet has on record; the first time, wait for the API server.
@@ -220,7 +242,7 @@ def main(argv: Sequence[str]) -> int:
 def _source(options: Options) -> Source:
     if options.devices_file:
         return FileSource(options.devices_file)
-    return NvmlSource(topology=options.numa)
+    return NvmlSource(topology=options.numa, root=options.host_root)
 
 
 def _isolation(options: Options, source: Source) -> str:
@@ -230,7 +252,7 @@ def _isolation(options: Options, source: Source) -> str:
         major = source.driver_major()
         if major < _LIMITING_DRIVER:
             why = f"the driver's version is {major}, and limits come with {_LIMITING_DRIVER}"
-        elif not _CGROUP_V2.exists():
+        elif not (options.host_root / _CGROUP_V2).exists():
             why = "the node has no cgroup v2"
     if options.isolation == "auto":
         return "driver" if isinstance(source, NvmlSource) and not why else "none"

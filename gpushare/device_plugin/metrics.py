@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 
 from gpushare import __version__
 from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.memory import Seen
 
 _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
 
@@ -19,14 +20,20 @@ class Metrics:
     """The registry of one process.
 
     wrong: containers that have other devices than their pods. pods: that ask, and are known.
+    memory: what is used.
     """
 
     def __init__(
-        self, cards: Callable[[], Cards], wrong: Callable[[], int], pods: Callable[[], int]
+        self,
+        cards: Callable[[], Cards],
+        wrong: Callable[[], int],
+        pods: Callable[[], int],
+        memory: Callable[[], Seen] = Seen,
     ) -> None:
         self._cards = cards
         self._wrong = wrong
         self._pods = pods
+        self._memory = memory
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._calls = Counter(
@@ -88,4 +95,39 @@ class Metrics:
             "Pods of this node that ask for device memory, as far as they are known",
             value=self._pods(),
         )
-        return (healthy, memory, wrong, pods, build)
+        return (healthy, memory, wrong, pods, build, *_memory(self._memory(), cards))
+
+
+def _memory(seen: Seen, cards: Cards) -> Iterable[Metric]:
+    """Return what is used; labels are bounded by the node's pods that ask, and its cards."""
+    by_card = GaugeMetricFamily(
+        "gpushare_device_plugin_device_memory_used_bytes",
+        "Memory of the card in use, by whomever, as NVML tells",
+        labels=("device", "uuid"),
+    )
+    for card in cards.all:
+        if card.uuid in seen.cards:
+            by_card.add_metric((str(card.index), card.uuid), seen.cards[card.uuid])
+    labels = ("namespace", "pod", "container", "uuid")
+    used = GaugeMetricFamily(
+        "gpushare_device_plugin_container_memory_used_bytes",
+        "Memory that the container's processes use on the card, as NVML tells",
+        labels=labels,
+    )
+    asked = GaugeMetricFamily(
+        "gpushare_device_plugin_container_memory_given_bytes",
+        "Memory that the container was given on the card",
+        labels=labels,
+    )
+    enforced = GaugeMetricFamily(
+        "gpushare_memory_limit_enforced",
+        "1 where NVML shows that the container's limit holds, 0 where it shows that it does not",
+        labels=labels,
+    )
+    for use in seen.uses:
+        values = (use.pod.ref.namespace, use.pod.ref.name, use.container, use.uuid)
+        used.add_metric(values, use.used)
+        asked.add_metric(values, use.asked)
+        if use.enforced is not None:
+            enforced.add_metric(values, float(use.enforced))
+    return (by_card, used, asked, enforced)

@@ -11,7 +11,7 @@ from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
 from gpushare.wire.given import read_given
-from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus
+from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus, StartedPodStatus
 from gpushare.wire.pod_sums import gpu_units
 from gpushare.wire.pods import has_ended, pod_ref, request_of
 
@@ -37,7 +37,8 @@ class NodePod:
     parts: its containers that ask, in the order in which the kubelet has them served. uuids: by
     device index, as the Binding names them ("" for a device without one). problem: why its devices
     cannot be told, or "". started: the kubelet has admitted it before. given: units on cards that a
-    device plug-in has said it was given beside, by uuid.
+    device plug-in has said it was given beside, by uuid. containers: their names by the container
+    runtime's ids, as far as these are known.
     """
 
     ref: PodRef
@@ -50,6 +51,7 @@ class NodePod:
     started: bool = False
     assigned: bool = False
     given: Given = ()
+    containers: Mapping[str, str] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
@@ -88,7 +90,21 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
         given=read_given(annotations, total or MAX_UNITS, names),
+        containers=_containers(status),
     )
+
+
+def _containers(status: PodStatus) -> dict[str, str] | None:
+    """Return the names of the containers by id; None where none is told of."""
+    if not isinstance(status, StartedPodStatus):
+        return None
+    listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
+    found = {
+        (each.container_id or "").rpartition("//")[2]: each.name or ""
+        for each in listed
+        if each.container_id
+    }
+    return found or None
 
 
 def _given(

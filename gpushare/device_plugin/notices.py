@@ -9,6 +9,7 @@ from gpushare.core.model import PodRef
 from gpushare.daemon.events.recorder import EventRecorder
 from gpushare.device_plugin.cards import Cards
 from gpushare.device_plugin.identity import Candidate, Grant, granted
+from gpushare.device_plugin.memory import NO_LIMIT, Use
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.start_check import Wrong
 from gpushare.wire.events import ObjectReference
@@ -52,6 +53,28 @@ class Notices:
                 note = f"the pod's device {uuid} is unhealthy; it gets no other by itself"
                 self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
 
+    def memory(self, use: Use) -> None:
+        """Tell that a container uses more than asked, or that its limit does not hold."""
+        if use.exceeded:
+            by = f"--isolation {use.isolation} does not keep it to that"
+            note = (
+                f"container {use.container} uses {_mib(use.used)} MiB of {use.uuid} and was given"
+                f" {_mib(use.asked)}; "
+                + ("nothing keeps it to that" if use.isolation == "none" else by)
+            )
+            self._warn(use.pod.ref, "GPUShareMemoryExceeded", "Memory", note)
+            return
+        has = "no limit" if use.limit == NO_LIMIT else f"a limit of {_mib(use.limit or 0)} MiB"
+        note = (
+            f"container {use.container} has {has} on {use.uuid} and was to have"
+            f" {_mib(use.told_limit)} MiB; is NVIDIA's container toolkit 1.20.1 on the node?"
+        )
+        self._warn(use.pod.ref, "GPUShareMemoryNotLimited", "Memory", note)
+
     def _warn(self, ref: PodRef, reason: str, action: str, note: str) -> None:
         regarding = ObjectReference("Pod", ref.namespace, ref.name, ref.uid)
         self._records.record(regarding, reason, action, note, warning=True)
+
+
+def _mib(size: int) -> int:
+    return -(-size // 2**20)

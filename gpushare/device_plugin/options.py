@@ -46,6 +46,7 @@ class Options:
     hami_core_dir: str
     mps_pipe_dir: str
     mps_shm_dir: str
+    host_root: Path
     numa: bool
     recover_seconds: float
     delete_unexpected_admission_errors: bool
@@ -184,6 +185,13 @@ def _parser(environ: Mapping[str, str]) -> Parser:
         metavar="DIR",
     )
     add("--mps-shm-dir", "/dev/shm", "folder that it shares as /dev/shm", metavar="DIR")  # noqa: S108 -- a path on the node
+    parser.add_argument(
+        "--host-root",
+        type=Path,
+        default=Path("/"),
+        metavar="DIR",
+        help="where the node's /proc and /sys are (default: %(default)s)",
+    )
     parser.add_argument(
         "--numa",
         action=argparse.BooleanOptionalAction,

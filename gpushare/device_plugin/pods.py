@@ -7,6 +7,7 @@ handed in). Whoever waits for news is woken by each change.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.node_pod import NodePod, node_pod
@@ -14,7 +15,7 @@ from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Decoded, Event, UnreadableObject
-from gpushare.wire.objects import PODS, Pod
+from gpushare.wire.objects import STARTED_PODS, Pod
 
 log = logging.getLogger("gpushare.pods")
 
@@ -125,7 +126,7 @@ class Pods:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         try:
             body = self._api.request("GET", path, timeout=_GET_SECONDS)
-            self._take(PODS.decode_answer(body, namespace, name), ahead=True)
+            self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
         except WireError as error:
             log.warning("pod not understood pod=%s/%s error=%s", namespace, name, error)
 
@@ -162,10 +163,14 @@ class Pods:
 
 
 def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
-    """Return the pod, with the devices that were first seen of it."""
+    """Return the pod, with the devices that were first seen of it.
+
+    The kubelet's Pods API does not tell the ids of containers, so those of the watch stay.
+    """
     if before is None or before.ref.uid != pod.ref.uid:
         return pod
-    return pod.with_placement_of(before)
+    kept = pod.with_placement_of(before)
+    return replace(kept, containers=kept.containers or before.containers)
 
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:

@@ -105,9 +105,9 @@ class Event(Generic[_T]):
 class Codec(Generic[_T]):
     """Decodes lists and watch events of one kind of object; holds nothing but compiled decoders."""
 
-    def __init__(self, kind: type[_T]) -> None:
-        """Compile the decoders for one struct, which is named as its kind."""
-        self.kind = kind.__name__
+    def __init__(self, kind: type[_T], name: str = "") -> None:
+        """Compile the decoders for one struct, which is named as its kind, or by `name`."""
+        self.kind = name or kind.__name__
         self._one = Decoder(kind)
         page = _List[kind]  # type: ignore[valid-type]  # a type only msgspec needs, at run time
         self._list: Decoder[_List[_T]] = Decoder(page)

@@ -121,6 +121,26 @@ class Pod(Struct, gc=False):
     status: PodStatus | None = None
 
 
+class ContainerStatus(Struct, gc=False):
+    """ContainerStatus; container_id is RUNTIME://ID."""
+
+    name: str | None = None
+    container_id: str | None = msgspec.field(default=None, name="containerID")
+
+
+class StartedPodStatus(PodStatus, gc=False, rename="camel"):
+    """PodStatus with what the container runtime calls the containers."""
+
+    container_statuses: list[ContainerStatus] | None = None
+    init_container_statuses: list[ContainerStatus] | None = None
+
+
+class StartedPod(Pod, gc=False):
+    """Pod, for those who follow what runs on a node; all others need not decode so much."""
+
+    status: StartedPodStatus | None = None
+
+
 class NodeStatus(Struct, gc=False):
     """NodeStatus."""
 
@@ -173,6 +193,7 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
 
 
 PODS: Codec[Pod] = Codec(Pod)
+STARTED_PODS: Codec[Pod] = Codec(StartedPod, "Pod")
 NODES: Codec[Node] = Codec(Node)
 CONFIG_MAPS: Codec[ConfigMap] = Codec(ConfigMap)
 BUDGETS: Codec[PodDisruptionBudget] = Codec(PodDisruptionBudget)

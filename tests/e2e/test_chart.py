@@ -163,6 +163,22 @@ def test_another_namespace_is_refused() -> None:
     assert "install it into kube-system" in template(namespace="default").stderr
 
 
+def test_the_device_plugin_sees_processes_and_cgroups_of_its_node_where_it_is_to() -> None:
+    def spec(*values: str) -> Json:
+        (found,) = (
+            each for each in rendered(*DEVICE_PLUGIN, *values) if each["kind"] == "DaemonSet"
+        )
+        return dict(found["spec"]["template"]["spec"])
+
+    without, seeing = spec(), spec("devicePlugin.readMemory=true")
+    assert seeing.pop("hostPID") is True
+    host = {"path": "/sys/fs/cgroup", "type": "Directory"}
+    assert seeing["volumes"].pop() == {"name": "cgroup", "hostPath": host}
+    mount = {"name": "cgroup", "mountPath": "/sys/fs/cgroup", "readOnly": True}
+    assert seeing["containers"][0]["volumeMounts"].pop() == mount
+    assert seeing == without
+
+
 def test_a_pod_monitor_selects_the_pods() -> None:
     more = ("--api-versions", "monitoring.coreos.com/v1")
     values = ("podMonitor.enabled=true", "devicePlugin.enabled=true", "podMonitor.labels.team=ml")

@@ -1,17 +1,16 @@
 """The device plug-in by the real binding of NVML, to a library that says what a file says."""
 
-import os
+import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.inventory import Inventory, decode_inventory
 from tests.integration.cluster import Cluster
-from tests.integration.plugin_world import PluginNode
+from tests.integration.nvml_node import StandInNode
 from tests.integration.verbs import poll
 
 SOURCE = Path(__file__).parents[1] / "unit" / "device_plugin" / "stand_in_nvml.c"
@@ -19,37 +18,9 @@ COMPILER = shutil.which("cc")
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="no C compiler for the stand-in of NVML")
 
-GPUS = ("GPU-a 16384 0 -1 0", "GPU-b 8000 0 1 0", "GPU-c 16384 -1 -1 0")
+GPUS = ("GPU-a 16384 0 0", "GPU-b 8000 0 0", "GPU-c 16384 -1 0")
 
-MakeNode = Callable[..., "NvmlNode"]
-
-
-class NvmlNode(PluginNode):
-    """A node whose plug-in asks NVML; `says` is what that says."""
-
-    def __init__(self, cluster: Cluster, library: Path, *flags: str, driver: str = "") -> None:
-        cards = [{"uuid": line.split()[0], "memoryMiB": int(line.split()[1])} for line in GPUS]
-        super().__init__(cluster, *flags, cards=cards)
-        self.environment = os.environ | {
-            "LD_LIBRARY_PATH": str(library),
-            "STAND_IN_NVML": str(self.folder / "nvml"),
-            **({"STAND_IN_DRIVER": driver} if driver else {}),
-        }
-        self.says(*GPUS)
-
-    def says(self, *lines: str) -> None:
-        new = self.folder / "nvml.new"
-        new.write_text("".join(f"{line}\n" for line in lines))
-        new.replace(self.folder / "nvml")
-
-    def command(self) -> list[str]:
-        words = super().command()
-        place = words.index("--devices-file")
-        return [*words[:place], *words[place + 2 :], "--recover-seconds", "1"]
-
-    def told(self) -> Inventory:
-        notes = self.node_object()["metadata"]["annotations"]
-        return decode_inventory(notes[ALIYUN.inventory])
+MakeNode = Callable[..., "StandInNode"]
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +41,10 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def make_node(cluster: Cluster, library: Path) -> Iterator[MakeNode]:
-    nodes: list[NvmlNode] = []
+    nodes: list[StandInNode] = []
 
-    def make(*flags: str, **more: str) -> NvmlNode:
-        nodes.append(NvmlNode(cluster, library, *flags, **more))
+    def make(*flags: str, **more: str) -> StandInNode:
+        nodes.append(StandInNode(cluster, library, *flags, gpus=GPUS, **more))
         return nodes[-1]
 
     yield make
@@ -101,15 +72,11 @@ def test_each_gpu_has_its_own_memory_and_name(make_node: MakeNode) -> None:
     }
 
 
-LIMITED = (
-    {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
-    if Path("/sys/fs/cgroup/cgroup.controllers").exists()
-    else {}
-)
-"""What the driver is told by --isolation auto on this machine."""
+LIMITED = {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
+"""What the driver is told by --isolation auto of 4 GiB."""
 
 
-def healthy(node: NvmlNode) -> list[bool]:
+def healthy(node: StandInNode) -> list[bool]:
     return [each.healthy for each in node.told().devices]
 
 
@@ -140,11 +107,26 @@ def test_an_xid_closes_a_gpu_for_a_while_unless_a_program_caused_it(make_node: M
 
 def test_a_gpu_in_mig_mode_is_not_shared(make_node: MakeNode) -> None:
     node = make_node()
-    node.says(GPUS[0], GPUS[1], "GPU-c 16384 1 -1 0")
+    node.says(GPUS[0], GPUS[1], "GPU-c 16384 1 0")
     node.kubelet.start()
     node.start_plugin()
     node.kubelet.wait_advertised(23)
     assert healthy(node) == [True, True, False]
+
+
+def test_the_numa_node_of_a_gpu_is_that_of_its_slot(make_node: MakeNode) -> None:
+    node = make_node()
+    node.write("sys/bus/pci/devices/0000:10:00.0/numa_node", "1\n")
+    node.write("sys/bus/pci/devices/0000:11:00.0/numa_node", "-1\n")  # a machine without NUMA
+    program = (
+        "import json, pathlib, sys\n"
+        "from gpushare.device_plugin.devices import NvmlSource\n"
+        "source = NvmlSource(topology=True, root=pathlib.Path(sys.argv[1]))\n"
+        "print(json.dumps([gpu.numa for gpu in source.read()]))"
+    )
+    words = [sys.executable, "-c", program, str(node.root)]
+    said = subprocess.run(words, env=node.environment, capture_output=True, check=True, timeout=60)
+    assert json.loads(said.stdout) == [1, None, None]
 
 
 def test_a_gpu_that_does_not_answer_keeps_none_of_the_others_waiting(make_node: MakeNode) -> None:
@@ -179,3 +161,85 @@ def test_a_node_without_a_gpu_says_so(make_node: MakeNode) -> None:
     node = make_node()
     node.says()
     assert node.ended() == (2, "gpushare device-plugin: there is no GPU on this node")
+
+
+USED = "gpushare_device_plugin_container_memory_used_bytes"
+ENFORCED = "gpushare_memory_limit_enforced"
+GIB = 2**30
+
+
+def test_what_containers_use_is_held_against_what_they_were_given(make_node: MakeNode) -> None:
+    node = make_node("--isolation", "none").start()
+    pod, other = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
+    for each in (pod, other):
+        node.kubelet.add(each)
+    node.run(pod, 1001, 1002)
+    node.run(other, 1003)
+    node.write("proc/1009/cgroup", "0::/system.slice/sshd.service\n")
+    name, second = pod["metadata"]["name"], other["metadata"]["name"]
+    node.says(
+        *GPUS,
+        f"process GPU-a 1001 {3 * GIB}",
+        f"process GPU-a 1002 {2 * GIB + 1}",
+        "process GPU-c 1003 -1",  # NVML does not know how much
+        f"process GPU-b 1003 {1 * GIB}",  # of which its pod was given nothing
+        f"process GPU-a 1009 {4 * GIB}",
+        f"process GPU-a 1010 {4 * GIB}",  # it has ended
+    )
+    seen = {f"{name}/c0/GPU-a": 3.0 * GIB, f"{name}/c1/GPU-a": 2.0 * GIB + 1}
+    seen[f"{second}/c0/GPU-b"] = 1.0 * GIB
+    poll(lambda: node.samples(USED) == seen, "not read", seconds=40)
+    assert node.samples("gpushare_device_plugin_container_memory_given_bytes") == {
+        f"{name}/c0/GPU-a": 4.0 * GIB,
+        f"{name}/c1/GPU-a": 2.0 * GIB,
+        f"{second}/c0/GPU-b": 0.0,
+    }
+    assert node.samples(ENFORCED) == {}  # nothing was to limit them
+    poll(lambda: len(node.events("GPUShareMemoryExceeded")) == 2, "no event")
+    assert set(node.events("GPUShareMemoryExceeded")) == {
+        "container c1 uses 2049 MiB of GPU-a and was given 2048; nothing keeps it to that",
+        "container c0 uses 1024 MiB of GPU-b and was given 0; nothing keeps it to that",
+    }
+    # NVML lies: more than the card has.
+    node.says(*GPUS, f"process GPU-a 1001 {90 * GIB}", f"process GPU-a 1002 {1 * GIB}")
+    seen = {f"{name}/c1/GPU-a": 1.0 * GIB}
+    poll(lambda: node.samples(USED) == seen, "not dropped", seconds=40)
+
+
+def test_a_limit_that_the_driver_was_told_is_read_back(make_node: MakeNode) -> None:
+    node = make_node().start()
+    pods = [node.pod(4, devices=[0]), node.pod(2, devices=[0]), node.pod(4, devices=[2])]
+    for pod in pods:
+        node.kubelet.add(pod)
+    ids = [node.run(pod, 1001 + number)[0] for number, pod in enumerate(pods)]
+    node.says(
+        *GPUS,
+        f"limit GPU-a {ids[0]} {4 * GIB} {3 * GIB}",
+        f"limit GPU-a {ids[1]} -1 {1 * GIB}",  # no limit
+        f"process GPU-c 1003 {1 * GIB}",  # a cgroup of which NVML tells nothing
+    )
+    places = [
+        f"{pod['metadata']['name']}/c0/GPU-{card}" for pod, card in zip(pods, "aac", strict=True)
+    ]
+    seen = dict(zip(places, (3.0 * GIB, 1.0 * GIB, 1.0 * GIB), strict=True))
+    poll(lambda: node.samples(USED) == seen, "not read", seconds=40)
+    assert node.samples(ENFORCED) == {places[0]: 1.0, places[1]: 0.0}
+    poll(lambda: bool(node.events("GPUShareMemoryNotLimited")), "no event")
+    assert node.events("GPUShareMemoryNotLimited") == [
+        "container c0 has no limit on GPU-a and was to have 2048 MiB; is NVIDIA's container toolkit"
+        " 1.20.1 on the node?"
+    ]
+    # The others are served while NVML hangs on a card.
+    node.says(*GPUS[:2], GPUS[2].removesuffix("0") + "999")
+    late = node.pod(1, devices=[0])
+    node.kubelet.add(late)
+    node.says(*GPUS)
+
+
+def test_a_limit_is_left_alone_where_the_node_has_no_second_version_of_cgroups(
+    make_node: MakeNode,
+) -> None:
+    node = make_node()
+    (node.root / "sys/fs/cgroup/cgroup.controllers").unlink()
+    code, said = node.ended("--isolation", "driver", "--health-port", "0")
+    assert (code, said.rpartition(": ")[2]) == (2, "the node has no cgroup v2")

@@ -1,24 +1,32 @@
 /* A libnvidia-ml.so.1 without a GPU: it says what the file STAND_IN_NVML says, read at each call.
  *
- * A line for each GPU: UUID MIB MIG NUMA CODE; NUMA -1: none. CODE is what each question about the
- * GPU is answered with (0: well, 15: it is lost, 999: no answer ever comes). A line "xid UUID NUMBER"
- * is an error that is reported once, by the first wait that finds it there.
+ * A line for each GPU: UUID MIB MIG CODE. CODE is what each question about the GPU is answered with
+ * (0: well, 15: it is lost, 999: no answer ever comes). A line "xid UUID NUMBER" is an error that is
+ * reported once, by the first wait that finds it there. A line
+ * "process UUID PID BYTES" is a process that uses memory (BYTES -1: how much is not told), a line
+ * "limit UUID NAME BYTES USED" the limit of each cgroup with NAME in its path (BYTES -1: none). A GPU
+ * has the slot 0000:INDEX+16:00.0.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, NOT_FOUND = 6, NOT_SUPPORTED = 3, TIMEOUT = 10, HANG = 999, MOST = 64 };
+enum { SUCCESS = 0, NOT_SUPPORTED = 3, NOT_FOUND = 6, TOO_SMALL = 7, TIMEOUT = 10, HANG = 999 };
+enum { MOST = 64 };
 
-struct gpu { char uuid[80]; unsigned long long mib; int mig, numa, code; };
+struct gpu { char uuid[80]; unsigned long long mib; int mig, code; };
 struct memory { unsigned long long total, free, used; };
+struct process { unsigned int pid; unsigned long long used; unsigned int gpu, compute; };
+struct slot { char old[16]; unsigned int domain, bus, device, id, subsystem; char name[32]; };
+struct limit { char *cgroup; unsigned long long soft, hard, used; };
 struct event { void *device; unsigned long long type, data; unsigned int gpu, compute; };
 
-static struct gpu gpus[MOST];
-static int count;
-static char xid_uuid[80];
-static unsigned long long xid;
+/* Of each thread: the file is read anew while others look at what they have read. */
+static __thread struct gpu gpus[MOST];
+static __thread int count;
+static __thread char xid_uuid[80];
+static __thread unsigned long long xid;
 static char reported[4096];
 
 static void load(void) {
@@ -29,8 +37,8 @@ static void load(void) {
     while (file && fgets(line, sizeof line, file)) {
         struct gpu *one = &gpus[count];
         if (sscanf(line, "xid %79s %llu", xid_uuid, &xid) == 2) continue;
-        if (sscanf(line, "%79s %llu %d %d %d", one->uuid, &one->mib, &one->mig, &one->numa,
-                   &one->code) == 5 && count < MOST - 1) count++;
+        if (sscanf(line, "%79s %llu %d %d", one->uuid, &one->mib, &one->mig, &one->code) == 4
+            && count < MOST - 1) count++;
     }
     if (file) fclose(file);
 }
@@ -95,11 +103,60 @@ int nvmlDeviceGetMigMode(void *handle, unsigned int *now, unsigned int *later) {
     return one->mig < 0 ? NOT_SUPPORTED : code;
 }
 
-int nvmlDeviceGetNumaNodeId(void *handle, unsigned int *node) {
+int nvmlDeviceGetHandleByUUID(const char *uuid, void **handle) {
+    int index;
+    load();
+    for (index = 0; index < count; index++) {
+        *handle = (void *)(long)(index + 1);
+        if (strcmp(gpus[index].uuid, uuid) == 0) return SUCCESS;
+    }
+    return NOT_FOUND;
+}
+
+int nvmlDeviceGetPciInfo_v3(void *handle, struct slot *slot) {
     struct gpu *one;
     int code = asked(handle, &one);
-    *node = one->numa;
-    return one->numa < 0 ? NOT_SUPPORTED : code;
+    memset(slot, 0, sizeof *slot);
+    snprintf(slot->name, sizeof slot->name, "00000000:%02lX:00.0", (long)handle + 15);
+    return code;
+}
+
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *found,
+                                            struct process *processes) {
+    struct gpu *one;
+    char line[256], uuid[80];
+    struct process each = {0, 0, -1, -1};
+    unsigned int room = processes ? *found : 0;
+    long long used;
+    int code = asked(handle, &one);
+    FILE *file = fopen(getenv("STAND_IN_NVML"), "r");
+    *found = 0;
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "process %79s %u %lld", uuid, &each.pid, &used) != 3) continue;
+        if (strcmp(uuid, one->uuid) != 0) continue;
+        each.used = used;
+        if (*found < room) processes[*found] = each;
+        ++*found;
+    }
+    if (file) fclose(file);
+    return code ? code : *found > room ? TOO_SMALL : SUCCESS;
+}
+
+int nvmlDeviceGetMemoryLimits_v1(void *handle, struct limit *limit) {
+    struct gpu *one;
+    char line[256], uuid[80], name[80];
+    long long hard, used;
+    int code = asked(handle, &one), known = 0;
+    FILE *file = fopen(getenv("STAND_IN_NVML"), "r");
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "limit %79s %79s %lld %lld", uuid, name, &hard, &used) != 4) continue;
+        if (strcmp(uuid, one->uuid) != 0 || !strstr(limit->cgroup, name)) continue;
+        limit->hard = hard;
+        limit->used = used;
+        known = 1;
+    }
+    if (file) fclose(file);
+    return code ? code : known ? SUCCESS : NOT_FOUND;
 }
 
 int nvmlEventSetCreate(void **set) { *set = (void *)1L; return SUCCESS; }

@@ -1,0 +1,249 @@
+"""What containers really use of the cards, and whether their limits hold: asked against NVML.
+
+Knows what was asked (the Binding) and what each container was told (the kubelet's record). A limit
+that NVML shows is compared with what was told; where it shows none, use alone can prove that a
+limit does not hold. What NVML does not tell is not guessed: there is no figure then.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from gpushare.device_plugin.cards import Cards
+from gpushare.device_plugin.cgroups import Cgroups
+from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.container import Answer, driver_limit, isolation_told
+from gpushare.device_plugin.devices import CardMemory
+from gpushare.device_plugin.identity import Candidate, Grant, granted
+from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import GpuShareError, SettingsError
+
+log = logging.getLogger("gpushare.memory")
+
+EVERY_SECONDS = 10.0
+STALE_SECONDS = 60.0
+"""Figures that are older are not shown: the driver hangs."""
+
+NO_LIMIT = 2**64 - 1
+"""What NVML shows where there is no limit."""
+
+_MIB = 2**20
+
+_Place = tuple[str, str, str]
+"""A pod's uid, a container's name, a card's uuid."""
+
+
+class MemorySource(Protocol):
+    """What tells of memory; see gpushare.device_plugin.devices.NvmlSource."""
+
+    def memory(self, uuid: str) -> CardMemory:
+        """Return what is used of a card. Raises SettingsError."""
+        ...
+
+    def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
+        """Return (limit, used) of a cgroup on a card, in bytes. Raises SettingsError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A container on a card, in bytes.
+
+    asked: 0 on a card that is not its pod's. isolation: what was to limit it. told_limit: what the
+    driver was told, limit: what NVML shows of that, or None.
+    """
+
+    pod: NodePod
+    container: str
+    uuid: str
+    asked: int
+    used: int
+    isolation: str
+    told_limit: int = 0
+    limit: int | None = None
+
+    @property
+    def exceeded(self) -> bool:
+        """Whether it uses more than was asked."""
+        return self.used > self.asked
+
+    @property
+    def enforced(self) -> bool | None:
+        """Whether its limit holds; None where it has none, or nothing tells."""
+        if self.isolation == "none":
+            return None
+        if self.exceeded:
+            return False
+        return None if self.limit is None else self.limit <= self.told_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look. cards: bytes used of each card, by uuid. at: when it was."""
+
+    uses: tuple[Use, ...] = ()
+    cards: Mapping[str, int] = field(default_factory=dict)
+    at: float = 0.0
+
+
+class Memory:
+    """The thread. record: the kubelet's, with what each container was told; raises GpuShareError.
+
+    tell: told once of each container that uses more than asked, or whose limit does not hold.
+    """
+
+    def __init__(
+        self,
+        source: MemorySource,
+        cgroups: Cgroups,
+        pods: Pods,
+        record: Callable[[], Sequence[tuple[Entry, Answer]]],
+        cards: Callable[[], Cards],
+        *,
+        tell: Callable[[Use], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._source = source
+        self._cgroups = cgroups
+        self._pods = pods
+        self._record = record
+        self._cards = cards
+        self._tell = tell
+        self._clock = clock
+        self._seen = Seen(at=clock())
+        self._told: set[tuple[str, str, str, bool]] = set()
+        self._silent: set[str] = set()
+        self._stopping = threading.Event()
+
+    def seen(self) -> Seen:
+        """Return the last look, or an empty one where that is too long ago."""
+        seen = self._seen
+        return seen if self._clock() <= seen.at + STALE_SECONDS else Seen()
+
+    def start(self) -> None:
+        """Look in a thread of its own: NVML may hang."""
+        threading.Thread(target=self._run, name="memory", daemon=True).start()
+
+    def stop(self) -> None:
+        """End the thread, if it does not hang."""
+        self._stopping.set()
+
+    def _run(self) -> None:
+        while not self._stopping.wait(EVERY_SECONDS):
+            try:
+                self.look()
+            except GpuShareError as error:
+                log.warning("memory of containers not looked at: %s", error)
+            except Exception:  # the thread must go on
+                log.exception("memory of containers not looked at")
+
+    def look(self) -> None:
+        """Read what is used, and tell of what is more than asked. Raises GpuShareError."""
+        pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
+        cards = self._cards()
+        used, of_cards = self._used(pods, cards)
+        uses = tuple(self._uses(pods, cards, used))
+        self._seen = Seen(uses, of_cards, self._clock())
+        self._told = {each for each in self._told if each[0] in pods}
+        for use in uses:
+            self._consider(use)
+
+    def _used(
+        self, pods: Mapping[str, NodePod], cards: Cards
+    ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
+        """(bytes by container and card, None where NVML does not tell; bytes of each card)."""
+        owners = {
+            each: (uid, name)
+            for uid, pod in pods.items()
+            for each, name in (pod.containers or {}).items()
+        }
+        used: dict[_Place, int | None] = {}
+        of_cards: dict[str, int] = {}
+        for card in cards.all:
+            memory = self._memory_of(card.uuid)
+            if memory is None:
+                continue
+            of_cards[card.uuid] = memory.used
+            for pid, size in memory.by_process.items():
+                owner = owners.get(self._cgroups.container(pid))
+                if owner:
+                    place = (*owner, card.uuid)
+                    before = used.get(place, 0)
+                    known = size is not None and size <= memory.total and before is not None
+                    used[place] = (before or 0) + (size or 0) if known else None
+        return used, of_cards
+
+    def _memory_of(self, uuid: str) -> CardMemory | None:
+        """Return what NVML tells of a card, or None where that makes no sense."""
+        try:
+            memory = self._source.memory(uuid)
+            if memory.used > memory.total:
+                raise SettingsError(
+                    f"NVML says that {memory.used} of {memory.total} bytes are used"
+                )
+        except SettingsError as error:
+            self._log_once(uuid, str(error))
+            return None
+        self._silent.discard(uuid)
+        return memory
+
+    def _uses(
+        self, pods: Mapping[str, NodePod], cards: Cards, used: Mapping[_Place, int | None]
+    ) -> Iterator[Use]:
+        told = self._record()
+        folders = self._folders() if any(driver_limit(answer) for _, answer in told) else {}
+        for entry, answer in told:
+            pod = pods.get(entry.uid)
+            part = pod.part(entry.container) if pod else None
+            grant = granted(Candidate(pod, part), cards, healthy=False) if pod and part else None
+            if pod is None or not isinstance(grant, Grant):
+                continue
+            ids = [each for each, name in (pod.containers or {}).items() if name == entry.container]
+            folder = next((folders[each] for each in ids if each in folders), None)
+            for card in cards.all:
+                asked = grant.units_of(card.uuid) * cards.unit_mib * _MIB
+                limit = driver_limit(answer) * _MIB if asked else 0
+                shown, size = self._limit(card.uuid, folder) if limit and folder else (None, None)
+                if size is None:
+                    size = used.get((entry.uid, entry.container, card.uuid))
+                if size is not None:
+                    kind = isolation_told(answer)
+                    use = Use(pod, entry.container, card.uuid, asked, size, kind, limit, shown)
+                    yield use
+
+    def _folders(self) -> Mapping[str, Path]:
+        folders = self._cgroups.folders()
+        if not folders:
+            self._log_once(
+                "cgroups",
+                "limits are not read back, as no container's cgroup is in /sys/fs/cgroup; does this"
+                " pod have the node's?",
+            )
+        return folders
+
+    def _limit(self, uuid: str, folder: Path) -> tuple[int | None, int | None]:
+        """(limit, used) of a cgroup on a card; None where NVML does not tell."""
+        try:
+            return self._source.limit(uuid, folder)
+        except SettingsError as error:
+            self._log_once(f"limits on {uuid}", str(error))
+            return None, None
+
+    def _consider(self, use: Use) -> None:
+        if not use.exceeded and use.enforced is not False:
+            return
+        what = (use.pod.ref.uid, use.container, use.uuid, use.exceeded)
+        if what not in self._told:
+            self._told.add(what)
+            self._tell(use)
+
+    def _log_once(self, about: str, text: str) -> None:
+        """Log what is wrong, unless it was logged and has not been well since."""
+        if about not in self._silent:
+            self._silent.add(about)
+            log.warning("memory of containers: %s", text)

@@ -1,0 +1,249 @@
+"""What containers use is told as far as NVML makes sense, and a driver that hangs shows nothing."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gpushare.device_plugin.cards import device_id
+from gpushare.device_plugin.cgroups import Cgroups
+from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.devices import CardMemory
+from gpushare.device_plugin.kubelet import KubeletError
+from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Memory, Use
+from gpushare.device_plugin.node_pod import NodePod, node_pod
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import ApiUnreachable, SettingsError
+from gpushare.wire.annotations import ALIYUN
+from gpushare.wire.codec import Event
+from gpushare.wire.objects import PODS, STARTED_PODS, Pod
+from tests.unit.device_plugin.pods import Json, cards, pod_json
+from tests.unit.extender.scripted_api import ScriptedApi
+
+GIB = 2**30
+MIB = 2**20
+NODE = cards(16, 16)
+DRIVER = {"NVIDIA_GPU_MEMORY_LIMIT": "4096", "NVIDIA_GPU_MEMORY_REQUEST": "0"}
+MPS = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=4096M"}
+
+
+@dataclass
+class World:
+    """A node in a folder, and a driver that says what the test wants."""
+
+    root: Path
+    processes: dict[str, dict[int, int | None]] = field(default_factory=dict)
+    limits: dict[str, tuple[int, int]] = field(default_factory=dict)
+    silent: set[str] = field(default_factory=set)
+    record: list[tuple[Entry, Answer]] = field(default_factory=list)
+    told: list[Use] = field(default_factory=list)
+    now: float = 1000.0
+    card_used: int = 8 * GIB
+    away: bool = False
+
+    def __post_init__(self) -> None:
+        self.pods = Pods(ScriptedApi(forever=ApiUnreachable("away", 0)), ALIYUN, "node")
+        self.memory_of = Memory(
+            *(self, Cgroups(self.root), self.pods, self.recorded, lambda: NODE),
+            tell=self.told.append,
+            clock=lambda: self.now,
+        )
+
+    def recorded(self) -> Sequence[tuple[Entry, Answer]]:
+        if self.away:
+            raise KubeletError("away")
+        return self.record
+
+    def memory(self, uuid: str) -> CardMemory:
+        if uuid in self.silent:
+            raise SettingsError("it is lost")
+        return CardMemory(16 * GIB, self.card_used, self.processes.get(uuid, {}))
+
+    def limit(self, uuid: str, cgroup: Path) -> tuple[int, int]:
+        try:
+            return self.limits[f"{uuid}/{cgroup.name}"]
+        except KeyError:
+            raise SettingsError("not found") from None
+
+    def run(self, body: Json, pids: Sequence[int], envs: dict[str, str] | None = None) -> list[str]:
+        """Start containers c0, ... of the pod, each with a process; return the containers' ids."""
+        meta = body["metadata"]
+        uid = "e4175508-9416-4bd3-9a17-" + f"{pids[0]:012x}"
+        meta["uid"] = uid
+        ids = [f"{pid:064x}" for pid in pids]
+        for number, (pid, each) in enumerate(zip(pids, ids, strict=True)):
+            path = f"kubepods/pod{uid}/{each}"
+            (self.root / f"proc/{pid}").mkdir(parents=True)
+            (self.root / f"proc/{pid}/cgroup").write_text(f"0::/{path}\n")
+            (self.root / "sys/fs/cgroup" / path).mkdir(parents=True)
+            held = frozenset([device_id("GPU-0", pid)])
+            self.record.append((Entry(uid, f"c{number}", held, b""), Answer(envs or {})))
+        body["status"]["containerStatuses"] = [
+            {"name": f"c{number}", "containerID": f"containerd://{each}"}
+            for number, each in enumerate(ids)
+        ]
+        self.watch("ADDED", body)
+        return ids
+
+    def watch(self, kind: str, body: Json) -> None:
+        event: Event[Pod] = Event(kind, STARTED_PODS.decode(_text(body)))
+        self.pods.apply(event)
+
+    def look(self) -> list[tuple[str, str, int, int, bool | None]]:
+        """(container, card, asked, used in MiB, whether its limit holds)."""
+        self.memory_of.look()
+        return [
+            (use.container, use.uuid, use.asked // MIB, use.used // MIB, use.enforced)
+            for use in self.memory_of.seen().uses
+        ]
+
+
+def _text(body: Json) -> bytes:
+    return json.dumps(body).encode()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_the_processes_of_a_container_are_added_up_by_card(world: World) -> None:
+    body = pod_json(4, 2)
+    ids = world.run(body, [11, 12])
+    (world.root / "proc/13").mkdir()
+    (world.root / "proc/13/cgroup").write_text(
+        f"0::/kubepods/pod{body['metadata']['uid']}/{ids[0]}/deeper\n"
+    )
+    world.processes["GPU-0"] = {11: GIB, 13: GIB, 12: 5 * MIB, 99: 3 * GIB}
+    assert world.look() == [
+        ("c0", "GPU-0", 4096, 2048, None),
+        ("c1", "GPU-0", 2048, 5, None),
+    ]
+    assert world.memory_of.seen().cards == {"GPU-0": 8 * GIB, "GPU-1": 8 * GIB}
+    assert world.told == []
+
+
+@pytest.mark.parametrize("size", [None, 17 * GIB, 2**64 - 1])
+def test_what_nvml_does_not_know_or_cannot_be_is_not_shown(world: World, size: int | None) -> None:
+    world.run(pod_json(4), [11])
+    (world.root / "proc/12").mkdir()
+    (world.root / "proc/12/cgroup").write_text((world.root / "proc/11/cgroup").read_text())
+    for processes in ({11: size, 12: GIB}, {12: GIB, 11: size}):
+        world.processes["GPU-0"] = processes
+        assert world.look() == []
+    assert world.told == []
+
+
+def test_a_card_that_does_not_tell_leaves_the_others_figures_alone(world: World) -> None:
+    world.run(pod_json(4), [11])
+    world.run(pod_json(4, devices=[1]), [21])
+    world.processes = {"GPU-0": {11: GIB}, "GPU-1": {21: GIB}}
+    world.silent = {"GPU-0"}
+    assert world.look() == [("c0", "GPU-1", 4096, 1024, None)]
+    assert world.memory_of.seen().cards == {"GPU-1": 8 * GIB}
+    world.silent = set()
+    world.card_used = 17 * GIB
+    assert world.look() == []
+    assert world.memory_of.seen().cards == {}
+
+
+def test_a_container_on_another_card_than_its_pods_was_given_nothing_there(world: World) -> None:
+    world.run(pod_json(4), [11])
+    world.processes["GPU-1"] = {11: 2 * MIB}
+    assert world.look() == [("c0", "GPU-1", 0, 2, None)]
+    assert [use.exceeded for use in world.told] == [True]
+
+
+def test_figures_go_when_the_driver_hangs(world: World) -> None:
+    world.run(pod_json(4), [11])
+    world.processes["GPU-0"] = {11: GIB}
+    assert world.look()
+    world.now += STALE_SECONDS
+    assert world.memory_of.seen().uses
+    world.now += 0.1
+    assert (world.memory_of.seen().uses, world.memory_of.seen().cards) == ((), {})
+
+
+@pytest.mark.parametrize(
+    ("limit", "used", "holds"),
+    [
+        (4 * GIB, GIB, True),
+        (3 * GIB, 0, True),
+        (4 * GIB + 1, GIB, False),
+        (NO_LIMIT, 0, False),
+        (4 * GIB, 4 * GIB + 1, False),  # what is used counts more than what is said
+    ],
+)
+def test_a_limit_of_the_driver_holds_where_nvml_shows_it(
+    world: World, limit: int, used: int, holds: bool
+) -> None:
+    (container,) = world.run(pod_json(4), [11], DRIVER)
+    world.limits[f"GPU-0/{container}"] = (limit, used)
+    assert world.look() == [("c0", "GPU-0", 4096, used // MIB, holds)]
+    world.look()
+    assert len(world.told) == (0 if holds else 1)
+
+
+def test_a_limit_that_is_not_shown_is_neither_held_nor_broken(world: World) -> None:
+    world.run(pod_json(4), [11], DRIVER)
+    world.run(pod_json(4), [21], MPS)
+    world.processes["GPU-0"] = {11: GIB, 21: GIB}
+    assert [each[-1] for each in world.look()] == [None, None]
+    world.processes["GPU-0"] = {11: GIB, 21: 5 * GIB}
+    assert [each[-1] for each in world.look()] == [None, False]
+    assert [use.isolation for use in world.told] == ["mps"]
+
+
+@pytest.mark.parametrize("text", ["", "-1", "4096M", "1" * 400, "x"])
+def test_a_number_that_the_driver_cannot_have_taken_is_no_limit(world: World, text: str) -> None:
+    (container,) = world.run(pod_json(4), [11], {**DRIVER, "NVIDIA_GPU_MEMORY_LIMIT": text})
+    world.limits[f"GPU-0/{container}"] = (NO_LIMIT, GIB)
+    world.processes["GPU-0"] = {11: GIB}
+    assert world.look() == [("c0", "GPU-0", 4096, 1024, None)]
+
+
+def test_each_excess_is_told_once_while_the_pod_is_there(world: World) -> None:
+    body = pod_json(4)
+    world.run(body, [11])
+    for used in (5 * GIB, GIB, 5 * GIB):
+        world.processes["GPU-0"] = {11: used}
+        world.look()
+    assert len(world.told) == 1
+    world.watch("DELETED", body)
+    assert world.look() == []
+    world.watch("ADDED", body)
+    world.look()
+    assert len(world.told) == 2
+
+
+def test_without_the_kubelets_record_the_last_figures_stay(world: World) -> None:
+    world.run(pod_json(4), [11])
+    world.processes["GPU-0"] = {11: GIB}
+    before = world.look()
+    world.away = True
+    with pytest.raises(KubeletError):
+        world.look()
+    assert [use.container for use in world.memory_of.seen().uses] == [before[0][0]]
+
+
+def test_ids_of_containers_stay_where_the_kubelets_own_api_tells_none(world: World) -> None:
+    body = pod_json(4)
+    ids = world.run(body, [11])
+    event: Event[Pod] = Event("MODIFIED", PODS.decode(_text(body)))
+    world.pods.apply(event)
+    pod = world.pods.by_uid(body["metadata"]["uid"])
+    assert pod is not None
+    assert pod.containers == {ids[0]: "c0"}
+
+
+@pytest.mark.parametrize(
+    "statuses", [None, [], [{}], [{"name": "c0"}], [{"name": "c0", "containerID": ""}]]
+)
+def test_a_pod_that_does_not_run_yet_has_no_containers(statuses: object) -> None:
+    body = pod_json(4)
+    body["status"] |= {"containerStatuses": statuses, "initContainerStatuses": None}
+    pod: NodePod = node_pod(STARTED_PODS.decode(_text(body)), ALIYUN)
+    assert pod.containers is None
