@@ -180,7 +180,10 @@ def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
 
     def decided() -> bool:
         body = cluster.get(made)
-        return bool(body["spec"].get("nodeName") or body["status"].get("conditions"))
+        conditions = body["status"].get("conditions") or ()
+        # After an error (a busy machine's time-out) it is tried again.
+        refused = any(each.get("reason") == "Unschedulable" for each in conditions)
+        return bool(body["spec"].get("nodeName") or refused)
 
     poll(decided, f"{pod.name} is placed or refused")
     poll(lambda: wired.learning.state()["learned_pods_total"] > before, f"{pod.name} is learned")
