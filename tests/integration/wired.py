@@ -40,7 +40,9 @@ _STATUS = {UnknownNode: 404, NotReady: 503}
 
 
 class Wired(Verbs):
-    """An extender without HTTP; `pods`, `nodes`: its reflectors. lag: seconds its gate is ahead.
+    """An extender without HTTP; `pods`, `nodes`: its reflectors; `books`: its one resource.
+
+    lag: seconds its gate is ahead.
 
     learning: counts pods; whoever wants policies made anew calls its `tick`.
     """
@@ -52,6 +54,7 @@ class Wired(Verbs):
         rankings = {name: Ranking(load_policy(name)) for name in policy_names()}
         books = ManagedResource(ALIYUN, self.ledger, rankings, policy, candidates=CANDIDATES)
         library = ManagedResources((books,))
+        self.books = books
         self.clock = 0.0
         self.learning = PolicyRefresher(library, _make, try_here, lambda: self.clock)
         self._client = connect(kubeconfig, pool_size=80, user_agent="wired")
