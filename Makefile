@@ -21,12 +21,12 @@ RELEASES ?= 1.30.14 1.34.4 $(VERSION)
 # Of stories, for the long proof; none: those that every change has to pass.
 SEEDS ?=
 CONTROLPLANE := tests/e2e/controlplane/build.sh
-HELM := tests/e2e/helm/build.sh
+TOOL := tests/e2e/tools/build.sh
 # Tests of the heart: core, wire and the ledger, and the verbs above them.
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm kubectl lock sbom clean
+.PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -94,7 +94,10 @@ controlplane: ## build Kubernetes' own programs from their Go modules (VERSION),
 	@$(CONTROLPLANE) $(VERSION)
 
 helm: ## build helm from its Go module, print its folder
-	@$(HELM)
+	@$(TOOL) helm
+
+promtool: ## build Prometheus' promtool from its Go module, print its folder
+	@$(TOOL) promtool
 
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import subprocess
 from pathlib import Path
 
@@ -146,7 +147,10 @@ def test_the_versions_are_those_of_this_release() -> None:
             "1.37.0",
             "second-scheduler",
         ),
-        (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator"),
+        (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator's PodMonitor"),
+        (("rules.enabled=true",), "1.37.0", "needs the Prometheus operator's PrometheusRule"),
+        (("podMonitor.enabled=true", "serviceMonitor.enabled=true"), "1.37.0", "choose one"),
+        (("dashboard.labels=x",), "1.37.0", "/dashboard/labels"),
         ((), "1.21.0", "kubeVersion: >=1.22.0-0"),
     ],
 )
@@ -163,10 +167,12 @@ def test_another_namespace_is_refused() -> None:
     assert "install it into kube-system" in template(namespace="default").stderr
 
 
+OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
+
+
 def test_a_pod_monitor_selects_the_pods() -> None:
-    more = ("--api-versions", "monitoring.coreos.com/v1")
     values = ("podMonitor.enabled=true", "devicePlugin.enabled=true", "podMonitor.labels.team=ml")
-    documents = rendered(*values, more=more)
+    documents = rendered(*values, more=OPERATOR)
     monitors = [each for each in documents if each["kind"] == "PodMonitor"]
     pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
     assert len(monitors) == len(pods) == 2
@@ -177,6 +183,42 @@ def test_a_pod_monitor_selects_the_pods() -> None:
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
         ports = [port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", ())]
         assert endpoint["port"] in ports
+
+
+def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
+    values = ("serviceMonitor.enabled=true", "devicePlugin.enabled=true")
+    documents = rendered(*values, more=OPERATOR)
+    monitors = [each for each in documents if each["kind"] == "ServiceMonitor"]
+    services = [each for each in documents if each["kind"] == "Service"]
+    pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
+    assert len(monitors) == len(services) == len(pods) == 2
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = (each for each in services if wanted <= each["metadata"]["labels"].items())
+        kubernetes_validate.validate(service, "1.37", strict=True)
+        (port,) = service["spec"]["ports"]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["port"] == port["name"]
+        chosen = service["spec"]["selector"].items()
+        (pod,) = (each for each in pods if chosen <= each["metadata"]["labels"].items())
+        ports = {
+            each["name"]: each["containerPort"]
+            for container in pod["spec"]["containers"]
+            for each in container.get("ports", ())
+        }
+        assert ports[port["targetPort"]] == port["port"]
+
+
+def test_rules_and_dashboard_are_the_files() -> None:
+    values = ("rules.enabled=true", "rules.labels.team=ml", "dashboard.enabled=true")
+    documents = rendered(*values, more=OPERATOR)
+    (rule,) = (each for each in documents if each["kind"] == "PrometheusRule")
+    assert rule["metadata"]["labels"]["team"] == "ml"
+    assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "rules.yaml").read_text())
+    (board,) = (each for each in documents if each["metadata"]["name"] == "gpushare-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    file = (CHART / "monitoring" / "dashboard.json").read_text()
+    assert json.loads(board["data"]["gpushare.json"]) == json.loads(file)
 
 
 def test_helm_lints_it_without_a_word() -> None:

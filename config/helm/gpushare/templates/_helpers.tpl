@@ -41,8 +41,13 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- if and .Values.policies.schedulerName (ne .Values.wiring "second-scheduler") -}}
 {{- fail "gpushare: policies.schedulerName belongs to wiring second-scheduler: with existing-scheduler GPU pods name no scheduler" -}}
 {{- end -}}
-{{- if and .Values.podMonitor.enabled (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
-{{- fail "gpushare: podMonitor.enabled needs the Prometheus operator's PodMonitor, which this cluster does not have; with helm template, add --api-versions monitoring.coreos.com/v1" -}}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- fail "gpushare: podMonitor.enabled and serviceMonitor.enabled together would scrape each pod twice: choose one" -}}
+{{- end -}}
+{{- range $value, $kind := dict "podMonitor" "PodMonitor" "serviceMonitor" "ServiceMonitor" "rules" "PrometheusRule" -}}
+{{- if and (index $.Values $value).enabled (not ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail (printf "gpushare: %s.enabled needs the Prometheus operator's %s, which this cluster does not have; with helm template, add --api-versions monitoring.coreos.com/v1" $value $kind) -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 
