@@ -21,6 +21,8 @@ RELEASES ?= 1.30.14 1.34.4 $(VERSION)
 # Of stories, for the long proof; none: those that every change has to pass.
 SEEDS ?=
 CONTROLPLANE := tests/e2e/controlplane/build.sh
+# With a lock file each; both together run with requirements.lock.
+IMAGES := extender device-plugin
 TOOL := tests/e2e/tools/build.sh
 # Tests of the heart: core, wire and the ledger, and the verbs above them.
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
@@ -108,6 +110,9 @@ lock: ## pin the newest versions that setup.cfg allows, with their hashes
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile setup.cfg --quiet \
 	    --extra device-plugin \
 	    --upgrade --universal --python-version 3.11 --generate-hashes -o requirements.lock \
+	  && for image in $(IMAGES); do UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile \
+	    --group $$image --constraints requirements.lock --quiet --no-annotate \
+	    --universal --python-version 3.11 --generate-hashes -o requirements-$$image.lock || exit; done \
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile requirements-build.in \
 	    --quiet --upgrade --universal --python-version 3.11 --generate-hashes --allow-unsafe \
 	    -o requirements-build.lock

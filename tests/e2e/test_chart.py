@@ -97,6 +97,23 @@ def test_the_policies_are_the_files_of_the_bases(kind: str) -> None:
         assert file.read_bytes() == (folder / file.name).read_bytes(), f"copy {file.name} anew"
 
 
+def test_the_device_plug_in_may_have_an_image_of_its_own() -> None:
+    def images(*values: str) -> set[str]:
+        documents = rendered("devicePlugin.enabled=true", "image.tag=v1", *values)
+        pods = [
+            each["spec"]["template"]["spec"]
+            for each in documents
+            if "template" in each.get("spec", {})
+        ]
+        return {c["image"] for pod in pods for c in pod["containers"] if "kube" not in c["name"]}
+
+    assert images() == {"gpushare:v1"}
+    own = ("devicePlugin.image.repository=r.example:5000/dp",)
+    assert images(*own) == {"gpushare:v1", "r.example:5000/dp:v1"}
+    both = images(*own, "devicePlugin.image.tag=v3")
+    assert both == {"gpushare:v1", "r.example:5000/dp:v3"}
+
+
 def test_each_policy_comes_with_its_value() -> None:
     def policies(*values: str) -> set[str]:
         return {

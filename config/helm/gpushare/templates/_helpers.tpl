@@ -13,6 +13,12 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* The device plug-in's image, where it has one of its own. */}}
+{{- define "gpushare.devicePluginImage" -}}
+{{- $own := .Values.devicePlugin.image -}}
+{{ $own.repository | default .Values.image.repository }}:{{ $own.tag | default .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{/* kube-scheduler's image: the API server's version, without what a vendor adds to it. */}}
 {{- define "gpushare.schedulerImage" -}}
 {{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
