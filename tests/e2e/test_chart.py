@@ -198,6 +198,7 @@ def test_a_pod_monitor_selects_the_pods() -> None:
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         (pod,) = (each for each in pods if wanted <= each["metadata"]["labels"].items())
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["honorLabels"]
         ports = [port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", ())]
         assert endpoint["port"] in ports
 
@@ -215,6 +216,7 @@ def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
         kubernetes_validate.validate(service, "1.37", strict=True)
         (port,) = service["spec"]["ports"]
         (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["honorLabels"]
         assert endpoint["port"] == port["name"]
         chosen = service["spec"]["selector"].items()
         (pod,) = (each for each in pods if chosen <= each["metadata"]["labels"].items())
