@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.chart import CHART, call
-from tests.e2e.conftest import MakePair
+from tests.e2e.conftest import MakePair, MakePlane
 from tests.e2e.objects import Objects
 from tests.e2e.pair import Pair, moved
 from tests.e2e.plane import ADMIN, Plane
@@ -95,8 +95,10 @@ def versions(objects: Objects) -> dict[str, str]:
 
 
 def test_pods_run_on_from_the_original_to_the_next_revision_and_back(
-    plane: Plane, make_pair: MakePair
+    make_plane: MakePlane, make_pair: MakePair
 ) -> None:
+    # Of its own: helm installs nothing over the rights that other tests leave behind.
+    plane = make_plane()
     objects, release = plane.objects(), Release(plane, make_pair)
     load(objects, "one-node")
     for _ in range(2):

@@ -32,7 +32,7 @@ def expressions() -> dict[str, str]:
     dashboard = json.loads((_MONITORING / "dashboard.json").read_text())
     for panel in dashboard["panels"]:
         for target in panel.get("targets", ()):
-            found[f"{panel['title']} {target['refId']}"] = target["expr"]
+            found[f"{panel['id']} {panel['title']} {target['refId']}"] = target["expr"]
     for variable in dashboard["templating"]["list"]:
         if variable["type"] == "query":
             found[variable["name"]] = variable["query"]["query"]
