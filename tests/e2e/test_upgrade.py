@@ -19,7 +19,7 @@ from tests.e2e.processes import PATIENCE, until
 from tests.e2e.test_installed import OURS, no_right_was_missed, placed, second_scheduler
 from tests.e2e.test_taking_over import load
 
-_BURST = 60
+_BURST = 80
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
 _ASSUMED = "ALIYUN_COM_GPU_MEM_ASSUME_TIME"
 

@@ -175,3 +175,13 @@ def test_an_image_has_the_versions_and_hashes_that_are_tested(target: str) -> No
 def test_no_trace_is_in_an_image(image: Image) -> None:
     files = [str(path) for path in image.folder.rglob("*") if path.is_file()]
     assert not [path for path in files if "openb" in path or path.endswith((".xz", ".csv"))]
+
+
+def test_the_notice_names_where_the_traces_come_from() -> None:
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    readme = (PACKAGE / "sim" / "data" / "README.md").read_text(encoding="utf-8")
+    (commit,) = re.findall(r"\b[0-9a-f]{40}\b", readme)
+    sources = re.findall(r"\(https://(github.com/[\w/-]+)\)", readme)
+    assert len(sources) == 2
+    assert not [each for each in (commit, *sources, "USENIX ATC 2023") if each not in notice]
+    assert "NOTICE" in (ROOT / "setup.cfg").read_text(encoding="utf-8").split()
