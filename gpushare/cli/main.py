@@ -134,10 +134,11 @@ def _run(words: Sequence[str]) -> int:
         case [command, *rest] if command in _COMMANDS:
             needs = _ROOMS.get(command)
             if needs is not None and find_spec(needs) is None:
+                none_has = command in ("demo", "simulate")
+                elsewhere = "" if none_has else ", or in another image (see Dockerfile)"
                 print(
                     f"gpushare: {command} is not in this installation, which lacks {needs}."
-                    " The image leaves it out; run it from a clone (see README.md),"
-                    " or in another image (see Dockerfile).",
+                    f" The image leaves it out; run it from a clone (see README.md){elsewhere}.",
                     file=sys.stderr,
                 )
                 return 1
