@@ -1,29 +1,51 @@
-# The extender: docker build -t gpushare .
-# Both stages use one base, so that the environment built in the first runs in the second. A tag can
-# be moved, a digest cannot: for an image that others run, give the base with its digest.
+# Three images, each with what it imports and no more:
+#   docker build --target extender -t gpushare-extender .
+#   docker build --target device-plugin -t gpushare-device-plugin .
+#   docker build -t gpushare .            both, for one name in every manifest
+# tests/integration/test_image_contents.py holds that against the code.
+# All stages use one base, so that the environment built in one runs in another. A tag can be moved, a
+# digest cannot: for an image that others run, give the base with its digest.
 #   docker buildx imagetools inspect python:3.11.14-slim-bookworm --format '{{.Manifest.Digest}}'
 #   docker build --build-arg BASE=python:3.11.14-slim-bookworm@sha256:... -t gpushare .
 ARG BASE=python:3.11.14-slim-bookworm
 
-FROM ${BASE} AS build
+FROM ${BASE} AS source
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PYTHONDONTWRITEBYTECODE=1
 RUN python -m venv --without-pip /opt/gpushare
 WORKDIR /src
-# The dependencies first: this layer stays as long as the lock file does. Their hashes are checked,
-# and nothing is compiled.
-COPY requirements.lock requirements-build.lock ./
+COPY requirements*.lock ./
 RUN pip install --require-hashes --only-binary :all: --requirement requirements-build.lock
+
+# The dependencies first: this layer stays as long as the lock files do. Their hashes are checked, and
+# nothing is compiled.
+FROM source AS build-extender
+RUN pip --python /opt/gpushare/bin/python install \
+        --require-hashes --only-binary :all: --requirement requirements-extender.lock
+COPY . .
+RUN rm -r gpushare/device_plugin
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && pip --python /opt/gpushare/bin/python install --no-deps --no-index /wheels/*.whl
+
+FROM source AS build-device-plugin
+RUN pip --python /opt/gpushare/bin/python install \
+        --require-hashes --only-binary :all: --requirement requirements-device-plugin.lock
+COPY . .
+RUN rm -r gpushare/doctor gpushare/explain gpushare/extender gpushare/ledger gpushare/policy
+RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
+ && pip --python /opt/gpushare/bin/python install --no-deps --no-index /wheels/*.whl
+
+FROM source AS build-gpushare
 RUN pip --python /opt/gpushare/bin/python install \
         --require-hashes --only-binary :all: --requirement requirements.lock
 COPY . .
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels . \
  && pip --python /opt/gpushare/bin/python install --no-deps --no-index /wheels/*.whl
 
-FROM ${BASE}
+FROM ${BASE} AS run
 ARG VERSION=0.1.0
 ARG REVISION=unknown
 LABEL org.opencontainers.image.title="gpushare" \
-      org.opencontainers.image.description="Kubernetes scheduler extender that lets pods share GPUs by device memory" \
+      org.opencontainers.image.description="Lets Kubernetes pods share GPUs by device memory" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.version="${VERSION}" \
       org.opencontainers.image.revision="${REVISION}"
@@ -31,14 +53,28 @@ LABEL org.opencontainers.image.title="gpushare" \
 # docs/research/performance.md.
 ENV PATH=/opt/gpushare/bin:${PATH} PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1 MALLOC_ARENA_MAX=1 \
     PYTHONSAFEPATH=1
-COPY --from=build /opt/gpushare /opt/gpushare
 # By number, so that Kubernetes can tell that it is not root (runAsNonRoot). It writes nowhere but
-# in /tmp, where the root file system is read-only.
+# in /tmp, where the root file system is read-only. The device plug-in's manifest says root, as the
+# kubelet's sockets are root's.
 USER 65532:65532
 # Not in /tmp: what others can write there is never imported, nor read, as if it were ours.
 WORKDIR /
-# Verbs, and probes with metrics. Both listen on loopback unless told otherwise.
-EXPOSE 32766 32767
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["gpushare"]
+
+FROM run AS extender
+COPY --from=build-extender /opt/gpushare /opt/gpushare
+# Verbs, and probes with metrics. Both listen on loopback unless told otherwise.
+EXPOSE 32766 32767
+CMD ["serve"]
+
+FROM run AS device-plugin
+COPY --from=build-device-plugin /opt/gpushare /opt/gpushare
+# Probes and metrics.
+EXPOSE 32765
+CMD ["device-plugin"]
+
+FROM run AS gpushare
+COPY --from=build-gpushare /opt/gpushare /opt/gpushare
+EXPOSE 32765 32766 32767
 CMD ["serve"]

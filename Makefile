@@ -21,12 +21,14 @@ RELEASES ?= 1.30.14 1.34.4 $(VERSION)
 # Of stories, for the long proof; none: those that every change has to pass.
 SEEDS ?=
 CONTROLPLANE := tests/e2e/controlplane/build.sh
-HELM := tests/e2e/helm/build.sh
+# With a lock file each; both together run with requirements.lock.
+IMAGES := extender device-plugin
+TOOL := tests/e2e/tools/build.sh
 # Tests of the heart: core, wire and the ledger, and the verbs above them.
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm kubectl lock sbom clean
+.PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -94,7 +96,10 @@ controlplane: ## build Kubernetes' own programs from their Go modules (VERSION),
 	@$(CONTROLPLANE) $(VERSION)
 
 helm: ## build helm from its Go module, print its folder
-	@$(HELM)
+	@$(TOOL) helm
+
+promtool: ## build Prometheus' promtool from its Go module, print its folder
+	@$(TOOL) promtool
 
 kubectl: ## print the path of a real kubectl: the one on PATH, else of `make controlplane`
 	@command -v kubectl || echo "$$($(CONTROLPLANE) $(VERSION))/kubectl"
@@ -105,6 +110,9 @@ lock: ## pin the newest versions that setup.cfg allows, with their hashes
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile setup.cfg --quiet \
 	    --extra device-plugin \
 	    --upgrade --universal --python-version 3.11 --generate-hashes -o requirements.lock \
+	  && for image in $(IMAGES); do UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile \
+	    --group $$image --constraints requirements.lock --quiet --no-annotate \
+	    --universal --python-version 3.11 --generate-hashes -o requirements-$$image.lock || exit; done \
 	  && UV_CUSTOM_COMPILE_COMMAND="make lock" "$$tools/bin/uv" pip compile requirements-build.in \
 	    --quiet --upgrade --universal --python-version 3.11 --generate-hashes --allow-unsafe \
 	    -o requirements-build.lock

@@ -93,6 +93,11 @@ class Settings:
         "", "comma-separated names (CN, DNS) of which a caller's certificate must have one"
     )
     events: bool = _setting(True, "write events about pods and nodes")
+    metrics_detail: str = _setting(
+        "devices",
+        "metrics say who holds memory: of devices alone, by namespace too, or by pod as well",
+        ("devices", "namespaces", "pods"),
+    )
     log_level: str = _setting("info", "what is logged", ("debug", "info", "warning", "error"))
     log_format: str = _setting("text", "how it is logged", ("text", "json"))
 

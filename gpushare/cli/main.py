@@ -108,8 +108,16 @@ _COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "whatif": _whatif,
 }
 
-_NOT_IN_THE_IMAGE = {"demo": "gpushare.localcluster", "simulate": "gpushare.sim"}
-"""What a command needs that the image leaves out, since no cluster runs it: see .dockerignore."""
+_ROOMS = {
+    "demo": "gpushare.localcluster",
+    "device-plugin": "gpushare.device_plugin",
+    "doctor": "gpushare.doctor",
+    "explain": "gpushare.explain",
+    "serve": "gpushare.extender",
+    "simulate": "gpushare.sim",
+    "whatif": "gpushare.explain",
+}
+"""What a command needs that some image leaves out: see Dockerfile and .dockerignore."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,11 +132,13 @@ def _run(words: Sequence[str]) -> int:
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
         case [command, *rest] if command in _COMMANDS:
-            needs = _NOT_IN_THE_IMAGE.get(command)
+            needs = _ROOMS.get(command)
             if needs is not None and find_spec(needs) is None:
+                none_has = command in ("demo", "simulate")
+                elsewhere = "" if none_has else ", or in another image (see Dockerfile)"
                 print(
                     f"gpushare: {command} is not in this installation, which lacks {needs}."
-                    " The image leaves it out; run it from a clone (see README.md).",
+                    f" The image leaves it out; run it from a clone (see README.md){elsewhere}.",
                     file=sys.stderr,
                 )
                 return 1

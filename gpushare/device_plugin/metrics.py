@@ -38,7 +38,7 @@ class Metrics:
         self._registry.register(self)
         self._calls = Counter(
             "gpushare_device_plugin_calls_total",
-            "Calls of the kubelet, by method and outcome",
+            "Calls of the kubelet, by method and outcome; the log says why one was refused",
             ("method", "outcome"),
             registry=self._registry,
         )
@@ -51,7 +51,7 @@ class Metrics:
         )
         self._drifted = Counter(
             "gpushare_device_plugin_other_ids_total",
-            "Containers whose ids are of other cards than their own",
+            "Containers whose ids are of other cards than their own; their devices are right",
             registry=self._registry,
         )
 
@@ -73,7 +73,9 @@ class Metrics:
         cards = self._cards()
         labels = ("device", "uuid")
         healthy = GaugeMetricFamily(
-            "gpushare_device_plugin_device_healthy", "1 where the card is well", labels=labels
+            "gpushare_device_plugin_device_healthy",
+            "1 where the card is well; 0: the log and the events of its pods say why",
+            labels=labels,
         )
         memory = GaugeMetricFamily(
             "gpushare_device_plugin_device_memory_bytes", "Memory given out in units", labels=labels
@@ -87,7 +89,8 @@ class Metrics:
         build.add_metric((__version__,), 1)
         wrong = GaugeMetricFamily(
             "gpushare_device_plugin_wrong_containers",
-            "Containers that were told of other devices than their pods were bound to",
+            "Containers that were told of other devices than their pods were bound to; delete the"
+            " pods that have an event GPUShareWrongDevice",
             value=self._wrong(),
         )
         pods = GaugeMetricFamily(

@@ -11,7 +11,8 @@ from gpushare.core.entry import NodeBooks
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 
-_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+"""Of the values of labels."""
 
 
 def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
@@ -34,10 +35,10 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
     for managed in resources:
         nodes = managed.ledger.dump()
         typical_request = _typical(managed, nodes)
-        resource = managed.names.resource.translate(_ESCAPES)
+        resource = managed.names.resource.translate(ESCAPES)
         typical.append(f'{{resource="{resource}"}} {as_bytes(typical_request)}')
         for node in nodes:
-            name = node.spec.name.translate(_ESCAPES)
+            name = node.spec.name.translate(ESCAPES)
             for device, units in enumerate(node.spec.capacity):
                 of = f'{{device="{device}",node="{name}",resource="{resource}"}} '
                 usable = node.spec.healthy[device] and not node.spec.closed
@@ -48,16 +49,32 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
                 stranded.append(of + as_bytes(stranded_units(left, typical_request)))
                 healthy.append(of + ("1.0" if usable else "0.0"))
     families = (
-        _gauge("gpushare_device_memory_bytes", "Memory of a device", capacity),
-        _gauge("gpushare_device_memory_allocated_bytes", "Memory given to pods", used),
-        _gauge("gpushare_device_memory_free_bytes", "Memory that can be given out", free),
-        _gauge(
+        gauge(
+            "gpushare_device_memory_bytes",
+            "Memory of a device, as its node advertises it",
+            capacity,
+        ),
+        gauge(
+            "gpushare_device_memory_allocated_bytes",
+            "Memory given to pods; kubectl inspect gpushare -d says to which",
+            used,
+        ),
+        gauge(
+            "gpushare_device_memory_free_bytes",
+            "Memory that can be given out; 0 where the device is closed",
+            free,
+        ),
+        gauge(
             "gpushare_device_memory_stranded_bytes",
-            "Free memory of a device where the commonest request has no room",
+            "Free memory of a device where the commonest request has no room; smaller pods may fit",
             stranded,
         ),
-        _gauge("gpushare_device_healthy", "1 where pods may be placed", healthy),
-        _gauge(
+        gauge(
+            "gpushare_device_healthy",
+            "1 where pods may be placed; 0: closed, kubectl inspect gpushare shows which",
+            healthy,
+        ),
+        gauge(
             "gpushare_typical_request_bytes",
             "What most pods, bound or waiting, ask for on each device; 0: there are none",
             typical,
@@ -66,7 +83,7 @@ def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
     return "".join(families).encode()
 
 
-def _gauge(name: str, text: str, samples: Sequence[str]) -> str:
+def gauge(name: str, text: str, samples: Sequence[str]) -> str:
     """Return a metric family. `samples`: of each, what follows the name."""
     return f"\n{name}".join([f"# HELP {name} {text}\n# TYPE {name} gauge", *samples]) + "\n"
 

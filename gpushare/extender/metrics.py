@@ -1,7 +1,8 @@
 """The metrics for Prometheus. Gauges are computed at each scrape, from one snapshot.
 
-No pod stands in a label, so there are no more series than nodes and devices. Any pod of the cluster
-may be able to ask: however many do, it costs no more than a tenth of the time.
+Without `detail` no pod or namespace stands in a label, so there are no more series than nodes and
+devices. Any pod of the cluster may be able to ask: however many do, it costs no more than a tenth
+of the time.
 """
 
 import threading
@@ -20,6 +21,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from gpushare import __version__
 from gpushare.extender.device_metrics import device_metrics
 from gpushare.extender.managed_resources import ManagedResources
+from gpushare.extender.metric_help import help_of
+from gpushare.extender.usage_metrics import usage_metrics
 
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
@@ -33,7 +36,8 @@ class Metrics:
     """The registry of one process.
 
     unit_bytes: bytes of a memory unit. state: further values by name (readiness, watches), read at
-    each scrape; those whose name ends in _total are counters, the others gauges.
+    each scrape; those whose name ends in _total are counters, the others gauges. detail: who holds
+    memory is told by `devices` alone, by `namespaces` too, or by `pods` as well.
     """
 
     def __init__(
@@ -42,8 +46,11 @@ class Metrics:
         unit_bytes: int,
         state: Callable[[], Mapping[str, float]],
         clock: Callable[[], float] = time.monotonic,
+        *,
+        detail: str = "devices",
     ) -> None:
         self._resources = resources
+        self._detail = detail
         self._unit_bytes = unit_bytes
         self._clock = clock
         self._scraping = threading.Lock()
@@ -54,19 +61,19 @@ class Metrics:
         self._registry.register(_StateCollector(resources, state))
         self._requests = Counter(
             "gpushare_requests_total",
-            "Calls answered, by verb and outcome",
+            "Calls answered, by verb and outcome; the log has a line for each",
             ("verb", "outcome"),
             registry=self._registry,
         )
         self._rejected = Counter(
             "gpushare_filter_rejected_nodes_total",
-            "Nodes that filter did not let through, by reason",
+            "Nodes that filter did not let through, by reason; gpushare explain says more of a pod",
             ("reason",),
             registry=self._registry,
         )
         self._seconds = Histogram(
             "gpushare_request_duration_seconds",
-            "Time to answer a call, by verb",
+            "Time to answer a call, by verb; a bind includes one or two calls of the API server",
             ("verb",),
             buckets=_BUCKETS,
             registry=self._registry,
@@ -88,7 +95,8 @@ class Metrics:
             begin = self._clock()
             if begin >= self._fresh_until:
                 devices = device_metrics(self._resources, self._unit_bytes)
-                self._text = devices + generate_latest(self._registry)
+                usage = usage_metrics(self._resources, self._unit_bytes, self._detail)
+                self._text = devices + usage + generate_latest(self._registry)
                 end = self._clock()
                 self._fresh_until = end + min(_LONGEST, (end - begin) * _REUSE_FACTOR)
             return self._text
@@ -111,15 +119,17 @@ class _StateCollector:
         build.add_metric((__version__,), 1)
         yield build
         for name, value in self._state().items():
-            yield _single(f"gpushare_{name}", name.replace("_", " "), value)
+            yield _single(f"gpushare_{name}", help_of(name), value)
 
     def _counts(self) -> Iterator[Metric]:
         pods = GaugeMetricFamily(
-            "gpushare_pods", "Pods in the books, by state", labels=("resource", "state")
+            "gpushare_pods",
+            "Pods in the books, by state; unplaced: bound without devices, create them again",
+            labels=("resource", "state"),
         )
         alarms = CounterMetricFamily(
             "gpushare_alarms",
-            "Things that should not happen, seen so far",
+            "Things that should not happen, seen so far; the pods have events that say what",
             labels=("resource", "kind"),
         )
         for managed in self._resources:

@@ -87,7 +87,12 @@ class Extender:
         self.not_ready = self._readiness.not_ready
         self._binder = Binder(self._client, self._managed_resources, self._readiness.leads_until)
         self._unserved_pods = UnservedPods(self._managed_resources)
-        self._metrics = Metrics(self._managed_resources, mib_of(settings.unit) << 20, self._state)
+        self._metrics = Metrics(
+            self._managed_resources,
+            mib_of(settings.unit) << 20,
+            self._state,
+            detail=settings.metrics_detail,
+        )
         self._auditor = Auditor(
             self._client,
             self._managed_resources,

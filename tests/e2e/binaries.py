@@ -1,9 +1,11 @@
-"""Finds Kubernetes' own programs: by KUBEBUILDER_ASSETS, else where `make controlplane` keeps them.
+"""Finds Kubernetes' own programs: by KUBEBUILDER_ASSETS, else where `make controlplane` keeps them;
+and tools of others.
 
 Knows folders and names only; starts nothing and never builds.
 """
 
 import os
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,6 +19,7 @@ OLD_SCHEDULER = "1.22.17"
 """The last kube-scheduler that reads a Policy file; later ones only read configurations."""
 
 _BUILD = Path(__file__).parent / "controlplane" / "build.sh"
+_BUILD_TOOL = Path(__file__).parent / "tools" / "build.sh"
 
 
 def program(name: str, version: str = RELEASE) -> Path | None:
@@ -45,3 +48,15 @@ def needed(name: str, version: str = RELEASE) -> Path:
             " KUBEBUILDER_ASSETS names a folder that has it"
         )
     return found
+
+
+def tool(name: str) -> Path:
+    """A tool such as helm: on PATH, else as `make NAME` builds it; skips the test where none is."""
+    found = shutil.which(name)
+    if found:
+        return Path(found)
+    command = [str(_BUILD_TOOL), name, "--built"]
+    built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    if not os.access(f"{built}/{name}", os.X_OK):
+        pytest.skip(f"no {name}: `make {name}` builds it with Go")
+    return Path(built) / name

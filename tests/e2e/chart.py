@@ -1,42 +1,29 @@
 """The Helm chart as a real helm renders and installs it.
 
-Knows where helm is kept, and its command line; what must hold of the chart is in test_chart.py.
+Knows helm's command line; what must hold of the chart is in test_chart.py.
 """
 
 import os
-import shutil
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
+
+from tests.e2e.binaries import tool
 
 Json = dict[str, Any]
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "config" / "helm" / "gpushare"
-_BUILD = Path(__file__).parent / "helm" / "build.sh"
 _TIMEOUT = 120.0
-
-
-def helm() -> str:
-    """Return the program; skip the test where there is none."""
-    found = shutil.which("helm")
-    if found is None:
-        command = [str(_BUILD), "--built"]
-        built = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-        if os.access(f"{built}/helm", os.X_OK):
-            return f"{built}/helm"
-        pytest.skip("no helm: `make helm` builds it with Go")
-    return found
 
 
 def call(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run helm, which finds nothing of this user's."""
     return subprocess.run(
-        [helm(), *arguments],
+        [tool("helm"), *arguments],
         capture_output=True,
         text=True,
         timeout=_TIMEOUT,

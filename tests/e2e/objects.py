@@ -67,10 +67,10 @@ class Objects:
         reply = self.api.call("POST", "/apis/scheduling.k8s.io/v1/priorityclasses", body)
         assert reply.status in {201, 409}, reply.body
 
-    def many(self, sizes: Iterable[int]) -> list[Json]:
+    def many(self, sizes: Iterable[int], **spec: object) -> list[Json]:
         """New pods, made at once as far as one client can."""
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            return list(pool.map(self.pod, sizes))
+            return list(pool.map(lambda units: self.pod(units, **spec), sizes))  # type: ignore[arg-type]  # passed on
 
     def delete(self, *pods: Json) -> None:
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -97,6 +97,14 @@ class Pair:
         self.kill_scheduler()
         self.extender.kill()
 
+    def end(self) -> None:
+        """Ask both to end, as a kubelet does that ends their pod; return once they have."""
+        both = [each for each in (self.scheduler, self.extender.process) if each]
+        for each in both:
+            each.ask_to_end()
+        for each in both:
+            each.wait_ended()
+
     def stop(self) -> None:
         self.kill()
         self.extender.stop()

@@ -59,6 +59,14 @@ class Process:
             checked, lambda: f"{self.name}: {what}; its last lines:\n{self.last_lines()}", seconds
         )
 
+    def ask_to_end(self) -> None:
+        """Send SIGTERM to it alone, as a kubelet does to the first process of a container."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def wait_ended(self, seconds: float = PATIENCE) -> None:
+        """Return once it has ended by itself."""
+        self._process.wait(seconds)
+
     def kill(self) -> None:
         """End it and what it has started, at once. Does nothing where it has ended."""
         with contextlib.suppress(ProcessLookupError):

@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import json
 import subprocess
 from pathlib import Path
 
@@ -96,6 +97,23 @@ def test_the_policies_are_the_files_of_the_bases(kind: str) -> None:
         assert file.read_bytes() == (folder / file.name).read_bytes(), f"copy {file.name} anew"
 
 
+def test_the_device_plug_in_may_have_an_image_of_its_own() -> None:
+    def images(*values: str) -> set[str]:
+        documents = rendered("devicePlugin.enabled=true", "image.tag=v1", *values)
+        pods = [
+            each["spec"]["template"]["spec"]
+            for each in documents
+            if "template" in each.get("spec", {})
+        ]
+        return {c["image"] for pod in pods for c in pod["containers"] if "kube" not in c["name"]}
+
+    assert images() == {"gpushare:v1"}
+    own = ("devicePlugin.image.repository=r.example:5000/dp",)
+    assert images(*own) == {"gpushare:v1", "r.example:5000/dp:v1"}
+    both = images(*own, "devicePlugin.image.tag=v3")
+    assert both == {"gpushare:v1", "r.example:5000/dp:v3"}
+
+
 def test_each_policy_comes_with_its_value() -> None:
     def policies(*values: str) -> set[str]:
         return {
@@ -146,7 +164,10 @@ def test_the_versions_are_those_of_this_release() -> None:
             "1.37.0",
             "second-scheduler",
         ),
-        (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator"),
+        (("podMonitor.enabled=true",), "1.37.0", "needs the Prometheus operator's PodMonitor"),
+        (("rules.enabled=true",), "1.37.0", "needs the Prometheus operator's PrometheusRule"),
+        (("podMonitor.enabled=true", "serviceMonitor.enabled=true"), "1.37.0", "choose one"),
+        (("dashboard.labels=x",), "1.37.0", "/dashboard/labels"),
         ((), "1.21.0", "kubeVersion: >=1.22.0-0"),
     ],
 )
@@ -179,10 +200,12 @@ def test_the_device_plugin_sees_processes_and_cgroups_of_its_node_where_it_is_to
     assert seeing == without
 
 
+OPERATOR = ("--api-versions", "monitoring.coreos.com/v1")
+
+
 def test_a_pod_monitor_selects_the_pods() -> None:
-    more = ("--api-versions", "monitoring.coreos.com/v1")
     values = ("podMonitor.enabled=true", "devicePlugin.enabled=true", "podMonitor.labels.team=ml")
-    documents = rendered(*values, more=more)
+    documents = rendered(*values, more=OPERATOR)
     monitors = [each for each in documents if each["kind"] == "PodMonitor"]
     pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
     assert len(monitors) == len(pods) == 2
@@ -191,8 +214,46 @@ def test_a_pod_monitor_selects_the_pods() -> None:
         wanted = monitor["spec"]["selector"]["matchLabels"].items()
         (pod,) = (each for each in pods if wanted <= each["metadata"]["labels"].items())
         (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+        assert endpoint["honorLabels"]
         ports = [port["name"] for c in pod["spec"]["containers"] for port in c.get("ports", ())]
         assert endpoint["port"] in ports
+
+
+def test_a_service_monitor_selects_services_that_select_the_pods() -> None:
+    values = ("serviceMonitor.enabled=true", "devicePlugin.enabled=true")
+    documents = rendered(*values, more=OPERATOR)
+    monitors = [each for each in documents if each["kind"] == "ServiceMonitor"]
+    services = [each for each in documents if each["kind"] == "Service"]
+    pods = [each["spec"]["template"] for each in documents if "template" in each.get("spec", {})]
+    assert len(monitors) == len(services) == len(pods) == 2
+    for monitor in monitors:
+        wanted = monitor["spec"]["selector"]["matchLabels"].items()
+        (service,) = (each for each in services if wanted <= each["metadata"]["labels"].items())
+        kubernetes_validate.validate(service, "1.37", strict=True)
+        (port,) = service["spec"]["ports"]
+        (endpoint,) = monitor["spec"]["endpoints"]
+        assert endpoint["honorLabels"]
+        assert endpoint["port"] == port["name"]
+        chosen = service["spec"]["selector"].items()
+        (pod,) = (each for each in pods if chosen <= each["metadata"]["labels"].items())
+        ports = {
+            each["name"]: each["containerPort"]
+            for container in pod["spec"]["containers"]
+            for each in container.get("ports", ())
+        }
+        assert ports[port["targetPort"]] == port["port"]
+
+
+def test_rules_and_dashboard_are_the_files() -> None:
+    values = ("rules.enabled=true", "rules.labels.team=ml", "dashboard.enabled=true")
+    documents = rendered(*values, more=OPERATOR)
+    (rule,) = (each for each in documents if each["kind"] == "PrometheusRule")
+    assert rule["metadata"]["labels"]["team"] == "ml"
+    assert rule["spec"] == yaml.safe_load((CHART / "monitoring" / "rules.yaml").read_text())
+    (board,) = (each for each in documents if each["metadata"]["name"] == "gpushare-dashboard")
+    assert board["metadata"]["labels"]["grafana_dashboard"] == "1"
+    file = (CHART / "monitoring" / "dashboard.json").read_text()
+    assert json.loads(board["data"]["gpushare.json"]) == json.loads(file)
 
 
 def test_helm_lints_it_without_a_word() -> None:

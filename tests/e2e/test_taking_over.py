@@ -10,8 +10,7 @@ import pytest
 
 from tests.contract.apiserver.client import Json
 from tests.e2e.conftest import MakeWorld
-from tests.e2e.objects import NODES, PODS
-from tests.e2e.world import World
+from tests.e2e.objects import NODES, PODS, Objects
 
 _RECORDED = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
 _MIB = "no-address-mib"
@@ -20,22 +19,22 @@ CASES = sorted(folder.name for folder in _RECORDED.iterdir())
 _KEPT = ("name", "labels", "annotations")
 
 
-def load(world: World, case: str) -> None:
+def load(objects: Objects, case: str) -> None:
     """Create the recorded nodes and pods; those that have a node run there.
 
     No kubelet had a hand in the recorded ones, so all were Pending.
     """
     recorded = json.loads((_RECORDED / case / "cluster.json").read_text())
     for node in recorded["nodes"]["items"]:
-        world.api.create(NODES, {**node, "metadata": kept(node)})
+        objects.api.create(NODES, {**node, "metadata": kept(node)})
     for pod in recorded["pods"]["items"]:
         spec = {**pod["spec"], "terminationGracePeriodSeconds": 0}
-        made = world.api.create(PODS, {"metadata": kept(pod), "spec": spec}).body
+        made = objects.api.create(PODS, {"metadata": kept(pod), "spec": spec}).body
         path = f"{PODS}/{made['metadata']['name']}/status"
         phase = pod["status"]["phase"]
         if pod["spec"].get("nodeName"):
             phase = phase.replace("Pending", "Running")
-        world.objects.patch(path, {"status": {"phase": phase}})
+        objects.patch(path, {"status": {"phase": phase}})
 
 
 def kept(body: Json) -> Json:
@@ -49,7 +48,7 @@ def test_its_pods_keep_their_devices_and_new_ones_fit_beside_them(
     unit = "MiB" if case == _MIB else "GiB"
     world = make_world(flags=("--leadership", "off", "--unit", unit))
     objects = world.objects
-    load(world, case)
+    load(objects, case)
     before = {pod["metadata"]["uid"]: pod["metadata"] for pod in objects.pods()}
     world.start()
     world.agrees()

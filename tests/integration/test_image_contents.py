@@ -1,65 +1,187 @@
-"""What the image holds is enough for a cluster, and each command that it lacks says so."""
+"""What each image holds is enough for what it runs, and no more; a command that it lacks says so.
 
+An image is what Dockerfile and .dockerignore say: the package without some rooms, and the packages
+of one lock file. Here each import of another package fails, as it would there.
+"""
+
+import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
 
 import gpushare
+from tests.sbom import locked
 
 PACKAGE = Path(gpushare.__file__).parent
-COMMANDS = ("serve", "doctor", "inspect", "scheduler-config")
+ROOT = PACKAGE.parent
+RUNS = {
+    "extender": ("serve", "doctor", "explain", "inspect", "scheduler-config", "whatif"),
+    "device-plugin": ("device-plugin", "inspect"),
+    "gpushare": ("serve", "doctor", "inspect", "scheduler-config", "device-plugin"),
+}
+LACKS = {
+    "extender": ("demo", "simulate", "device-plugin"),
+    "device-plugin": ("demo", "simulate", "serve", "doctor", "explain", "whatif"),
+    "gpushare": ("demo", "simulate"),
+}
+_STARTS = {"extender": "gpushare.", "device-plugin": "gpushare.device_plugin."}
+"""The modules that an image is for, by how their names begin."""
+
+_ALONE = """
+import sys
+
+class Absent:
+    names = frozenset({absent!r})
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in self.names:
+            raise ModuleNotFoundError(f"not in the image: {{name}}", name=name)
+
+sys.meta_path.insert(0, Absent())
+"""
+_WALK = """
+import importlib, pkgutil, gpushare
+for each in pkgutil.walk_packages(gpushare.__path__, "gpushare."):
+    if each.name.startswith({start!r}):
+        importlib.import_module(each.name)
+print(*sorted(name for name in sys.modules if name.startswith("gpushare.")))
+"""
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that holds the package as .dockerignore lets it into the image."""
-    folder = tmp_path_factory.mktemp("image")
-    lines = (PACKAGE.parent / ".dockerignore").read_text(encoding="utf-8").split("\n")
+@dataclass(frozen=True)
+class Image:
+    """A target: where its package is, and the names of what its lock file has."""
+
+    target: str
+    folder: Path
+    allowed: frozenset[str]
+
+    def python(self, code: str, *words: str) -> "subprocess.CompletedProcess[str]":
+        # -S: an editable installation would find what is left out where the clone is.
+        paths = [str(self.folder), *(path for path in sys.path if path.endswith("-packages"))]
+        before = _ALONE.format(absent=sorted(self.absent()))
+        return subprocess.run(
+            [sys.executable, "-P", "-S", "-c", before + code, *words],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def absent(self) -> Iterator[str]:
+        """The top names that are installed here, and not there."""
+        for name, owners in packages_distributions().items():
+            if not {normal(owner) for owner in owners} & {*self.allowed, "gpushare"}:
+                yield name
+
+    def gpushare(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return self.python("from gpushare.cli.main import main; sys.exit(main())", *words)
+
+
+def normal(name: str) -> str:
+    """The name of a package as lock files have it."""
+    return name.lower().replace("_", "-")
+
+
+def stage(target: str) -> str:
+    """What Dockerfile does to build the target."""
+    text = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    return re.split(r"^FROM ", text.partition(f" AS build-{target}\n")[2], flags=re.MULTILINE)[0]
+
+
+def lock_of(target: str) -> str:
+    names: list[str] = re.findall(r"--requirement (requirements\S*\.lock)", stage(target))
+    (name,) = names
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Image:
+    target: str = request.param
+    lines = (ROOT / ".dockerignore").read_text(encoding="utf-8").split("\n")
     left_out = {line.removeprefix("gpushare/") for line in lines if line.startswith("gpushare/")}
     assert left_out == {"localcluster", "sim"}
+    for removed in re.findall(r"^RUN rm -r (.*)$", stage(target), re.MULTILINE):
+        left_out |= {path.removeprefix("gpushare/") for path in removed.split()}
+    folder = tmp_path_factory.mktemp("image")
     ignored = shutil.ignore_patterns("__pycache__", *left_out)
     shutil.copytree(PACKAGE, folder / "gpushare", ignore=ignored)
-    return folder
+    return Image(target, folder, frozenset(name for name, _ in locked(lock_of(target))))
 
 
-def run(installed: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    # -S: an editable installation would find what is left out where the clone is.
-    paths = [str(installed), *(path for path in sys.path if path.endswith("-packages"))]
-    return subprocess.run(
-        [sys.executable, "-P", "-S", *words],
-        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+def test_what_it_runs_is_there(image: Image) -> None:
+    for command in RUNS[image.target]:
+        done = image.gpushare(command, "--help")
+        assert done.returncode == 0, done.stderr
+        assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_what_a_cluster_runs_is_there(installed: Path, command: str) -> None:
-    done = run(installed, "-m", "gpushare.cli.main", command, "--help")
+def test_what_is_left_out_says_so_and_what_to_do(image: Image) -> None:
+    for command in LACKS[image.target]:
+        done = image.gpushare(command, "--help")
+        assert done.returncode == 1
+        assert done.stderr.startswith(f"gpushare: {command} is not in this installation")
+        assert "run it from a clone (see README.md)" in done.stderr
+        assert done.stderr.count("\n") == 1
+
+
+def test_nothing_that_is_left_in_imports_what_is_left_out(image: Image) -> None:
+    done = image.python(_WALK.format(start=_STARTS.get(image.target, "gpushare.")))
     assert done.returncode == 0, done.stderr
-    assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["demo", "simulate"])
-def test_what_is_left_out_says_so_and_what_to_do(installed: Path, command: str) -> None:
-    done = run(installed, "-m", "gpushare.cli.main", command, "--help")
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"gpushare: {command} is not in this installation")
-    assert "run it from a clone (see README.md)" in done.stderr
-    assert done.stderr.count("\n") == 1
+@pytest.mark.parametrize("image", list(_STARTS), indirect=True)
+def test_each_package_of_an_image_is_imported_by_its_code(image: Image) -> None:
+    loaded = image.python(_WALK.format(start=_STARTS[image.target])).stdout.split()
+    owners = packages_distributions()
+    imported = {
+        normal(owner)
+        for module in loaded
+        for name in imports(module)
+        for owner in owners.get(name, ())
+    } & image.allowed
+    groups = tomllib.loads((ROOT / "pyproject.toml").read_text())["dependency-groups"]
+    wanted = {name.lower() for name in groups[image.target]}
+    assert wanted <= imported
+    # The others are there because one of these needs them, such as urllib3.
+    assert wanted <= image.allowed
 
 
-def test_nothing_that_is_left_in_imports_what_is_left_out(installed: Path) -> None:
-    code = (
-        "import pkgutil, gpushare\n"
-        "for each in pkgutil.walk_packages(gpushare.__path__, 'gpushare.'):\n"
-        "    __import__(each.name)\n"
-    )
-    done = run(installed, "-c", code)
-    assert done.returncode == 0, done.stderr
+def imports(module: str) -> Iterator[str]:
+    """The top names that a module of ours imports itself."""
+    path = ROOT.joinpath(*module.split("."))
+    file = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield str(node.module).partition(".")[0]
+
+
+@pytest.mark.parametrize("target", _STARTS)
+def test_an_image_has_the_versions_and_hashes_that_are_tested(target: str) -> None:
+    assert locked(lock_of(target)).items() <= locked(lock_of("gpushare")).items()
+
+
+def test_no_trace_is_in_an_image(image: Image) -> None:
+    files = [str(path) for path in image.folder.rglob("*") if path.is_file()]
+    assert not [path for path in files if "openb" in path or path.endswith((".xz", ".csv"))]
+
+
+def test_the_notice_names_where_the_traces_come_from() -> None:
+    notice = (ROOT / "NOTICE").read_text(encoding="utf-8")
+    readme = (PACKAGE / "sim" / "data" / "README.md").read_text(encoding="utf-8")
+    (commit,) = re.findall(r"\b[0-9a-f]{40}\b", readme)
+    sources = re.findall(r"\(https://(github.com/[\w/-]+)\)", readme)
+    assert len(sources) == 2
+    assert not [each for each in (commit, *sources, "USENIX ATC 2023") if each not in notice]
+    assert "NOTICE" in (ROOT / "setup.cfg").read_text(encoding="utf-8").split()

@@ -13,6 +13,12 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}
 {{- end }}
 
+{{/* The device plug-in's image, where it has one of its own. */}}
+{{- define "gpushare.devicePluginImage" -}}
+{{- $own := .Values.devicePlugin.image -}}
+{{ $own.repository | default .Values.image.repository }}:{{ $own.tag | default .Values.image.tag | default .Chart.AppVersion }}
+{{- end }}
+
 {{/* kube-scheduler's image: the API server's version, without what a vendor adds to it. */}}
 {{- define "gpushare.schedulerImage" -}}
 {{- $version := regexFind "^v[0-9]+\\.[0-9]+\\.[0-9]+" .Capabilities.KubeVersion.Version -}}
@@ -41,8 +47,13 @@ helm.sh/chart: {{ .context.Chart.Name }}-{{ .context.Chart.Version }}
 {{- if and .Values.policies.schedulerName (ne .Values.wiring "second-scheduler") -}}
 {{- fail "gpushare: policies.schedulerName belongs to wiring second-scheduler: with existing-scheduler GPU pods name no scheduler" -}}
 {{- end -}}
-{{- if and .Values.podMonitor.enabled (not (.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
-{{- fail "gpushare: podMonitor.enabled needs the Prometheus operator's PodMonitor, which this cluster does not have; with helm template, add --api-versions monitoring.coreos.com/v1" -}}
+{{- if and .Values.podMonitor.enabled .Values.serviceMonitor.enabled -}}
+{{- fail "gpushare: podMonitor.enabled and serviceMonitor.enabled together would scrape each pod twice: choose one" -}}
+{{- end -}}
+{{- range $value, $kind := dict "podMonitor" "PodMonitor" "serviceMonitor" "ServiceMonitor" "rules" "PrometheusRule" -}}
+{{- if and (index $.Values $value).enabled (not ($.Capabilities.APIVersions.Has "monitoring.coreos.com/v1")) -}}
+{{- fail (printf "gpushare: %s.enabled needs the Prometheus operator's %s, which this cluster does not have; with helm template, add --api-versions monitoring.coreos.com/v1" $value $kind) -}}
+{{- end -}}
 {{- end -}}
 {{- end }}
 

@@ -1,0 +1,81 @@
+"""Prometheus' own promtool reads the alerts and the dashboard, and fires each alert.
+
+That the metrics exist is shown in tests/integration/test_alerts.py. No control plane is needed.
+"""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpushare.core.model import Request
+from gpushare.extender.metrics import Metrics
+from tests.e2e.binaries import tool
+from tests.e2e.chart import CHART, ROOT
+from tests.integration.test_alerts import expressions, rules
+from tests.unit.extender.test_usage_metrics import holding
+
+RULES = CHART / "monitoring" / "rules.yaml"
+STORIES = Path(__file__).parent / "tools" / "promtool" / "alerts.yaml"
+ALERTS = [rule["alert"] for rule in rules()]
+
+
+def promtool(*arguments: str | Path, stdin: bytes = b"") -> str:
+    """What it says; it must find nothing wrong."""
+    command = [tool("promtool"), *arguments]
+    done = subprocess.run(command, input=stdin, capture_output=True, timeout=120, check=False)
+    said = (done.stdout + done.stderr).decode()
+    assert done.returncode == 0, said
+    return said
+
+
+def test_the_rules_are_rules() -> None:
+    assert f"{len(ALERTS)} rules found" in promtool("check", "rules", RULES)
+
+
+def test_each_alert_fires_in_its_story_and_none_where_all_is_well() -> None:
+    promtool("test", "rules", STORIES)
+    # promtool reads the file's expectations; each alert has to be among them.
+    expected = re.findall(r"""alertname(?:="|: )(\w+)""", STORIES.read_text())
+    assert sorted(expected) == sorted(ALERTS)
+
+
+def test_a_story_without_its_alert_is_found(tmp_path: Path) -> None:
+    quiet = RULES.read_text().replace(
+        "gpushare_device_plugin_wrong_containers > 0", "vector(0) > 0"
+    )
+    (tmp_path / "rules.yaml").write_text(quiet)
+    text = re.sub(r"(?m)^rule_files:.*$", "rule_files: [rules.yaml]", STORIES.read_text())
+    (tmp_path / "alerts.yaml").write_text(text)
+    with pytest.raises(AssertionError, match="GpushareWrongDevice"):
+        promtool("test", "rules", tmp_path / "alerts.yaml")
+
+
+def test_the_dashboards_expressions_can_be_read(tmp_path: Path) -> None:
+    panels = [each for each in expressions().values() if not each.startswith("label_values")]
+    texts = [each.replace("$__rate_interval", "5m").replace("$resource", ".*") for each in panels]
+    records = [{"record": f"panel:{number}", "expr": text} for number, text in enumerate(texts)]
+    (tmp_path / "panels.yaml").write_text(
+        yaml.safe_dump({"groups": [{"name": "panels", "rules": records}]})
+    )
+    assert f"{len(texts)} rules found" in promtool("check", "rules", tmp_path / "panels.yaml")
+
+
+def test_promtool_finds_nothing_to_say_of_the_metrics() -> None:
+    metrics = Metrics(
+        holding(("team", "pod", Request(1, 1), ((0, 1),))), 2**30, dict, detail="pods"
+    )
+    metrics.observe("filter", "fit", 0.1)
+    assert promtool("check", "metrics", stdin=metrics.text()) == ""
+
+
+@pytest.mark.parametrize("alert", ALERTS)
+def test_each_alert_has_a_runbook_with_its_expression(alert: str) -> None:
+    (rule,) = (each for each in rules() if each["alert"] == alert)
+    page = (ROOT / "docs" / "alerts.md").read_text(encoding="utf-8")
+    section = page.partition(f"\n## {alert}\n")[2].partition("\n## ")[0]
+    printed = section.partition("```\n")[2].partition("```")[0]
+    assert printed.split() == rule["expr"].split()
+    assert len(section.split("```")[2].split()) > 15, "it says what to do"

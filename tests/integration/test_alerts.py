@@ -1,0 +1,105 @@
+"""Alerts and dashboard ask for what real processes export: each metric, and each label of it."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.integration.cluster import Cluster
+from tests.integration.conftest import StartExtender
+from tests.integration.plugin_world import PluginNode
+from tests.integration.verbs import poll
+
+ROOT = Path(__file__).parents[2]
+_MONITORING = ROOT / "config" / "helm" / "gpushare" / "monitoring"
+_METRIC = re.compile(r"gpushare_\w+")
+_OF_PROMETHEUS = {"instance", "pod", "le"}
+"""Labels that a scrape adds, and that of a histogram's buckets."""
+
+
+def rules() -> list[dict[str, Any]]:
+    (group,) = yaml.safe_load((_MONITORING / "rules.yaml").read_text())["groups"]
+    return list(group["rules"])
+
+
+def expressions() -> dict[str, str]:
+    """By alert or panel, its expressions."""
+    found = {rule["alert"]: rule["expr"] for rule in rules()}
+    dashboard = json.loads((_MONITORING / "dashboard.json").read_text())
+    for panel in dashboard["panels"]:
+        for target in panel.get("targets", ()):
+            found[f"{panel['id']} {panel['title']} {target['refId']}"] = target["expr"]
+    for variable in dashboard["templating"]["list"]:
+        if variable["type"] == "query":
+            found[variable["name"]] = variable["query"]["query"]
+    return found
+
+
+def labels_of(text: str) -> dict[str, set[str]]:
+    """By sample name of a scrape, its labels; a family without samples yet has none."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for line in text.splitlines():
+        if line.startswith("# TYPE"):
+            found[line.split()[2]] |= set()
+        elif not line.startswith("#"):
+            name, _, rest = line.partition("{")
+            found[name.split(" ")[0]] |= set(re.findall(r'(\w+)="', rest))
+    return found
+
+
+def asked(expression: str) -> Iterator[tuple[str, set[str]]]:
+    """The metrics that an expression names, with the labels that it selects them by."""
+    for found in re.finditer(r"(gpushare_\w+)(\{[^}]*\})?", expression):
+        yield found[1], set(re.findall(r"(\w+) *(?:=|!)", found[2] or ""))
+
+
+def grouped(expression: str) -> set[str]:
+    """The labels that it groups or matches by."""
+    lists = re.findall(r"\b(?:by|on) \(([^)]*)\)", expression)
+    return {label.strip() for each in lists for label in each.split(",")}
+
+
+def test_what_alerts_and_dashboard_ask_for_is_exported(
+    cluster: Cluster, start_extender: StartExtender
+) -> None:
+    extender = start_extender("--metrics-detail", "pods")
+    node = PluginNode(cluster).start()
+    try:
+        name = cluster.node(devices=1, total=4)
+        extender.wait_ready()
+        extender.knows(name)
+        pod = cluster.pod(2)
+        assert extender.fit(pod, [name]) == [name]
+        extender.filter(cluster.pod(9), [name])
+        extender.prioritize(pod, [name])
+        assert extender.bind(pod, name) == ""
+        bound = node.pod(2)
+        node.knows(bound)
+        node.kubelet.add(bound)
+        # A text is handed out again for a while.
+        poll(lambda: "namespace=" in extender.probe("/metrics").body.decode(), "it is not told")
+        exported = labels_of(extender.probe("/metrics").body.decode())
+        exported |= labels_of(node.get("/metrics")[1])
+    finally:
+        node.stop()
+    every_label = set().union(*exported.values()) | _OF_PROMETHEUS
+    for what, expression in expressions().items():
+        assert _METRIC.search(expression), what
+        assert grouped(expression) <= every_label, what
+        for metric, labels in asked(expression):
+            assert metric in exported, f"{what}: nobody exports {metric}"
+            assert not exported[metric] or labels <= exported[metric], f"{what}: {metric}"
+
+
+def test_each_metric_says_what_it_is(start_extender: StartExtender) -> None:
+    extender = start_extender()
+    extender.wait_ready()
+    text = extender.probe("/metrics").body.decode()
+    helps = dict(re.findall(r"^# HELP gpushare_(\S+) (.*)$", text, re.MULTILINE))
+    assert len(helps) > 40
+    bare = [name for name, said in helps.items() if said == name.replace("_", " ")]
+    assert not bare
