@@ -32,7 +32,7 @@ class _Caller:
         self._port = port
         self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
 
-    async def ask(self, name: str, body: dict[str, Any]) -> Any:  # noqa: ANN401 -- JSON
+    async def ask(self, name: str, body: dict[str, Any]) -> Any:
         """The answer to a verb."""
         if self._streams is None:
             self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
@@ -103,7 +103,7 @@ class _Scheduler:
 
 
 class _Contender:
-    """A running extender, its scheduler, and what was measured of it: us of CPU by what was done."""
+    """A running extender, its scheduler, and what was measured of it, in us of CPU."""
 
     def __init__(self, scheduler: _Scheduler, pid: int) -> None:
         self._scheduler = scheduler
@@ -140,7 +140,7 @@ async def _measure(contenders: dict[str, _Contender], options: argparse.Namespac
         await contender.warm(options.pods // 4)
     for _ in range(options.rounds):
         for contender in contenders.values():
-            await contender.round(options.pods // 2, options.pods)
+            await contender.round(options.calls, options.pods)
     for contender in contenders.values():
         contender.close()
 
@@ -164,6 +164,7 @@ def main() -> None:
     parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
     parser.add_argument("--nodes", type=int, default=1000)
     parser.add_argument("--pods", type=int, default=400, help="placed in each round")
+    parser.add_argument("--calls", type=int, default=200, help="of each verb in each round")
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--answer", choices=("all", "best"), help="of filter; both by default")
     options = parser.parse_args()
@@ -177,7 +178,7 @@ def main() -> None:
             for name, code in places.items():
                 port, _, child = stack.enter_context(
                     extender(
-                        *("--filter-answer", answer),
+                        *("--filter-answer", answer, "--log-level", "info"),
                         code=code,
                         nodes=options.nodes,
                         waiting=waiting,

@@ -63,9 +63,7 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def process(
-    *words: str, folder: Path | None = None
-) -> Iterator[subprocess.Popen[bytes]]:
+def process(*words: str, folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
     """A Python process; folder: where the modules are that it runs."""
     command = [sys.executable, *words]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=folder) as child:

@@ -129,7 +129,8 @@ class Connection(asyncio.Protocol):
                 return
             body = self._data[head + 4 : head + 4 + length]
             self._data = self._data[head + 4 + length :]
-            self._serve(*lines[0].decode().split(" ")[:2], body)
+            method, target = lines[0].decode().split(" ")[:2]
+            self._serve(method, target, body)
 
     def connection_lost(self, exc: Exception | None) -> None:
         del exc

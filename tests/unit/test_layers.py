@@ -48,7 +48,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.http.app", "localcluster.api.apiserver"),
     "google": ("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
     "grpc": ("device_plugin.kubelet", "device_plugin.server", "localcluster.kubelet"),
-    "gunicorn": ("extender.http.connection", "extender.http.server", "extender.http.worker"),
+    "gunicorn": (
+        "extender.http.connection",
+        "extender.http.known_heads",
+        "extender.http.server",
+        "extender.http.worker",
+    ),
     "highspy": ("core.policies",),
     "kubernetes": ("kube.session",),
     "matplotlib": ("sim.plots",),
