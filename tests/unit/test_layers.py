@@ -61,6 +61,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.codec",
         "wire.objects",
         "wire.extender",
+        "wire.name_lists",
         "wire.preempt",
         "wire.schemas",
         "localcluster.api.objects",
