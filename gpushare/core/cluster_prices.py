@@ -41,6 +41,11 @@ class Prices(Protocol):
     ) -> Floats:
         """Return scores (K, D) of the devices of some rows less the prices of now."""
 
+    def charge_row(
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+    ) -> Floats:
+        """Return the best scores (V,) of one row less the prices of now. taken: (Y,)."""
+
 
 def prices_of(policy: Policy) -> Prices:
     """Return the prices of the policy, which may have none."""
@@ -72,6 +77,12 @@ class NoPrices:
     ) -> Floats:
         """Return the scores."""
         return scores
+
+    def charge_row(
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+    ) -> Floats:
+        """Return the scores."""
+        return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +146,16 @@ class ClusterPrices:
         else:
             idle = idle_devices(snapshot, rows)
             worth -= np.where(idle, cost[1][:, None], cost[0][:, None])
+        return worth
+
+    def charge_row(
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+    ) -> Floats:
+        """Return the best scores of one row less the prices, as `charge` does for all rows."""
+        totals = self.totals(snapshot)
+        prices = self._policy.group_prices(snapshot, request, totals)
+        cost = self._policy.taken_prices(snapshot, request, taken[None], totals)
+        worth: Floats = (best - prices[snapshot.group[row]]) - cost[:, 0]
         return worth
 
     def totals(self, snapshot: Snapshot) -> Ints:

@@ -176,7 +176,10 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
             f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
-    chosen = best_devices(scorer, snapshot, rows, mask, request)
+    known = None
+    if request.devices == 1 and row not in snapshot.pinned:  # a pin takes devices out
+        known = scorer.best_device(snapshot, row, request)
+    chosen = best_devices(scorer, snapshot, rows, mask, request) if known is None else (known,)
     return Allocation(node, chosen, (request.units,) * len(chosen))
 
 

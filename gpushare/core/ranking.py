@@ -85,6 +85,9 @@ class Scorer(Protocol):
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
 
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row, if that is known without scoring it again."""
+
 
 class Ranking:
     """The scores of one policy, for at most `kinds` kinds of request.
@@ -129,6 +132,29 @@ class Ranking:
         """
         scores = self.policy.score(snapshot, rows, request)
         return self._prices.charge_devices(snapshot, rows, request, scores)
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row, the lowest index among equals, by what is kept.
+
+        None where nothing is kept of the row as it is, or it fits nowhere: then `score_devices`
+        says. For a row whose every device may be taken if it fits.
+        """
+        known = self._memo.get(request.kind)
+        if (
+            known is None
+            or known.layout is not snapshot.capacity
+            or known.generation > snapshot.generation
+            or snapshot.row_generation[row] > known.generation
+        ):
+            return None
+        worth = known.best[:, row]
+        # A price of the whole row changes nothing between its devices.
+        if len(worth) > 1 and known.touched[row]:
+            worth = self._prices.charge_row(snapshot, row, request, worth, known.taken[row])
+        highest = worth.max()
+        if not highest > -np.inf:
+            return None
+        return int(known.devices[:, row][worth == highest].min())
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         known = self._memo.get(request.kind)
