@@ -73,3 +73,7 @@ class TakenRows:
         """Return the rows of this and of the others, one after another."""
         parts = [each.patterns.take(each.index, axis=0) for each in (self, *others)]
         return TakenRows.of(np.concatenate(parts))
+
+
+NOTHING = TakenRows.of(np.zeros((0, 0), dtype=np.int8))
+"""What is taken where a policy has no prices."""

@@ -78,7 +78,7 @@ def test_a_name_that_comes_twice_is_asked_about_once() -> None:
 def test_an_answer_is_the_same_whether_its_names_are_known_or_not(
     separators: tuple[str, str],
 ) -> None:
-    asked = {"Pod": {}, "Nodes": None, "NodeNames": NAMES}
+    asked: dict[str, object] = {"Pod": {}, "Nodes": None, "NodeNames": NAMES}
     for _ in range(2):
         args = decode_filter(json.dumps(asked, separators=separators).encode())
         answer = encode_filter(args, args.names)
