@@ -13,10 +13,10 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policy import ClusterPricing, Policy, Taken
-from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot, idle_devices
+from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, idle_devices
+from gpushare.core.taken_rows import TakenRows
 
 _NOTHING: Taken = np.zeros((0, 0), dtype=np.int8)
-_NOWHERE: Bools = np.zeros(0, dtype=bool)
 
 
 class Prices(Protocol):
@@ -28,11 +28,11 @@ class Prices(Protocol):
     def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
         """Return scores (K, D) as float64 (V, K, D), -inf where a device is in the other state."""
 
-    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> tuple[Taken, Bools]:
-        """Return what a placement takes from each row, and bool (K,) where that is anything."""
+    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
+        """Return int8 (K, Y): what a placement takes from each row."""
 
     def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: Taken, touched: Bools
+        self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
     ) -> Floats:
         """Return the best scores (V, N) of all rows less the prices of now."""
 
@@ -40,6 +40,11 @@ class Prices(Protocol):
         self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
     ) -> Floats:
         """Return scores (K, D) of the devices of some rows less the prices of now."""
+
+    def charge_row(
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+    ) -> Floats:
+        """Return the best scores (V,) of one row less the prices of now. taken: (Y,)."""
 
 
 def prices_of(policy: Policy) -> Prices:
@@ -57,12 +62,12 @@ class NoPrices:
         """Return the scores as one state."""
         return scores[None]
 
-    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> tuple[Taken, Bools]:
-        """Return empty arrays."""
-        return _NOTHING, _NOWHERE
+    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
+        """Return an empty array."""
+        return _NOTHING
 
     def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: Taken, touched: Bools
+        self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
     ) -> Floats:
         """Return the scores."""
         return best
@@ -72,6 +77,12 @@ class NoPrices:
     ) -> Floats:
         """Return the scores."""
         return scores
+
+    def charge_row(
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+    ) -> Floats:
+        """Return the scores."""
+        return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,23 +113,20 @@ class ClusterPrices:
         idle = idle_devices(snapshot, rows)
         return np.stack([np.where(idle, -np.inf, scores), np.where(idle, scores, -np.inf)])
 
-    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> tuple[Taken, Bools]:
-        """Return what the policy says is taken, and where that is anything."""
-        taken = self._policy.taken(snapshot, rows, request)
-        touched: Bools = np.logical_or.reduce(taken, axis=1)
-        return taken, touched
+    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
+        """Return what the policy says is taken."""
+        return self._policy.taken(snapshot, rows, request)
 
     def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: Taken, touched: Bools
+        self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
     ) -> Floats:
         """Return the best scores less the prices of groups, and of what is taken where it is."""
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
         worth: Floats = best - prices.take(snapshot.group)
-        rows = touched.nonzero()[0]
-        if len(rows):
-            some = taken.take(rows, axis=0)
-            worth[:, rows] -= self._policy.taken_prices(snapshot, request, some, totals)
+        if len(taken.patterns) > 1:
+            cost = self._policy.taken_prices(snapshot, request, taken.patterns, totals)
+            worth -= cost.take(taken.index, axis=1)
         return worth
 
     def charge_devices(
@@ -135,6 +143,16 @@ class ClusterPrices:
         else:
             idle = idle_devices(snapshot, rows)
             worth -= np.where(idle, cost[1][:, None], cost[0][:, None])
+        return worth
+
+    def charge_row(
+        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
+    ) -> Floats:
+        """Return the best scores of one row less the prices, as `charge` does for all rows."""
+        totals = self.totals(snapshot)
+        prices = self._policy.group_prices(snapshot, request, totals)
+        cost = self._policy.taken_prices(snapshot, request, taken[None], totals)
+        worth: Floats = (best - prices[snapshot.group[row]]) - cost[:, 0]
         return worth
 
     def totals(self, snapshot: Snapshot) -> Ints:

@@ -11,6 +11,7 @@ from itertools import compress, repeat
 import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
+from gpushare.core.node_names import NodeNames
 from gpushare.core.pairing import paired_devices
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
@@ -45,7 +46,7 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     fits_by_row[:-1] = _has_enough_devices(feasible(snapshot, every, request), request)
     fits = fits_by_row[rows]
     if fits.all():
-        return FilterResult(tuple(names), {}, ())
+        return FilterResult(names if isinstance(names, NodeNames) else tuple(names), {}, ())
     rejected = list(compress(names, (~fits).tolist()))
     rows = rows[~fits]
     unknown = tuple(compress(rejected, (rows < 0).tolist()))
@@ -76,6 +77,8 @@ def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
 
 def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
     """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
+    if isinstance(names, NodeNames):
+        return names.rows(snapshot.row)
     return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))
 
 
@@ -173,7 +176,10 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
             f"node {node!r}: {reason.value if reason else ''}: {request.units} units on "
             f"{request.devices} device(s) asked, free by device: {free or 'none'}"
         )
-    chosen = best_devices(scorer, snapshot, rows, mask, request)
+    known = None
+    if request.devices == 1 and row not in snapshot.pinned:  # a pin takes devices out
+        known = scorer.best_device(snapshot, row, request)
+    chosen = best_devices(scorer, snapshot, rows, mask, request) if known is None else (known,)
     return Allocation(node, chosen, (request.units,) * len(chosen))
 
 

@@ -58,3 +58,14 @@ class FallbackScorer:
             except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
                 self.failed(name, scorer, error)
         return self.scorers[-1][1].score_devices(snapshot, rows, request)
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row by what the first scorer has kept; None where it
+        has kept nothing of it.
+        """
+        name, scorer = self.scorers[0]
+        try:
+            return scorer.best_device(snapshot, row, request)
+        except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
+            self.failed(name, scorer, error)
+            return None

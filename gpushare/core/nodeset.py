@@ -10,6 +10,7 @@ from itertools import repeat
 
 import numpy as np
 
+from gpushare.core.node_names import NodeNames
 from gpushare.core.snapshot import Rows
 
 
@@ -18,6 +19,7 @@ class NodeNumbers:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
+        self._last: tuple[Collection[str], bytes] = (), b""
 
     def __len__(self) -> int:
         """Return how many names have numbers."""
@@ -27,6 +29,8 @@ class NodeNumbers:
         """Return the set of these nodes; names that are new get numbers."""
         if not nodes:
             return b""
+        if nodes is self._last[0]:
+            return self._last[1]
         numbers = self._numbered(nodes)
         if (numbers < 0).any():
             for name in nodes:
@@ -34,7 +38,10 @@ class NodeNumbers:
             numbers = self._numbered(nodes)
         bits = np.zeros(int(numbers.max()) + 1, dtype=bool)
         bits[numbers] = True
-        return np.packbits(bits, bitorder="little").tobytes()
+        packed = np.packbits(bits, bitorder="little").tobytes()
+        if isinstance(nodes, NodeNames):  # it never changes
+            self._last = nodes, packed
+        return packed
 
     def has(self, bits: bytes, node: str) -> bool:
         """Return whether the node is in the set."""

@@ -58,6 +58,8 @@ class Pins:
         self._pairing = pairing
         self._pins: dict[str, dict[str, Pinned]] = {}
         self._by_identity: set[str] = set()
+        # Those of nodes where pairing applies, as a snapshot has them: it is taken after each bind.
+        self._active: dict[str, tuple[Pinned, ...]] = {}
 
     def active(self, node: str) -> bool:
         """Return whether pairing applies on the node."""
@@ -71,17 +73,22 @@ class Pins:
             self._by_identity.add(node)
         else:
             self._by_identity.discard(node)
+        self._renew(node)
 
     def add(self, entry: Entry) -> None:
         """Take a charge into account."""
         if entry.pins:
             self._pins.setdefault(entry.node, {})[entry.ref.uid] = pin_of(entry)
+            self._renew(entry.node)
 
     def remove(self, entry: Entry) -> None:
         """Take a charge out of account."""
         pins = self._pins.get(entry.node)
-        if pins is not None and pins.pop(entry.ref.uid, None) is not None and not pins:
+        if pins is None or pins.pop(entry.ref.uid, None) is None:
+            return
+        if not pins:
             del self._pins[entry.node]
+        self._renew(entry.node)
 
     def devices(self, node: str, request: Request, of: str) -> tuple[int, ...] | None:
         """Return the devices left to the request of a pod (`of`: its uid): None for all, () for
@@ -94,8 +101,12 @@ class Pins:
 
     def by_row(self, rows: Mapping[str, int]) -> dict[int, tuple[Pinned, ...]]:
         """Return the active pins by the row of their node."""
-        return {
-            rows[node]: tuple(pins.values())
-            for node, pins in self._pins.items()
-            if node in rows and self.active(node)
-        }
+        return {rows[node]: pins for node, pins in self._active.items() if node in rows}
+
+    def _renew(self, node: str) -> None:
+        """Keep the node's pins for snapshots, if it has any and pairing applies there."""
+        pins = self._pins.get(node)
+        if pins and self.active(node):
+            self._active[node] = tuple(pins.values())
+        else:
+            self._active.pop(node, None)

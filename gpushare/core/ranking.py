@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from gpushare.core.cluster_prices import prices_of
 from gpushare.core.model import Kind, Request
-from gpushare.core.policy import Policy, Taken
+from gpushare.core.policy import Policy
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
+from gpushare.core.taken_rows import TakenRows
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """bool (K, D): where the request fits, for the given rows, by the state of each row alone."""
@@ -65,15 +66,14 @@ class Known:
 
     layout: the capacities, which snapshots share until a node changes. best, devices: (V, N) the
     value of the best device and which it is; V is 1, or 2 for those in use and those idle. taken:
-    int8 (N, Y), touched: bool (N,) where any are.
+    what a placement takes from each row.
     """
 
     generation: int
     layout: Ints
     best: Floats
     devices: npt.NDArray[np.int16]
-    taken: Taken
-    touched: Bools
+    taken: TakenRows
 
 
 class Scorer(Protocol):
@@ -84,6 +84,9 @@ class Scorer(Protocol):
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row, if that is known without scoring it again."""
 
 
 class Ranking:
@@ -119,7 +122,7 @@ class Ranking:
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
         """Return what placing the request on each row is worth."""
         known = self._known(snapshot, request)
-        worth = self._prices.charge(snapshot, request, known.best, known.taken, known.touched)
+        worth = self._prices.charge(snapshot, request, known.best, known.taken)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Scores(values, worth, known.devices)
 
@@ -129,6 +132,29 @@ class Ranking:
         """
         scores = self.policy.score(snapshot, rows, request)
         return self._prices.charge_devices(snapshot, rows, request, scores)
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        """Return the best single device of a row, the lowest index among equals, by what is kept.
+
+        None where nothing is kept of the row as it is, or it fits nowhere: then `score_devices`
+        says. For a row whose every device may be taken if it fits.
+        """
+        known = self._memo.get(request.kind)
+        if (
+            known is None
+            or known.layout is not snapshot.capacity
+            or known.generation > snapshot.generation
+            or snapshot.row_generation[row] > known.generation
+        ):
+            return None
+        worth = known.best[:, row]
+        # A price of the whole row changes nothing between its devices.
+        if len(worth) > 1 and known.taken.index[row]:
+            worth = self._prices.charge_row(snapshot, row, request, worth, known.taken.row(row))
+        highest = worth.max()
+        if not highest > -np.inf:
+            return None
+        return int(known.devices[:, row][worth == highest].min())
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         known = self._memo.get(request.kind)
@@ -157,10 +183,8 @@ class Ranking:
         scores = np.full(fits.shape, -np.inf)
         if fits.any():
             np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
-        taken, touched = self._prices.taken(snapshot, rows, request)
-        return _best_of(
-            snapshot, self._prices.split(snapshot, rows, request, scores), taken, touched
-        )
+        taken = TakenRows.of(self._prices.taken(snapshot, rows, request))
+        return _best_of(snapshot, self._prices.split(snapshot, rows, request, scores), taken)
 
     def _keep(self, kind: Kind, known: Known) -> None:
         # The kind used longest ago is dropped first; a dict keeps the order of insertion.
@@ -172,10 +196,10 @@ class Ranking:
                 self._memo.pop(old, None)
 
 
-def _best_of(snapshot: Snapshot, scores: Floats, taken: Taken, touched: Bools) -> Known:
+def _best_of(snapshot: Snapshot, scores: Floats, taken: TakenRows) -> Known:
     """Return what is kept of scores (V, K, D)."""
     best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
-    return Known(snapshot.generation, snapshot.capacity, best, devices, taken, touched)
+    return Known(snapshot.generation, snapshot.capacity, best, devices, taken)
 
 
 def _joined(parts: list[Known]) -> Known:
@@ -185,8 +209,7 @@ def _joined(parts: list[Known]) -> Known:
         parts[0].layout,
         np.concatenate([part.best for part in parts], axis=1),
         np.concatenate([part.devices for part in parts], axis=1),
-        np.concatenate([part.taken for part in parts]),
-        np.concatenate([part.touched for part in parts]),
+        parts[0].taken.joined([part.taken for part in parts[1:]]),
     )
 
 
@@ -194,8 +217,5 @@ def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
     """Return the scores kept, with these rows replaced."""
     best, devices = known.best.copy(), known.devices.copy()
     best[:, rows], devices[:, rows] = fresh.best, fresh.devices
-    taken, touched = known.taken, known.touched
-    if fresh.touched.any() or (len(touched) and touched[rows].any()):
-        taken, touched = taken.copy(), touched.copy()
-        taken[rows], touched[rows] = fresh.taken, fresh.touched
-    return Known(fresh.generation, fresh.layout, best, devices, taken, touched)
+    taken = known.taken.patched(rows, fresh.taken)
+    return Known(fresh.generation, fresh.layout, best, devices, taken)

@@ -28,3 +28,7 @@ class Dice:
     def score_devices(self, snapshot: Snapshot, rows: Rows, _request: Request) -> Floats:
         """Return a random score for each device."""
         return self._rng.random((len(rows), snapshot.used.shape[1]))
+
+    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
+        """Return None: nothing is kept."""
+        return None

@@ -13,6 +13,7 @@ from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Fits, Known, Ranking, Scores
 from gpushare.core.snapshot import Snapshot
+from gpushare.core.taken_rows import NOTHING
 from gpushare.sim.cluster_pricing import judge_and_price
 from gpushare.sim.compiled import (
     COMPILED,
@@ -75,7 +76,9 @@ class FastRanking(Ranking):
         if len(rows):
             judge(world, wanted.asked, wanted.judged, rows)
         self._seen[request.kind] = snapshot.generation
-        return Known(snapshot.generation, snapshot.capacity, *wanted.judged)
+        # Asked only where the policy has no prices, for which alone it matters what is taken.
+        best, devices = wanted.judged.best, wanted.judged.devices
+        return Known(snapshot.generation, snapshot.capacity, best, devices, NOTHING)
 
     def _begin(self, snapshot: Snapshot) -> World:
         model = snapshot.model.max(axis=1, initial=-1).astype(np.int64)

@@ -79,6 +79,10 @@ class Learner:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""
         return self._ranking.score_devices(snapshot, rows, request)
 
+    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
+        """Return None: nothing is kept."""
+        return None
+
     def _choose(self, snapshot: Snapshot) -> None:
         seen = self._learned.arrivals.seen
         if self._name != AUTO or seen < max(FEWEST_SEEN, 2 * self._tried_at):

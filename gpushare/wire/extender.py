@@ -10,8 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from string import whitespace
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import Raw, Struct
@@ -20,7 +19,8 @@ from msgspec.json import Decoder
 from gpushare.core.model import PodRef
 from gpushare.errors import MessageError
 from gpushare.wire.codec import decode_with
-from gpushare.wire.fields import LABEL, MAX_NAME_LENGTH, NAME, UID
+from gpushare.wire.fields import LABEL, NAME, UID
+from gpushare.wire.name_lists import NAME_LISTS, checked_length, checked_names
 from gpushare.wire.objects import Metadata, Pod
 
 _T = TypeVar("_T", bound=Struct)
@@ -58,6 +58,17 @@ class _FilterBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal")
     node_names: list[str] | None = None
 
 
+class _UsualBody(Struct, gc=False, forbid_unknown_fields=True, rename="pascal"):
+    """The body of a kube-scheduler that sends names alone: they are decoded only if they are new.
+
+    Whatever is different is decoded as a _FilterBody, which says what is wrong with it.
+    """
+
+    node_names: Raw
+    pod: Pod | None = None
+    nodes: None = None
+
+
 class _BindBody(Struct, gc=False, forbid_unknown_fields=True):
     pod_name: str | None = msgspec.field(default=None, name="PodName")
     pod_namespace: str | None = msgspec.field(default=None, name="PodNamespace")
@@ -93,15 +104,25 @@ class _BindResult(Struct, gc=False):
 
 def decode_filter(body: bytes) -> FilterArgs:
     """Return the filter (or prioritize) request in a body. Raises MessageError."""
+    try:
+        usual = _USUAL.decode(body)
+        return FilterArgs(checked_pod(usual.pod), NAME_LISTS.decode(bytes(usual.node_names)))
+    except (msgspec.MsgspecError, ValueError, RecursionError, MessageError):
+        return _decode_any_filter(body)
+
+
+def _decode_any_filter(body: bytes) -> FilterArgs:
     args = decode_body(_FILTER, _FilterBody, body)
     pod = checked_pod(args.pod)
     if args.node_names is not None:
-        return FilterArgs(pod, _checked(args.node_names, "NodeNames"))
+        return FilterArgs(pod, checked_names(args.node_names, "NodeNames"))
     if args.nodes is None:
         raise MessageError("NodeNames, Nodes: both missing")
     items = args.nodes.items or []
     names = [_name_of(item, index) for index, item in enumerate(items)]
-    return FilterArgs(pod, _checked(names, "Nodes.items"), dict(zip(names, items, strict=True)))
+    return FilterArgs(
+        pod, checked_names(names, "Nodes.items"), dict(zip(names, items, strict=True))
+    )
 
 
 def decode_bind(body: bytes) -> BindArgs:
@@ -135,10 +156,11 @@ def encode_filter(
     read.
     """
     nodes = None
-    names: Sequence[str] | None = fit
+    names: Sequence[str] | None = None
     if args is not None and args.items is not None:
         nodes = _SurvivingNodes([args.items[name] for name in fit])
-        names = None
+    else:
+        names = cast(Sequence[str], Raw(NAME_LISTS.encode(fit)))  # encoded as it is
     return _ENCODER.encode(_FilterResult(nodes, names, failed or {}, unresolvable or {}, error))
 
 
@@ -188,16 +210,6 @@ def decode_body(exact: Decoder[_T], kind: type[_T], body: bytes | Raw) -> _T:
         return decode_with(exact, _ENCODER.encode(found), "request")
 
 
-def _checked(names: list[str], where: str) -> Sequence[str]:
-    """Return the names, each once. Raises MessageError on one that is empty or holds blanks."""
-    unique = set(names)
-    together = "".join(names)  # a search in one text is a hundred times faster than one a name
-    if "" in unique or any(blank in together for blank in whitespace):
-        raise MessageError(f"{where}: an empty name, or one with blanks")
-    checked_length(max(names, key=len, default=""), where)
-    return names if len(unique) == len(names) else list(dict.fromkeys(names))
-
-
 def _name_of(item: Raw, index: int) -> str:
     found = decode_with(_NAMED, item, f"Nodes.items[{index}]").metadata
     return (found and found.name) or ""
@@ -245,15 +257,6 @@ def checked_uid(uid: str, where: str) -> str:
     return uid
 
 
-def checked_length(name: str, where: str) -> str:
-    """Return the name. Raises MessageError where it is longer than any name of an object."""
-    if len(name) > MAX_NAME_LENGTH:
-        raise MessageError(
-            f"{where}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
-        )
-    return name
-
-
 MESSAGES: Mapping[str, type[Struct]] = {
     "ExtenderArgs": _FilterBody,
     "ExtenderFilterResult": _FilterResult,
@@ -265,6 +268,7 @@ MESSAGES: Mapping[str, type[Struct]] = {
 }
 """The structs of the messages, by the names of their Go types where they have one."""
 
+_USUAL = Decoder(_UsualBody)
 _FILTER = Decoder(_FilterBody)
 _BIND = Decoder(_BindBody)
 _NAMED = Decoder(_NamedObject)

@@ -67,6 +67,10 @@ class Switched:
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         return self._judge.score_devices(snapshot, rows, request)
 
+    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
+        """Return None: nothing is kept."""
+        return None
+
 
 @dataclass(frozen=True)
 class Drift:

@@ -98,6 +98,10 @@ class KubeScheduler:
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         return self._judge.score_devices(snapshot, rows, request)
 
+    def best_device(self, _snapshot: Snapshot, _row: int, _request: Request) -> int | None:
+        """Return None: nothing is kept."""
+        return None
+
     def _chosen(self, snapshot: Snapshot, request: Request, fits: Bools) -> int | None:
         if self._setting.apart and not request.devices:
             return None

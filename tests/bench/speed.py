@@ -63,8 +63,10 @@ def free_port() -> int:
 
 
 @contextlib.contextmanager
-def process(*words: str) -> Iterator[subprocess.Popen[bytes]]:
-    with subprocess.Popen([sys.executable, *words], stderr=subprocess.DEVNULL) as child:
+def process(*words: str, folder: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """A Python process; folder: where the modules are that it runs."""
+    command = [sys.executable, *words]
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=folder) as child:
         try:
             yield child
         finally:
@@ -91,9 +93,15 @@ def wait_ready(port: int) -> float:
 
 
 @contextlib.contextmanager
-def extender(**api: int) -> Iterator[tuple[int, float, subprocess.Popen[bytes]]]:
-    """(port, seconds from start to ready, process) of an extender before an API server as asked."""
-    options = {"nodes": 1, "devices": 8, "units": 16, "pods": 0, "gpu_pods": 0, "delay_ms": 0} | api
+def extender(
+    *flags: str, code: Path | None = None, **api: int
+) -> Iterator[tuple[int, float, subprocess.Popen[bytes]]]:
+    """(port, seconds from start to ready, process) of an extender before an API server as asked.
+
+    flags: more of `gpushare serve`. code: a checkout that is run instead of this one.
+    """
+    usual = {"nodes": 1, "devices": 8, "units": 16, "pods": 0, "gpu_pods": 0, "waiting": 0}
+    options = usual | {"delay_ms": 0} | api
     api_port, port, health = free_port(), free_port(), free_port()
     with tempfile.TemporaryDirectory() as folder:
         kubeconfig = Path(folder) / "kubeconfig"
@@ -106,7 +114,7 @@ def extender(**api: int) -> Iterator[tuple[int, float, subprocess.Popen[bytes]]]
             # No kubelet runs the pods that equal ones wait for.
             unpaired = ("--pairing", "off")
             quiet = ("--kubeconfig", str(kubeconfig), "--log-level", "warning")
-            with process(*serve, *unpaired, *listen, *quiet) as child:
+            with process(*serve, *unpaired, *listen, *quiet, *flags, folder=code) as child:
                 yield port, wait_ready(health), child
 
 

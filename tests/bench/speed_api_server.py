@@ -1,9 +1,10 @@
 """A stand-in for the API server in the speed benches: lists as large as asked, binds that take a
 while.
 
-A process of its own, so that its CPU time is not counted against the extender. Watches stay silent.
+A process of its own, so that its CPU time is not counted against the extender. Watches stay silent,
+but for the Bindings of pods that wait: those show them on their node, as the API server does.
 Run as `python -m tests.bench.speed_api_server PORT JSON`, JSON with nodes, devices, units, pods,
-gpu_pods, delay_ms.
+gpu_pods, waiting, delay_ms.
 """
 
 import asyncio
@@ -66,6 +67,33 @@ def _pod(number: int, options: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def waiting_pod(number: int) -> dict[str, Any]:
+    """A pod without a node, about 3 KB; they ask for 1, 2, 4 and 8 units in turn."""
+    pod = _pod(number, {"pods": 1, "gpu_pods": 1, "devices": 1, "nodes": 1})
+    metadata, spec = pod["metadata"], pod["spec"]
+    del spec["nodeName"], metadata["annotations"]
+    metadata |= {"name": f"waiting-{number}", "uid": f"11111111-0000-4000-8000-{number:012d}"}
+    metadata["labels"] = {"app": "bench", "pod-template-hash": "5d4f8c7b9"}
+    spec |= {"schedulerName": "default-scheduler", "priority": 0, "restartPolicy": "Always"}
+    amounts = {"cpu": "500m", "memory": "1Gi", "aliyun.com/gpu-mem": str(2 ** (number % 4))}
+    spec["containers"][0]["resources"] = {"limits": amounts, "requests": amounts}
+    pod["status"] = {"phase": "Pending", "qosClass": "Guaranteed"}
+    return pod
+
+
+def _bound(body: bytes, version: int) -> bytes:
+    """The event of the watch that shows what a Binding made of a pod that waits."""
+    sent = json.loads(body)
+    pod = waiting_pod(int(sent["metadata"]["name"].rpartition("-")[2]))
+    pod["metadata"] |= {
+        "resourceVersion": str(version),
+        "annotations": sent["metadata"].get("annotations", {}),
+    }
+    pod["spec"]["nodeName"] = sent["target"]["name"]
+    pod["status"]["conditions"] = [{"type": "PodScheduled", "status": "True"}]
+    return json.dumps({"type": "MODIFIED", "object": pod}).encode() + b"\n"
+
+
 def _pages(kind: str, items: list[dict[str, Any]]) -> list[bytes]:
     pages = []
     for start in range(0, max(len(items), 1), _PAGE):
@@ -77,9 +105,11 @@ def _pages(kind: str, items: list[dict[str, Any]]) -> list[bytes]:
 
 
 class Connection(asyncio.Protocol):
-    """One client: lists by page, silent watches, and writes answered after the delay."""
+    """One client: lists by page, watches, and writes answered after the delay."""
 
     delay_s = 0.0
+    version = 1
+    watching_pods: set["Connection"] = set()  # noqa: RUF012 -- of all connections
     pages: dict[str, list[bytes]] = {}  # noqa: RUF012 -- set once, before the server starts
 
     def __init__(self) -> None:
@@ -97,20 +127,37 @@ class Connection(asyncio.Protocol):
             )
             if len(self._data) < head + 4 + length:
                 return
+            body = self._data[head + 4 : head + 4 + length]
             self._data = self._data[head + 4 + length :]
-            self._serve(*lines[0].decode().split(" ")[:2])
+            method, target = lines[0].decode().split(" ")[:2]
+            self._serve(method, target, body)
 
-    def _serve(self, method: str, target: str) -> None:
+    def connection_lost(self, exc: Exception | None) -> None:
+        del exc
+        self.watching_pods.discard(self)
+
+    def _serve(self, method: str, target: str, body: bytes) -> None:
         url = urlsplit(target)
         query = parse_qs(url.query)
         if method != "GET":
             loop = asyncio.get_running_loop()
             loop.call_later(self.delay_s, self._answer, _TAKEN, 201)
+            if url.path.endswith("/binding") and "/waiting-" in url.path:
+                loop.call_later(self.delay_s, self._show, body)
         elif "watch" in query:
             self._transport.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+            if url.path.endswith("/pods"):
+                self.watching_pods.add(self)
         else:
             pages = self.pages.get(url.path.rpartition("/")[2], _pages("ConfigMap", []))
             self._answer(pages[int(query.get("continue", ["0"])[0])], 200)
+
+    def _show(self, binding: bytes) -> None:
+        """Tell all who watch pods."""
+        Connection.version += 1
+        event = _bound(binding, Connection.version)
+        for watcher in self.watching_pods:
+            watcher._transport.write(b"%x\r\n%s\r\n" % (len(event), event))  # noqa: SLF001
 
     def _answer(self, body: bytes, status: int) -> None:
         if not self._transport.is_closing():
@@ -130,6 +177,10 @@ if __name__ == "__main__":
     Connection.delay_s = given["delay_ms"] / 1000
     Connection.pages = {
         "nodes": _pages("Node", [_node(number, given) for number in range(given["nodes"])]),
-        "pods": _pages("Pod", [_pod(number, given) for number in range(given["pods"])]),
+        "pods": _pages(
+            "Pod",
+            [_pod(number, given) for number in range(given["pods"])]
+            + [waiting_pod(number) for number in range(given.get("waiting", 0))],
+        ),
     }
     asyncio.run(_serve(int(sys.argv[1])))

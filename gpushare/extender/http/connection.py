@@ -9,7 +9,7 @@ import select
 import socket
 import ssl
 import sys
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gunicorn import http, sock, util
 from gunicorn.config import Config
@@ -23,6 +23,10 @@ from gpushare.extender.http.framing import (
     FramingError,
     body_length,
 )
+from gpushare.extender.http.known_heads import KnownHeads, completed, form_of
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
 
 CHUNK = 256 * 1024
 """Bytes read from a client, or sent to it, at once."""
@@ -90,15 +94,29 @@ class Connection(TConn):
     max_body = 16 * 1024 * 1024
 
     def __init__(
-        self, cfg: Config, client_sock: socket.socket, client: Address, server: Address
+        self,
+        cfg: Config,
+        client_sock: socket.socket,
+        client: Address,
+        server: Address,
+        heads: KnownHeads | None = None,
     ) -> None:
+        """Take a socket over. heads: those that need not be parsed again."""
         client_sock.setblocking(False)
         if cfg.is_ssl:  # the handshake comes with the first recv(), in the loop, and never blocks
             client_sock = sock.ssl_wrap_socket(client_sock, cfg)
         self.outbox = Outbox(client_sock)
         super().__init__(cfg, cast(socket.socket, self.outbox), client, server)
+        self.heads = KnownHeads() if heads is None else heads
         self.received = bytearray()
         self._scanned = self._body = self._end = self._parsed = 0
+        # What WSGI is told of requests with the head that is here; None: gunicorn has to parse it.
+        self._known: dict[str, Any] | None = None
+        # The head of the request that came whole last, if gunicorn parses it, and else all of it.
+        self.head = b""
+        self._request: WSGIEnvironment | None = None
+        # gunicorn asks it what came behind a request.
+        self.parser = http.get_parser(cfg, iter(()), client)
         self.refused = self.closed = False
         # handle() would otherwise wait for data, and make a parser that reads from the socket.
         self.initialized = self.data_ready = True
@@ -111,6 +129,11 @@ class Connection(TConn):
     def release_request(self) -> None:
         """Hold no more bytes for the request that came whole last."""
         self._parsed = 0
+
+    def take_request(self) -> "WSGIEnvironment | None":
+        """Return the request that came whole last; None where the parser has it."""
+        request, self._request = self._request, None
+        return request
 
     def next_request_within(self, seconds: float) -> bool:
         """Return whether the next request is whole by then; as receive()."""
@@ -149,9 +172,13 @@ class Connection(TConn):
             return False
         with memoryview(self.received) as seen:
             head, body = bytes(seen[: self._body]), bytes(seen[self._body : self._end])
-        # Popped: a connection that stays idle must not hold on to the body that it has brought.
-        parts = [b"", body, head]
-        self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
+        if self._known is not None:
+            self._request = completed(self._known, self, body)
+        else:
+            self.head = head
+            # Popped: a connection that stays idle must not hold on to the body that it has brought.
+            parts = [b"", body, head]
+            self.parser = http.get_parser(self.cfg, iter(parts.pop, b""), self.client)
         del self.received[: self._end]
         self._parsed = self._end
         self._scanned = self._body = self._end = 0
@@ -172,7 +199,10 @@ class Connection(TConn):
                 raise FramingError(HEAD_TOO_LARGE)
             return False
         self._body = at + len(HEAD_END)
-        size = body_length(bytes(self.received[: self._body]))
+        head = bytes(self.received[: self._body])
+        form = form_of(head)
+        self._known = self.heads.environ(form) if form else None
+        size = form.length if form and self._known is not None else body_length(head)
         if size > self.max_body:
             raise FramingError(TOO_LARGE)
         self._end = self._body + size

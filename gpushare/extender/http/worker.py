@@ -16,12 +16,17 @@ import time
 from collections import deque
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from gunicorn.http.message import Request
 from gunicorn.workers.gthread import ThreadWorker
 
+from gpushare.extender.http import known_heads
 from gpushare.extender.http.connection import CHUNK, Connection
 from gpushare.extender.http.unanswered import PendingRequest
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
 
 
 class BufferedThreadWorker(ThreadWorker):
@@ -57,6 +62,7 @@ class BufferedThreadWorker(ThreadWorker):
         self.silent_conns: deque[Connection] = deque()
         self.answering_conns: deque[Connection] = deque()
         self._pending_since: dict[Connection, float] = {}
+        self._heads = known_heads.KnownHeads()
 
     def pending_requests(self) -> list[PendingRequest]:
         """Return the requests that wait for a thread or are being answered; for any thread."""
@@ -77,7 +83,9 @@ class BufferedThreadWorker(ThreadWorker):
             return
         self.nr_conns += 1
         try:
-            conn = self.connection_class(self.cfg, client_sock, client, listener.getsockname())
+            conn = self.connection_class(
+                self.cfg, client_sock, client, listener.getsockname(), self._heads
+            )
         except OSError:  # TLS: it was gone before the handshake
             self.nr_conns -= 1
             client_sock.close()
@@ -140,7 +148,8 @@ class BufferedThreadWorker(ThreadWorker):
         """Answer; return whether the connection may be kept once the answer is taken."""
         try:
             while True:
-                keep = bool(super().handle(conn))
+                request = conn.take_request()
+                keep = self._answer(conn, request) if request else bool(super().handle(conn))
                 conn.release_request()
                 taken = conn.outbox.flush()
                 # While other requests wait for a thread, this one must not wait.
@@ -152,6 +161,28 @@ class BufferedThreadWorker(ThreadWorker):
                 self._pending_since[conn] = time.monotonic()
         except (OSError, EOFError):
             return False
+
+    def handle_request(self, req: Request, conn: Connection) -> bool:  # type: ignore[override]
+        """Answer a request that gunicorn has parsed, and remember its head."""
+        keep = bool(super().handle_request(req, conn))
+        if keep:
+            conn.heads.remember(conn.head, req, conn, self.cfg)
+        return keep
+
+    def _answer(self, conn: Connection, environ: "WSGIEnvironment") -> bool:
+        """Answer a request whose head is known as gunicorn would; return whether to keep it."""
+        request = known_heads.PlainRequest(environ["PATH_INFO"])
+        try:
+            self.cfg.pre_request(self, request)
+            full = not self.cfg.keepalive or len(self.keepalived_conns) >= self.max_keepalived
+            keep = self.alive and not full and not request.closing
+            head, body = known_heads.answer(self.wsgi, environ, keep)
+        except Exception as error:  # as gunicorn: the client gets a 500, and the log says why
+            self.handle_error(None, conn.sock, conn.client, error)
+            return False
+        conn.outbox.sendall(head)
+        conn.outbox.sendall(body)
+        return keep
 
     def finish_request(self, conn: Connection, fs: Future[bool]) -> None:  # type: ignore[override]
         """Take a connection back from the thread that has answered."""

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.core import ranking as module
-from gpushare.core.decide import best_node, score_nodes
+from gpushare.core.decide import best_node, place, score_nodes
 from gpushare.core.model import Request
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
@@ -15,6 +15,7 @@ from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, workload_of
+from gpushare.errors import RequestRefused
 from tests.unit.core.clusters import POLICIES, node, requests
 
 NAMES = ("a", "b", "c", "d")
@@ -66,6 +67,49 @@ def test_dropping_the_memo_changes_no_answer(
                 assert score_nodes(view, NAMES, value, ranking) == score_nodes(
                     view, NAMES, value, fresh
                 )
+
+
+@given(policy=st.sampled_from(sorted(POLICIES)), steps=st.lists(changes, max_size=40))
+def test_what_is_kept_of_a_row_places_a_pod_on_the_device_that_scoring_it_anew_would(
+    policy: str, steps: list[tuple[str, str, object]]
+) -> None:
+    tally, ranking = NodeArrays(), Ranking(POLICIES[policy], 2)
+    asked: list[Request] = []
+    for what, name, value in steps:
+        _apply(tally, what, name, value)
+        if isinstance(value, Request):
+            asked.append(value)
+            ranking.scores(tally.snapshot({}), value)
+        view = tally.snapshot({})
+        for request in asked[-2:]:
+            if request.devices:
+                known, anew = (
+                    [_placed(view, node, request, judge) for node in NAMES]
+                    for judge in (ranking, Ranking(POLICIES[policy]))
+                )
+                assert known == anew
+
+
+def _placed(view: Snapshot, node: str, request: Request, ranking: Ranking) -> object:
+    """The devices, or the error's text."""
+    try:
+        return place(view, node, request, ranking).devices
+    except RequestRefused as error:
+        return str(error)
+
+
+def test_a_row_that_has_not_changed_is_not_scored_again_to_place_a_pod_there() -> None:
+    policy, tally, request = Counting(POLICIES["shadow-price"]), NodeArrays(), Request(2, 1)
+    ranking = Ranking(policy)
+    for name in ("a", "b"):
+        tally.set_node(node(name, 8, 8), ())
+    ranking.scores(tally.snapshot({}), request)
+    policy.asked.clear()
+    tally.add(Charge("b", request, ((1, 2),)))
+    place(tally.snapshot({}), "a", request, ranking)
+    assert policy.asked == []
+    place(tally.snapshot({}), "b", request, ranking)
+    assert policy.asked == [["b"]]
 
 
 def _fitting(judged: Scores) -> list[int]:

@@ -1,0 +1,79 @@
+"""What a placement takes from each node, by the few patterns that there are.
+
+Nodes that are alike, such as all that are empty, lose the same: one price for each pattern serves
+all of them, where a price for each node costs as much as the rest of a request.
+
+Tested in `tests/unit/core/test_ranking.py`.
+"""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from gpushare.core.policy import Taken
+from gpushare.core.snapshot import Rows
+
+_SPARE = 64
+"""Patterns that nobody has any more, before they are left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenRows:
+    """What is taken from each of N rows; never changed.
+
+    patterns: int8 (P, Y), the first of zeros. index: int32 (N,), which pattern each row has.
+    numbers: of the patterns, by their bytes. least: patterns when each was somebody's.
+    """
+
+    patterns: Taken
+    index: npt.NDArray[np.int32]
+    numbers: dict[bytes, int]
+    least: int
+
+    @staticmethod
+    def of(taken: Taken) -> "TakenRows":
+        """Return this of int8 (N, Y)."""
+        nothing = np.zeros((1, taken.shape[1]), dtype=np.int8)
+        empty = TakenRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
+        made = empty._with(taken)
+        return replace(made, least=len(made.patterns))
+
+    def patched(self, rows: Rows, fresh: "TakenRows") -> "TakenRows":
+        """Return the same with these rows replaced, by as many in their order."""
+        if not len(fresh.index):
+            return self
+        known = self._with(fresh.patterns.take(fresh.index, axis=0))
+        index = self.index.copy()
+        index[rows] = known.index
+        if len(known.patterns) > known.least + _SPARE:
+            return TakenRows.of(known.patterns.take(index, axis=0))
+        return TakenRows(known.patterns, index, known.numbers, self.least)
+
+    def row(self, row: int) -> Taken:
+        """Return int8 (Y,): what is taken from one row."""
+        taken: Taken = self.patterns[self.index[row]]
+        return taken
+
+    def _with(self, taken: Taken) -> "TakenRows":
+        """Return the patterns, with those of int8 (K, Y) added, and the index of these rows."""
+        width, data = taken.shape[1], taken.tobytes()
+        keys = [data[at * width : (at + 1) * width] for at in range(len(taken))]
+        numbers = self.numbers
+        new = [key for key in dict.fromkeys(keys) if key not in numbers]
+        patterns = self.patterns
+        if new:
+            numbers = numbers | {key: len(numbers) + at for at, key in enumerate(new)}
+            added = np.frombuffer(b"".join(new), np.int8).reshape(len(new), width)
+            patterns = np.concatenate([patterns, added])
+        index = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
+        return TakenRows(patterns, index, numbers, self.least)
+
+    def joined(self, others: "list[TakenRows]") -> "TakenRows":
+        """Return the rows of this and of the others, one after another."""
+        parts = [each.patterns.take(each.index, axis=0) for each in (self, *others)]
+        return TakenRows.of(np.concatenate(parts))
+
+
+NOTHING = TakenRows.of(np.zeros((0, 0), dtype=np.int8))
+"""What is taken where a policy has no prices."""

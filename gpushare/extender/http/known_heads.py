@@ -1,0 +1,145 @@
+"""Heads of requests that gunicorn has parsed before: kube-scheduler sends the same few, for ever.
+
+A head that is byte for byte one that was judged is judged alike, so its environment is taken from
+memory. The digits of Content-Length may differ, and only they. What is not a plain POST on a
+connection that stays open is never remembered, and goes gunicorn's way each time.
+
+Knows gunicorn (27.x) and WSGI; nothing of what is served.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from io import BytesIO
+from time import time
+from typing import TYPE_CHECKING, Any
+
+from gunicorn import SERVER
+from gunicorn.config import Config
+from gunicorn.http import wsgi
+from gunicorn.http.message import Request
+from gunicorn.util import http_date
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIEnvironment
+
+_LENGTH = b"\r\nContent-Length: "
+_MAX_DIGITS = 15
+_MAX_HEAD = 2048
+MAX_HEADS = 64
+_SPECIAL = ("EXPECT", "UPGRADE", "CONNECTION")
+_OF_THE_CONNECTION = ("gunicorn.socket", "wsgi.early_hints", "wsgi.input")
+"""Keys of an environment that lead to one connection: they must not be kept."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A head without the digits of its Content-Length, and these as a number."""
+
+    text: bytes
+    length: int
+
+
+def form_of(head: bytes) -> Form | None:
+    """Return the form of a head; None where it cannot be one that is remembered."""
+    start = head.find(_LENGTH) + len(_LENGTH)
+    end = head.find(b"\r\n", start)
+    digits = head[start:end]
+    if start < len(_LENGTH) or not digits.isdigit() or len(digits) > _MAX_DIGITS:
+        return None
+    return Form(head[:start] + head[end:], int(digits))
+
+
+class KnownHeads:
+    """What is remembered, by form; the oldest goes first. Any thread may call any method."""
+
+    def __init__(self) -> None:
+        self._environs: dict[bytes, dict[str, Any]] = {}
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._environs)
+
+    def environ(self, form: Form) -> dict[str, Any] | None:
+        """Return what WSGI is told of such a request, but for its connection, body and length."""
+        return self._environs.get(form.text)
+
+    def remember(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
+        """Keep what gunicorn tells WSGI of a request on a TConn, where that may be used again."""
+        form = form_of(head)
+        plain = req.method == "POST" and req.version == (1, 1) and not req.should_close()
+        special = any(name in _SPECIAL for name, _ in req.headers)
+        if form is None or not plain or special or len(head) > _MAX_HEAD:
+            return
+        environ = wsgi.create(req, conn.sock, conn.client, conn.server, config)[1]
+        kept = {key: value for key, value in environ.items() if key not in _OF_THE_CONNECTION}
+        if len(self._environs) >= MAX_HEADS:
+            self._environs.pop(next(iter(self._environs)), None)
+        self._environs[form.text] = kept | {"wsgi.multithread": True}
+
+
+class PlainRequest:
+    """A request as gunicorn's hook `pre_request` sees it."""
+
+    method = "POST"
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.closing = False
+
+    def force_close(self) -> None:
+        """Have the connection closed after the answer."""
+        self.closing = True
+
+
+def completed(known: dict[str, Any], conn: Any, body: bytes) -> "WSGIEnvironment":  # noqa: ANN401
+    """Return the environment of a request that came on this connection with this body."""
+    return known | {
+        "gunicorn.socket": conn.sock,
+        "REMOTE_ADDR": conn.client[0],
+        "REMOTE_PORT": str(conn.client[1]),
+        "SERVER_NAME": conn.server[0],
+        "SERVER_PORT": str(conn.server[1]),
+        "CONTENT_LENGTH": str(len(body)),
+        "wsgi.input": BytesIO(body),
+    }
+
+
+def answer(
+    app: Callable[..., Iterable[bytes]], environ: "WSGIEnvironment", keep: bool
+) -> tuple[bytes, bytes]:
+    """Return (head, body) of the application's answer, as gunicorn would write it.
+
+    keep: whether the connection stays open after it.
+    """
+    told: list[tuple[str, list[tuple[str, str]]]] = []
+
+    def start_response(
+        status: str, headers: list[tuple[str, str]], exc_info: object = None
+    ) -> Callable[[bytes], object]:
+        del exc_info
+        told.append((status, headers))
+        return _refuse_write
+
+    parts = app(environ, start_response)
+    try:
+        body = b"".join(parts)
+    finally:
+        if hasattr(parts, "close"):
+            parts.close()
+    status, headers = told[-1]
+    connection = "keep-alive" if keep else "close"
+    lines = [f"HTTP/1.1 {status}", f"Server: {SERVER}", f"Date: {_date(int(time()))}"]
+    lines += [f"Connection: {connection}", *(f"{name}: {value}" for name, value in headers)]
+    if not any(name.lower() == "content-length" for name, _ in headers):
+        lines.append(f"Content-Length: {len(body)}")
+    return "\r\n".join([*lines, "\r\n"]).encode("latin-1"), body
+
+
+def _refuse_write(data: bytes) -> object:
+    raise NotImplementedError("an application returns its body")
+
+
+@lru_cache(maxsize=1)
+def _date(second: int) -> str:
+    return str(http_date(second))

@@ -1,0 +1,77 @@
+"""The lists of node names that came or were answered last, by their JSON.
+
+kube-scheduler asks prioritize about the very names that filter has answered, and the next pod about
+the same nodes: such a list is neither decoded, nor checked, nor encoded again.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+from string import whitespace
+
+import msgspec
+
+from gpushare.core.node_names import NodeNames
+from gpushare.errors import MessageError
+from gpushare.wire.fields import MAX_NAME_LENGTH
+
+KEPT = 4
+MAX_TEXT = 256 * 1024
+"""Bytes of a list that is kept: 7,000 names of 32 characters."""
+_MANY = 16
+"""Names that are worth keeping when they are answered: fewer are encoded as fast."""
+
+
+class NameLists:
+    """At most KEPT lists. Any thread may call any method: what is kept is replaced whole."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[tuple[bytes, NodeNames], ...] = ()
+
+    def decode(self, text: bytes) -> NodeNames:
+        """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
+        names = next((names for known, names in self._kept if known == text), None)
+        if names is None:
+            names = NodeNames(checked_names(_LIST.decode(text), "NodeNames"))
+            if _ENCODER.encode(names) != text:
+                return names  # kept, its blanks would be in our answers
+        self._keep(text, names)
+        return names
+
+    def encode(self, names: Sequence[str]) -> bytes:
+        """Return the names, each once, as a JSON list."""
+        text = next((text for text, known in self._kept if known is names), None)
+        if text is None:
+            text = _ENCODER.encode(names)
+            if len(names) >= _MANY:
+                self._keep(text, names if isinstance(names, NodeNames) else NodeNames(names))
+        return text
+
+    def _keep(self, text: bytes, names: NodeNames) -> None:
+        """Keep a list as the one used last; the one used longest ago goes."""
+        if len(text) <= MAX_TEXT:
+            others = (each for each in self._kept if each[0] != text)
+            self._kept = ((text, names), *islice(others, KEPT - 1))
+
+
+def checked_names(names: list[str], where: str) -> Sequence[str]:
+    """Return the names, each once. Raises MessageError on one that is empty or holds blanks."""
+    unique = set(names)
+    together = "".join(names)  # a search in one text is a hundred times faster than one a name
+    if "" in unique or any(blank in together for blank in whitespace):
+        raise MessageError(f"{where}: an empty name, or one with blanks")
+    checked_length(max(names, key=len, default=""), where)
+    return names if len(unique) == len(names) else list(dict.fromkeys(names))
+
+
+def checked_length(name: str, where: str) -> str:
+    """Return the name. Raises MessageError where it is longer than any name of an object."""
+    if len(name) > MAX_NAME_LENGTH:
+        raise MessageError(
+            f"{where}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"
+        )
+    return name
+
+
+NAME_LISTS = NameLists()
+_LIST = msgspec.json.Decoder(list[str])
+_ENCODER = msgspec.json.Encoder()

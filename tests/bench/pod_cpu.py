@@ -1,0 +1,194 @@
+"""CPU of the extender for a pod placed: filter, prioritize, bind, and what the watch shows of it.
+
+The real process, driven over HTTP in the order in which kube-scheduler calls it: one pod after the
+other is filtered and prioritized, its bind goes on beside the next one. What Linux counts for the
+process and its children, so a busy machine matters less than it does to times; with --against the
+same is done with another checkout, in turn, and only that ratio is to be trusted.
+Run as `python -m tests.bench.pod_cpu [--against FOLDER]`; a minute.
+"""
+
+import argparse
+import asyncio
+import contextlib
+import json
+import statistics
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.bench.peers import usage
+from tests.bench.speed import extender, verb
+from tests.bench.speed_api_server import node_name, waiting_pod
+
+_BINDS_AT_ONCE = 4
+
+Work = Callable[[], Awaitable[None]]
+
+
+class _Caller:
+    """A connection to an extender; calls follow each other."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._streams: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
+
+    async def ask(self, name: str, body: dict[str, Any]) -> Any:
+        """The answer to a verb."""
+        if self._streams is None:
+            self._streams = await asyncio.open_connection("127.0.0.1", self._port, limit=1 << 24)
+        reader, writer = self._streams
+        writer.write(verb(name, body))
+        head = (await reader.readuntil(b"\r\n\r\n")).lower()
+        length = int(head.split(b"content-length: ")[1].split(b"\r\n")[0])
+        return json.loads(await reader.readexactly(length))
+
+    def close(self) -> None:
+        """Close it, if it is open."""
+        if self._streams is not None:
+            self._streams[1].close()
+
+
+class _Scheduler:
+    """What kube-scheduler does with the pods that wait, as far as an extender sees it."""
+
+    def __init__(self, port: int, nodes: int, *, best: bool) -> None:
+        self._names = [node_name(number) for number in range(nodes)]
+        self._best = best
+        self._cycle = _Caller(port)
+        self._binders = [_Caller(port) for _ in range(_BINDS_AT_ONCE)]
+        self._next = 0
+        self._todo: list[int] = []
+
+    async def call(self, name: str, number: int) -> None:
+        """Call filter or prioritize for a pod as kube-scheduler does, and go no further."""
+        await self._cycle.ask(name, self._args(number, self._names))
+
+    async def place(self, pods: int) -> None:
+        """Place the next pods; one that another was quicker than is tried again, as there."""
+        binding: set[asyncio.Task[None]] = set()
+        self._todo = list(range(self._next + pods - 1, self._next - 1, -1))
+        while self._todo or binding:
+            if not self._todo:
+                _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
+                continue
+            number = self._todo.pop()
+            fit = (await self._cycle.ask("filter", self._args(number, self._names)))["NodeNames"]
+            node = fit[0]
+            if not self._best:
+                scores = await self._cycle.ask("prioritize", self._args(number, fit))
+                node = max(scores, key=lambda each: each["Score"])["Host"]
+            while len(binding) >= _BINDS_AT_ONCE:
+                _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
+            binding.add(asyncio.create_task(self._bind(number, node)))
+        self._next += pods
+
+    def close(self) -> None:
+        """Close all connections."""
+        for caller in (self._cycle, *self._binders):
+            caller.close()
+
+    async def _bind(self, number: int, node: str) -> None:
+        metadata = waiting_pod(number)["metadata"]
+        args = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"]}
+        caller = self._binders.pop()
+        try:
+            answer = await caller.ask("bind", args | {"Node": node})
+        finally:
+            self._binders.append(caller)
+        if answer["Error"]:
+            self._todo.append(number)
+
+    def _args(self, number: int, names: list[str]) -> dict[str, Any]:
+        return {"Pod": waiting_pod(number), "Nodes": None, "NodeNames": names}
+
+
+class _Contender:
+    """A running extender, its scheduler, and what was measured of it, in us of CPU."""
+
+    def __init__(self, scheduler: _Scheduler, pid: int) -> None:
+        self._scheduler = scheduler
+        self._pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        self.taken: dict[str, list[float]] = {}
+
+    async def round(self, calls: int, pods: int) -> None:
+        """Measure so many calls of each verb while nothing changes, and so many pods placed."""
+        for name in ("filter", "prioritize"):
+            with self._counted(f"{name}, nothing new", calls):
+                for number in range(calls):
+                    await self._scheduler.call(name, number)
+        with self._counted("a pod placed", pods):
+            await self._scheduler.place(pods)
+
+    async def warm(self, pods: int) -> None:
+        """Place some pods that do not count."""
+        await self._scheduler.place(pods)
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._scheduler.close()
+
+    @contextlib.contextmanager
+    def _counted(self, what: str, times: int) -> Iterator[None]:
+        before = usage.cpu_seconds(self._pids)
+        yield
+        used = usage.cpu_seconds(self._pids) - before
+        self.taken.setdefault(what, []).append(used / times * 1e6)
+
+
+async def _measure(contenders: dict[str, _Contender], options: argparse.Namespace) -> None:
+    for contender in contenders.values():
+        await contender.warm(options.pods // 4)
+    for _ in range(options.rounds):
+        for contender in contenders.values():
+            await contender.round(options.calls, options.pods)
+    for contender in contenders.values():
+        contender.close()
+
+
+def _table(title: str, contenders: dict[str, _Contender]) -> None:
+    print(f"\n{title}; us of CPU, median (least) of the rounds")
+    first = next(iter(contenders.values()))
+    for what in first.taken:
+        line = f"{what:24}"
+        medians = []
+        for name, contender in contenders.items():
+            taken = contender.taken[what]
+            medians.append(statistics.median(taken))
+            line += f"  {name} {medians[-1]:6.0f} ({min(taken):.0f})"
+        print(line + (f"  ratio {medians[0] / medians[-1]:.2f}" if len(medians) > 1 else ""))
+
+
+def main() -> None:
+    """Print what each verb and each pod costs, with each answer that filter may give."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--against", type=Path, help="another checkout, measured in turn")
+    parser.add_argument("--nodes", type=int, default=1000)
+    parser.add_argument("--pods", type=int, default=400, help="placed in each round")
+    parser.add_argument("--calls", type=int, default=200, help="of each verb in each round")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--answer", choices=("all", "best"), help="of filter; both by default")
+    options = parser.parse_args()
+    places: dict[str, Path | None] = {"this": None}
+    if options.against:
+        places["other"] = options.against.resolve()
+    waiting = options.pods * (options.rounds + 1)
+    for answer in [options.answer] if options.answer else ["all", "best"]:
+        with contextlib.ExitStack() as stack:
+            contenders = {}
+            for name, code in places.items():
+                port, _, child = stack.enter_context(
+                    extender(
+                        *("--filter-answer", answer, "--log-level", "info"),
+                        code=code,
+                        nodes=options.nodes,
+                        waiting=waiting,
+                    )
+                )
+                scheduler = _Scheduler(port, options.nodes, best=answer == "best")
+                contenders[name] = _Contender(scheduler, child.pid)
+            asyncio.run(_measure(contenders, options))
+            _table(f"--filter-answer {answer}, {options.nodes:,} nodes", contenders)
+
+
+if __name__ == "__main__":
+    main()

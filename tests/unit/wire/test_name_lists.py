@@ -1,0 +1,86 @@
+"""Lists of names that are known by their JSON give what decoding them anew gives."""
+
+import json
+import random
+
+import pytest
+
+from gpushare.errors import MessageError
+from gpushare.wire.extender import decode_filter, encode_filter
+from gpushare.wire.name_lists import KEPT, MAX_TEXT, NameLists
+
+NAMES = [f"node-{number}" for number in range(40)]
+
+
+def text_of(names: list[str]) -> bytes:
+    return json.dumps(names, separators=(",", ":")).encode()
+
+
+def test_a_list_that_came_before_is_the_same_object() -> None:
+    lists = NameLists()
+    first = lists.decode(text_of(NAMES))
+    assert list(first) == NAMES
+    assert lists.decode(text_of(NAMES)) is first
+
+
+def test_an_answer_is_known_when_it_comes_back() -> None:
+    lists = NameLists()
+    text = lists.encode(NAMES[::2])
+    assert text == text_of(NAMES[::2])
+    names = lists.decode(text)
+    assert lists.decode(text) is names
+    assert list(names) == NAMES[::2]
+    assert lists.encode(names) == text
+
+
+def test_lists_that_differ_are_not_mixed_up() -> None:
+    lists, dice = NameLists(), random.Random(3)
+    for _ in range(500):
+        names = dice.sample(NAMES, dice.randrange(len(NAMES)))
+        if dice.random() < 0.5:
+            assert lists.encode(names) == text_of(names)
+        else:
+            assert list(lists.decode(text_of(names))) == names
+
+
+def test_the_list_used_last_stays() -> None:
+    lists = NameLists()
+    kept = lists.decode(text_of(NAMES))
+    for number in range(3 * KEPT):
+        lists.decode(text_of([f"other-{number}"]))
+        assert lists.decode(text_of(NAMES)) is kept
+
+
+def test_a_list_that_is_too_long_is_not_kept() -> None:
+    lists = NameLists()
+    text = text_of([f"{number:0200}" for number in range(MAX_TEXT // 200)])
+    assert lists.decode(text) is not lists.decode(text)
+
+
+@pytest.mark.parametrize("names", [[""], ["a b"], ["a", 1], [None], {}, "a", ["a" * 300]])
+def test_what_is_wrong_with_a_list_is_said_each_time(names: object) -> None:
+    body = json.dumps({"Pod": {}, "Nodes": None, "NodeNames": names}).encode()
+    texts = set()
+    for _ in range(2):
+        with pytest.raises(MessageError, match="NodeNames") as caught:
+            decode_filter(body)
+        texts.add(str(caught.value))
+    assert len(texts) == 1
+
+
+def test_a_name_that_comes_twice_is_asked_about_once() -> None:
+    body = json.dumps({"Pod": {}, "NodeNames": ["a", "b", "a"]}).encode()
+    for _ in range(2):
+        assert list(decode_filter(body).names) == ["a", "b"]
+
+
+@pytest.mark.parametrize("separators", [(",", ":"), (", ", ": ")])
+def test_an_answer_is_the_same_whether_its_names_are_known_or_not(
+    separators: tuple[str, str],
+) -> None:
+    asked: dict[str, object] = {"Pod": {}, "Nodes": None, "NodeNames": NAMES}
+    for _ in range(2):
+        args = decode_filter(json.dumps(asked, separators=separators).encode())
+        answer = encode_filter(args, args.names)
+        assert answer == encode_filter(args, NAMES)
+        assert text_of(NAMES) in answer
