@@ -25,6 +25,7 @@ from gpushare.extender.managed_resources import (
     ManagedResources,
     ResourceRequest,
 )
+from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.pods import pod_ref
 
@@ -48,6 +49,7 @@ class FilterVerb:
         rejected: Callable[[Mapping[str, int]], None] | None,
         event_messages: EventMessages | None,
         refusal_hold: RefusalHold | None,
+        last_hour: LastHour | None = None,
     ) -> None:
         self._resources = resources
         self._request_cache = request_cache
@@ -56,6 +58,7 @@ class FilterVerb:
         self._rejected = rejected
         self._event_messages = event_messages
         self._refusal_hold = refusal_hold
+        self._last_hour = last_hour
 
     def answer(self, body: bytes) -> Answer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -90,6 +93,9 @@ class FilterVerb:
         result = self._narrow(args, managed, request, snapshot, result)
         fit = result.fit
         self._cache_request(args, (managed, request), fit)
+        uid = args.pod.metadata and args.pod.metadata.uid
+        if self._last_hour is not None and uid and args.names and not fit:
+            self._last_hour.refused(managed.names.resource, uid, request.total)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
         unresolvable = {
             name: why.value for name, why in result.failed.items() if not why.resolvable

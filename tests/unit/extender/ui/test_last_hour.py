@@ -1,0 +1,48 @@
+"""What was allocated and refused in the last hour."""
+
+import pytest
+
+from gpushare.extender.ui import last_hour
+from gpushare.extender.ui.last_hour import LastHour
+
+MEM = "aliyun.com/gpu-mem"
+
+
+class Clock:
+    """A clock that is set."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_each_pod_counts_once_of_each_kind_and_by_resource() -> None:
+    hour = LastHour(Clock())
+    for _ in range(3):
+        hour.refused(MEM, "a", 8)
+        hour.allocated(MEM, "a", 8)
+    hour.allocated("other", "b", 5)
+    assert hour.figures(MEM) == {
+        "allocated": {"pods": 1, "units": 8},
+        "refused": {"pods": 1, "units": 8},
+    }
+    assert hour.figures("other")["allocated"] == {"pods": 1, "units": 5}
+
+
+def test_what_is_older_than_an_hour_counts_no_more() -> None:
+    clock = Clock()
+    hour = LastHour(clock)
+    hour.allocated(MEM, "a", 8)
+    clock.now = 1800
+    hour.allocated(MEM, "b", 2)
+    clock.now = 3601
+    assert hour.figures(MEM)["allocated"] == {"pods": 1, "units": 2}
+
+
+def test_of_very_many_pods_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(last_hour, "_MOST", 3)
+    hour = LastHour(Clock())
+    for number in range(5):
+        hour.refused(MEM, str(number), number)
+    assert hour.figures(MEM)["refused"] == {"pods": 3, "units": 2 + 3 + 4}
