@@ -52,7 +52,8 @@ function amount(units) {
 }
 
 function share(units, total) {
-  return total ? `${Math.floor((100 * units) / total)} %` : "0 %";
+  const percent = total ? (100 * units) / total : 0;
+  return percent > 0 && percent < 1 ? "< 1 %" : `${Math.floor(percent)} %`;
 }
 
 function ago(seconds) {

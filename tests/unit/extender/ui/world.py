@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.trial import Choice
+from gpushare.errors import NotReady
 from gpushare.extender.ui.document import Documents
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.extender.ui.server import UiServer
@@ -35,6 +36,7 @@ class World:
         self.ledger = self.managed.ledger
         self.hour = LastHour()
         self.not_ready = ""
+        self.busy = ""
         self.documents = Documents(
             self.library,
             "GiB",
@@ -68,10 +70,15 @@ class World:
             "binpack", 1_790_000_000.0, "shadow-price", 2.1, 0.4, allocated, refused
         )
 
+    def _body(self) -> bytes:
+        if self.busy:
+            raise NotReady(self.busy)
+        return self.documents.body()
+
     @contextmanager
     def served(self) -> Iterator[str]:
         """The address of its page, while that is answered."""
-        server = UiServer("127.0.0.1", 0, self.documents.body)
+        server = UiServer("127.0.0.1", 0, self._body)
         server.start()
         try:
             yield f"http://127.0.0.1:{server.port}/ui"
