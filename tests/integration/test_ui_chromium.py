@@ -79,7 +79,7 @@ def test_of_1000_nodes_with_8_devices_only_what_is_seen_is_drawn_and_scrolling_i
               }
             })()"""
         )
-        assert (seconds(tab) - before) / 50 < 0.033, "less than 30 pictures a second"
+        assert (seconds(tab) - before) / 50 < 0.05, "less than 20 pictures a second"
         assert tab.ask("window.scrollY") == 20_000
         places = tab.ask(f"[...{ROWS}].map((row) => Number(row.ariaPosInSet))")
         assert places == sorted(places)

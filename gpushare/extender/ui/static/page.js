@@ -241,8 +241,11 @@ function draw(anew = false) {
   mark();
 }
 
+// The row before which this one has its place.
 function after(index) {
-  for (const row of $("nodes").children) if (Number(row.dataset.index) > index) return row;
+  const { children, lastElementChild } = $("nodes");
+  if (!lastElementChild || Number(lastElementChild.dataset.index) < index) return null;
+  for (const row of children) if (Number(row.dataset.index) > index) return row;
   return null;
 }
 
