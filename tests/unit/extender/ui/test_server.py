@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.errors import NotReady
+from gpushare.errors import NotReady, SettingsError
 from gpushare.extender.http.certificates import Certificates
+from gpushare.extender.parts import ui_server
 from gpushare.extender.ui.server import UiServer
+from gpushare.settings import Settings
 from tests.integration.certificates import make_pki, shown
 
 Answer = tuple[int, http.client.HTTPMessage, str]
@@ -90,6 +92,21 @@ def test_the_root_leads_to_the_page_and_other_paths_say_where_it_is(server: UiSe
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
 def test_nothing_can_be_written(server: UiServer, method: str) -> None:
     assert get(server.port, "/ui", method)[0] == 405
+
+
+def test_a_wrong_setting_is_one_line_before_anything_starts(
+    server: UiServer, tmp_path: Path
+) -> None:
+    assert ui_server(Settings(), Source()) is None
+    taken = f"127.0.0.1:{server.port}"
+    with pytest.raises(SettingsError, match=f"ui-listen: {taken}: .*in use"):
+        ui_server(Settings(ui_listen=taken), Source())
+    missing = str(tmp_path / "missing")
+    files = {"tls_cert": missing, "tls_key": missing, "tls_client_ca": missing}
+    with pytest.raises(SettingsError, match="tls-client-ca"):
+        ui_server(
+            Settings(ui_listen="127.0.0.1:0", ui_tls_client_names="operator", **files), Source()
+        )
 
 
 def test_a_document_that_changes_has_another_tag() -> None:
@@ -170,7 +187,7 @@ def test_a_certificate_of_another_name_gets_one_clear_answer(mutual: UiServer, p
 def test_without_a_certificate_of_the_authority_nothing_is_answered(
     mutual: UiServer, pki: Path, name: str
 ) -> None:
-    with pytest.raises(OSError, match=r"(?i)alert|reset|closed"):
+    with pytest.raises(OSError, match=r"(?i)alert|reset|closed|EOF|broken pipe"):
         ask(mutual, shown(pki, name))
     assert ask(mutual, shown(pki, "client"))[0] == 200
 
