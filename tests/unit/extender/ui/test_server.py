@@ -102,11 +102,15 @@ def test_a_wrong_setting_is_one_line_before_anything_starts(
     with pytest.raises(SettingsError, match=f"ui-listen: {taken}: .*in use"):
         ui_server(Settings(ui_listen=taken), Source())
     missing = str(tmp_path / "missing")
-    files = {"tls_cert": missing, "tls_key": missing, "tls_client_ca": missing}
+    nowhere = Settings(
+        ui_listen="127.0.0.1:0",
+        ui_tls_client_names="operator",
+        tls_cert=missing,
+        tls_key=missing,
+        tls_client_ca=missing,
+    )
     with pytest.raises(SettingsError, match="tls-client-ca"):
-        ui_server(
-            Settings(ui_listen="127.0.0.1:0", ui_tls_client_names="operator", **files), Source()
-        )
+        ui_server(nowhere, Source())
 
 
 def test_a_document_that_changes_has_another_tag() -> None:
