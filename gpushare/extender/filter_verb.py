@@ -93,18 +93,18 @@ class FilterVerb:
         result = self._narrow(args, managed, request, snapshot, result)
         fit = result.fit
         self._cache_request(args, (managed, request), fit)
-        uid = args.pod.metadata and args.pod.metadata.uid
-        if self._last_hour is not None and uid and args.names and not fit:
-            self._last_hour.refused(managed.names.resource, uid, request.total)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
         unresolvable = {
             name: why.value for name, why in result.failed.items() if not why.resolvable
         }
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
         reasons = Counter([*busy.values(), *unresolvable.values()])
-        self._report_rejected(
+        refused = self._report_rejected(
             args, result, reasons, lambda: _explain(managed, snapshot, args.names, request)
         )
+        uid = args.pod.metadata and args.pod.metadata.uid
+        if refused and uid and self._last_hour is not None:
+            self._last_hour.refused(managed.names.resource, uid, request.total)
         busy.update((name, f'node "{name}" not found') for name in result.unknown)
         line = {
             "pod": pod_name(args),
@@ -170,8 +170,9 @@ class FilterVerb:
         result: FilterResult,
         reasons: Counter[str],
         explanation: Callable[[], Explanation],
-    ) -> None:
-        """Tell how many nodes do not take the pod for which reason; users, when none does.
+    ) -> bool:
+        """Tell how many nodes do not take the pod for which reason; users, when none does. Return
+        whether none does.
 
         Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
         """
@@ -180,10 +181,11 @@ class FilterVerb:
         if self._rejected is not None and reasons:
             self._rejected(reasons)
         nominated = args.pod.status and args.pod.status.nominated_node_name
-        refused = reasons and not result.fit and [*args.names] != [nominated]
+        refused = bool(reasons) and not result.fit and [*args.names] != [nominated]
         if self._event_messages is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
                 self._event_messages.no_fit(pod_ref(args.pod), reasons, explanation)
+        return refused
 
     def _cache_request(
         self,

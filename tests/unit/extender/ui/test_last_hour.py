@@ -4,6 +4,8 @@ import pytest
 
 from gpushare.extender.ui import last_hour
 from gpushare.extender.ui.last_hour import LastHour
+from tests.unit.extender.desk import Desk
+from tests.unit.extender.kit import pod_json
 
 MEM = "aliyun.com/gpu-mem"
 
@@ -46,3 +48,20 @@ def test_of_very_many_pods_the_newest_count(monkeypatch: pytest.MonkeyPatch) -> 
     for number in range(5):
         hour.refused(MEM, str(number), number)
     assert hour.figures(MEM)["refused"] == {"pods": 3, "units": 2 + 3 + 4}
+
+
+def test_the_verbs_count_what_they_bind_and_what_fits_nowhere() -> None:
+    desk = Desk()
+    pod = pod_json("web", 10)
+    desk.filter(pod)
+    assert desk.bind(pod, "big") == ""
+    large = pod_json("large", 99)
+    # Of its nominated node kube-scheduler asks alone, and then of all.
+    large["status"]["nominatedNodeName"] = "small"
+    desk.filter(large, ["small"])
+    assert desk.hour.figures(MEM)["refused"] == {"pods": 0, "units": 0}
+    desk.filter(large)
+    assert desk.hour.figures(MEM) == {
+        "allocated": {"pods": 1, "units": 10},
+        "refused": {"pods": 1, "units": 99},
+    }
