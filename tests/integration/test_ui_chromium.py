@@ -40,6 +40,7 @@ def tab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tab]:
 @pytest.fixture(autouse=True)
 def anew(tab: Tab) -> Iterator[None]:
     """No test takes over the page of another, and none leaves complaints of the browser."""
+    tab.open("about:blank")
     tab.size(1280)
     tab.scheme("light")
     tab.problems.clear()
@@ -48,7 +49,6 @@ def anew(tab: Tab) -> Iterator[None]:
 
 
 def opened(tab: Tab, url: str) -> None:
-    tab.open("about:blank")
     tab.open(url)
     tab.until(DRAWN)
 

@@ -3,7 +3,7 @@
 "use strict";
 
 const EVERY = 2000; // milliseconds
-const CELL = 72; // least width of a device in pixels
+const CELL = 64; // least width of a device in pixels
 const LINE = 38; // height of a line of devices
 const GAP = 8; // between devices
 const MARGIN = 14; // of a row, above and below
@@ -193,7 +193,8 @@ function measure() {
   const name = window.innerWidth <= 1000 ? 128 : 168;
   const all = list.clientWidth - name - 14 - 12;
   const most = shown.reduce((found, node) => Math.max(found, node.devices.length), 1);
-  columns = Math.max(1, Math.min(most, Math.floor((all + GAP) / (CELL + GAP))));
+  const fitting = Math.max(1, Math.min(most, Math.floor((all + GAP) / (CELL + GAP))));
+  columns = Math.ceil(most / Math.ceil(most / fitting)); // lines of equal length
   wide = (all + GAP) / columns - GAP;
   tops = [0];
   for (const node of shown) tops.push(tops.at(-1) + height(node));
