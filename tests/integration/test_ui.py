@@ -91,8 +91,8 @@ def test_chromium_shows_what_inspect_says(shown: Shown, tmp_path: Path) -> None:
             assert row["label"].startswith(f"{node['name']}: {use}")
             assert f"{node['free']} free; device 0: " in row["label"]
             for text, device in zip(row["devices"], node["devices"], strict=True):
-                closed = "" if device["healthy"] else "closed · "
-                assert text == f"{closed}{device['allocated']}/{device['total']}"
+                closed = "" if device["healthy"] else " closed"
+                assert text == f"{device['allocated']}/{device['total']}{closed}"
             for each in node["pods"]:
                 (share,) = each["devices"]
                 assert f"default/{each['name']}: {share['allocated']} GiB" in row["titles"]

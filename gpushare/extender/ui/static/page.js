@@ -257,9 +257,8 @@ function nodeRow(node, index) {
   devices.style.gridTemplateColumns = `repeat(${columns}, minmax(0, 1fr))`;
   for (const device of node.devices) {
     const closed = !device.healthy || node.closed;
-    const text = closed ? `closed · ${number(device.allocated)}/${number(device.total)}` :
-      `${number(device.allocated)}/${number(device.total)}`;
-    const label = element("span", closed ? { class: "bad" } : {}, text);
+    const text = `${number(device.allocated)}/${number(device.total)}${closed ? " closed" : ""}`;
+    const label = element("span", closed ? { class: "bad", title: text } : { title: text }, text);
     const segments = segmentsOf(node, device, held[device.index], wide, wanted);
     devices.append(element("div", { class: "device" }, bar(segments, device.total, wide), label));
   }
