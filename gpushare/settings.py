@@ -24,10 +24,11 @@ _SWITCH = {"on": True, "true": True, "1": True, "off": False, "false": False, "0
 _METAVARS = {
     "listen": "HOST:PORT",
     "health_listen": "HOST:PORT",
+    "ui_listen": "HOST:PORT",
     **dict.fromkeys(("kubeconfig", "scheduler_config"), "FILE"),
     **dict.fromkeys(("tls_cert", "tls_key", "tls_client_ca"), "FILE"),
     **dict.fromkeys(("context", "policy", "namespace", "identity"), "NAME"),
-    **dict.fromkeys(("candidates", "tls_client_names"), "NAME[,NAME...]"),
+    **dict.fromkeys(("candidates", "tls_client_names", "ui_tls_client_names"), "NAME[,NAME...]"),
     **dict.fromkeys(("threads", "body_limit"), "N"),
     "unit": "UNIT",
 }
@@ -53,6 +54,7 @@ class Settings:
         shown="what the scheduler-config calls if loopback, else 127.0.0.1:32766",
     )
     health_listen: str = _setting("127.0.0.1:32767", "where probes and metrics are answered")
+    ui_listen: str = _setting("", "where people see the cluster on a page, /ui", shown="nowhere")
     kubeconfig: str = _setting(
         "", "kubeconfig of the API server", shown="KUBECONFIG; in a pod its service account"
     )
@@ -92,6 +94,11 @@ class Settings:
     tls_client_names: str = _setting(
         "", "comma-separated names (CN, DNS) of which a caller's certificate must have one"
     )
+    ui_tls_client_names: str = _setting(
+        "",
+        "comma-separated names of which a certificate must have one to see the page; without them"
+        " the page is plain HTTP, for loopback alone",
+    )
     events: bool = _setting(True, "write events about pods and nodes")
     metrics_detail: str = _setting(
         "devices",
@@ -104,8 +111,16 @@ class Settings:
     @property
     def callers(self) -> frozenset[str]:
         """Names of which a caller's certificate must have one; none without TLS."""
-        names = self.tls_client_names
-        return frozenset(name.strip() for name in names.split(",")) if names else frozenset()
+        return _names(self.tls_client_names)
+
+    @property
+    def ui_callers(self) -> frozenset[str]:
+        """Names of which the certificate of who sees the page must have one; none without TLS."""
+        return _names(self.ui_tls_client_names)
+
+
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",")) if text else frozenset()
 
 
 def read_settings(
@@ -210,6 +225,7 @@ def _check(settings: Settings) -> None:
             f"body-limit: {settings.body_limit} is not from 1024 to {MAX_BODY} bytes"
         )
     _check_access(settings, host)
+    _check_ui(settings)
 
 
 def _check_access(settings: Settings, host: str) -> None:
@@ -232,4 +248,23 @@ def _check_access(settings: Settings, host: str) -> None:
             f"listen: {settings.listen} can be reached from other machines, and whoever reaches it"
             " can bind pods; give tls-cert, tls-key, tls-client-ca and tls-client-names, or say"
             " --insecure-listen"
+        )
+
+
+def _check_ui(settings: Settings) -> None:
+    """Refuse settings by which anybody could see the names of all pods."""
+    if settings.ui_tls_client_names and not settings.tls_cert:
+        raise SettingsError("ui-tls-client-names needs tls-cert, tls-key and tls-client-ca")
+    if "" in settings.ui_callers:
+        raise SettingsError(
+            f"ui-tls-client-names: {settings.ui_tls_client_names!r} has an empty name"
+        )
+    if not settings.ui_listen:
+        return
+    host, _ = address(settings.ui_listen, "ui-listen")
+    if not is_loopback(host) and not settings.ui_tls_client_names:
+        raise SettingsError(
+            f"ui-listen: {settings.ui_listen} can be reached from other machines, and the page"
+            " names all pods; listen on loopback and use kubectl port-forward, or give tls-cert,"
+            " tls-key, tls-client-ca and ui-tls-client-names"
         )

@@ -2,10 +2,12 @@
 
 Starts the demo's cluster and puts what the commands write to a terminal into the documents. Then
 draws the pictures of docs/start.md, and with `--all` those of the public trace, which take minutes.
+With `--page` it takes the pictures of the page alone, which needs a Chromium.
 """
 
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -15,7 +17,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpushare.cli.main import main as gpushare
+from gpushare.wire.annotations import ALIYUN
+from tests.chromium import browser, program
 from tests.figures import ROOT, renew
+from tests.integration.shown import Shown, demo
+from tests.integration.verbs import poll
 from tests.terminal import on_terminal
 from tests.walkthrough import Block, Shell, blocks
 
@@ -89,10 +95,76 @@ def draw(folder: Path, *words: str) -> None:
             shutil.copy(Path(scratch) / picture.name, picture)
 
 
+NODES = """
+title: A cluster to look at
+nodes:
+  - {prefix: a100-, count: 6, gpus: 8, gpuMemory: 80}
+  - {prefix: l40-, count: 6, gpus: 4, gpuMemory: 48}
+steps: []
+"""
+TEAMS = {
+    "vision": (10, 16, 20),
+    "speech": (6, 12),
+    "search": (4, 8),
+    "training": (40, 48, 80),
+    "notebooks": (5, 10),
+}
+PODS = 246
+
+
+def page(folder: Path) -> None:
+    """The pictures of the page, light and dark: pods of several teams on a demo's cluster."""
+    if program() is None:
+        print("the pictures of the page stay as they are: there is no Chromium on PATH")
+        return
+    scenario = folder / "page.yaml"
+    scenario.write_text(NODES, encoding="utf-8")
+    with demo(folder, str(scenario)) as shown, browser(folder / "profile") as tab:
+        fill(shown)
+        tab.size(1280, 1000)
+        for scheme in ("light", "dark"):
+            tab.scheme(scheme)
+            tab.open(shown.url)
+            tab.until("document.querySelectorAll('#nodes [role=option]').length > 5")
+            tab.until("!document.getElementById('waiting').textContent.includes('looked at')")
+            tab.picture(PICTURES / f"page-{scheme}.png")
+
+
+def fill(shown: Shown) -> None:
+    """Have pods of all sizes come until some wait, and a device closed; return when all is told."""
+    chance = random.Random(4)
+    closed = {"metadata": {"name": "unhealthy-gpu-a100-2"}, "data": {"gpus": "3,5"}}
+    shown.api.create("/api/v1/namespaces/kube-system/configmaps", closed)
+    for team in TEAMS:
+        shown.api.create("/api/v1/namespaces", {"metadata": {"name": team}})
+    for number in range(PODS):
+        team = chance.choice(list(TEAMS))
+        units = str(chance.choice(TEAMS[team]))
+        limits = {"resources": {"limits": {ALIYUN.resource: units}}}
+        body = {
+            "metadata": {"name": f"{team}-{number}", "namespace": team},
+            "spec": {"containers": [{"name": "main", "image": "x"} | limits]},
+        }
+        shown.api.create(f"/api/v1/namespaces/{team}/pods", body)
+    poll(lambda: told(shown), "all pods are placed or refused, and a trial was made", 240)
+
+
+def told(shown: Shown) -> bool:
+    """Whether each pod is placed or refused, and a trial has measured the policies."""
+    books = shown.books()
+    placed = sum(len(node["pods"]) for node in books["nodes"])
+    asked = all(each["asked"] and each["why"] for each in books["pending"])
+    trial = bool(books["policy"]["candidates"])
+    return trial and asked and placed + len(books["pending"]) == PODS
+
+
 def main() -> int:
     """Renew them all."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
+        page(folder)
+        if "--page" in sys.argv[1:]:
+            return 0
         files(folder)
         screens(folder)
         small = ["--nodes", str(folder / "nodes.csv"), "--pods", str(folder / "pods.csv")]

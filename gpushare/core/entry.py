@@ -34,11 +34,16 @@ class Waiting:
     gated: nobody need ask about it as it is.
     """
 
-    uid: str
+    ref: PodRef
     request: Request
     created: float
     gated: bool
     phase: ClassVar[Phase] = Phase.UNCHARGED
+
+    @property
+    def uid(self) -> str:
+        """Its identity."""
+        return self.ref.uid
 
 
 @dataclass(frozen=True, slots=True)

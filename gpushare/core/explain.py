@@ -6,17 +6,16 @@ counted as if it had happened, and filter is asked.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
+from gpushare.core.as_if import AsIf, healthy_with
 from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
 from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.explanation import DeviceScore, Explanation, FreeDevice, Judgement, Remedy
 from gpushare.core.model import Request
-from gpushare.core.node_arrays import Charge, NodeArrays
-from gpushare.core.pairing import pin_of
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, Steps
@@ -202,7 +201,7 @@ class _Search:
     def _ends_on(self, books: NodeBooks, row: int, *, with_closed: bool) -> Remedy | None:
         """Return a remedy on the node, perhaps with needless parts; None where none helps."""
         opens = _closed(books) if with_closed else ()
-        spec = replace(books.spec, healthy=_healthy(books, opens))
+        spec = replace(books.spec, healthy=healthy_with(books, opens))
         selection = VictimSelection(replace(books, spec=spec), self._request)
         # Nobody preempts here, so all pods cost alike; but those that end already cost least.
         alike = tuple(replace(entry, priority=-entry.terminating) for entry in books.entries)
@@ -223,11 +222,10 @@ class _Search:
         """Return the remedy without what is needless in it; None where it does not help, or nothing
         is needed any more.
         """
-        pairs = bool(remedy.serves)
+        as_if = AsIf(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            view = _as_if(books, one, pairs=pairs)
-            return bool(filter_nodes(view, [one.node], self._request).fit)
+            return bool(filter_nodes(as_if.after(one), [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
@@ -256,26 +254,11 @@ def _closed(books: NodeBooks) -> tuple[int, ...]:
     return tuple(device for device, ok in enumerate(books.spec.healthy) if not ok)
 
 
-def _healthy(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
-    return tuple(ok or device in opens for device, ok in enumerate(books.spec.healthy))
-
-
-def _as_if(books: NodeBooks, remedy: Remedy, *, pairs: bool) -> Snapshot:
-    """Return the node alone, counted as if the remedy had happened. pairs: pairing applies."""
-    spec = replace(books.spec, healthy=_healthy(books, remedy.opens))
-    ended = {entry.ref.uid for entry in remedy.ends}
-    served = {entry.ref.uid for entry in remedy.serves}
-    left = [entry for entry in books.entries if entry.ref.uid not in ended]
-    arrays = NodeArrays()
-    arrays.set_node(spec, [Charge(spec.name, e.request, e.placement) for e in left])
-    pins = [pin_of(entry) for entry in left if entry.pins and entry.ref.uid not in served]
-    return arrays.snapshot({0: tuple(pins)} if pairs and pins else {})
-
-
 def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     """Return the snapshot without the charge of one pod of the node."""
     row = snapshot.row[entry.node]
-    one = _as_if(books, Remedy(entry.node, ends=(entry,)), pairs=row in snapshot.pinned)
+    pairs = row in snapshot.pinned
+    one = AsIf(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
     used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]

@@ -107,10 +107,11 @@ def explain_pod(
         return said
     if node:
         return replace(said, state="bound", node=node, detail=_NOT_IN_BOOKS)
-    return replace(said, state="pending", explanation=_explanation(asked_of.ledger, found[1]))
+    return replace(said, state="pending", explanation=explanation_of(asked_of.ledger, found[1]))
 
 
-def _explanation(ledger: Reader, request: Request) -> Explanation:
+def explanation_of(ledger: Reader, request: Request) -> Explanation:
+    """Return how the request stands on all nodes of the books as they are now."""
     snapshot = ledger.snapshot()
     names = [name for name in snapshot.names if name]
     return explain(snapshot, names, request, partial(node_books, ledger))

@@ -25,6 +25,7 @@ from gpushare.extender.managed_resources import (
     ManagedResources,
     ResourceRequest,
 )
+from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.pods import pod_ref
 
@@ -48,6 +49,7 @@ class FilterVerb:
         rejected: Callable[[Mapping[str, int]], None] | None,
         event_messages: EventMessages | None,
         refusal_hold: RefusalHold | None,
+        last_hour: LastHour | None = None,
     ) -> None:
         self._resources = resources
         self._request_cache = request_cache
@@ -56,6 +58,7 @@ class FilterVerb:
         self._rejected = rejected
         self._event_messages = event_messages
         self._refusal_hold = refusal_hold
+        self._last_hour = last_hour
 
     def answer(self, body: bytes) -> Answer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
@@ -96,9 +99,12 @@ class FilterVerb:
         }
         # Their texts, not the Reasons: over 5,000 nodes counting those takes three times as long.
         reasons = Counter([*busy.values(), *unresolvable.values()])
-        self._report_rejected(
+        refused = self._report_rejected(
             args, result, reasons, lambda: _explain(managed, snapshot, args.names, request)
         )
+        uid = args.pod.metadata and args.pod.metadata.uid
+        if refused and uid and self._last_hour is not None:
+            self._last_hour.refused(managed.names.resource, uid, request.total)
         busy.update((name, f'node "{name}" not found') for name in result.unknown)
         line = {
             "pod": pod_name(args),
@@ -164,8 +170,9 @@ class FilterVerb:
         result: FilterResult,
         reasons: Counter[str],
         explanation: Callable[[], Explanation],
-    ) -> None:
-        """Tell how many nodes do not take the pod for which reason; users, when none does.
+    ) -> bool:
+        """Tell how many nodes do not take the pod for which reason; users, when none does. Return
+        whether none does.
 
         Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
         """
@@ -174,10 +181,11 @@ class FilterVerb:
         if self._rejected is not None and reasons:
             self._rejected(reasons)
         nominated = args.pod.status and args.pod.status.nominated_node_name
-        refused = reasons and not result.fit and [*args.names] != [nominated]
+        refused = bool(reasons) and not result.fit and [*args.names] != [nominated]
         if self._event_messages is not None and refused:
             with contextlib.suppress(WireError):  # a pod without name or uid
                 self._event_messages.no_fit(pod_ref(args.pod), reasons, explanation)
+        return refused
 
     def _cache_request(
         self,

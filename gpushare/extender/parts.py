@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
@@ -26,9 +26,11 @@ from gpushare.extender.event_handlers import (
     UnhealthyEventHandler,
 )
 from gpushare.extender.explainer import Explainer
+from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.readiness import Source
+from gpushare.extender.ui.server import UiServer
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
@@ -142,6 +144,22 @@ def health_server(
         return HealthServer(host, port, *checks, metrics.text, explain=explainer.answer)
     except OSError as error:
         raise SettingsError(f"health-listen: {settings.health_listen}: {error}") from error
+
+
+def ui_server(settings: Settings, document: Callable[[], bytes]) -> UiServer | None:
+    """Return the page's server; its port is taken, its thread does not run yet. None: no page."""
+    if not settings.ui_listen:
+        return None
+    host, port = address(settings.ui_listen, "ui-listen")
+    tls, names = None, settings.ui_callers
+    if names:
+        files = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
+        files.context()
+        tls = files.context
+    try:
+        return UiServer(host, port, document, tls=tls, names=names)
+    except OSError as error:
+        raise SettingsError(f"ui-listen: {settings.ui_listen}: {error}") from error
 
 
 def watched_sources(

@@ -38,11 +38,14 @@ from gpushare.extender.parts import (
     health_server,
     lease_runner,
     make_managed_resources,
+    ui_server,
     watched_sources,
 )
 from gpushare.extender.readiness import Readiness
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
+from gpushare.extender.ui.document import Documents
+from gpushare.extender.ui.last_hour import LastHour
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
 
@@ -105,6 +108,7 @@ class Extender:
         self._unanswered_requests = UnansweredRequests()
         self._pending_requests: Callable[[], Iterable[PendingRequest]] = tuple
         self._ready_since = math.inf
+        last_hour = LastHour() if settings.ui_listen else None
         self._service = service = Service(
             self._managed_resources,
             self._binder,
@@ -116,6 +120,7 @@ class Extender:
             event_messages=self._event_messages,
             budgets_of=budgets.budgets_of,
             refusal_hold=RefusalHold(),
+            last_hour=last_hour,
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
@@ -129,6 +134,16 @@ class Extender:
         )
         checks = (self._live, self._readiness.checks)
         self._health = health_server(settings, checks, self._metrics, explainer)
+        self._ui = None
+        if last_hour is not None:
+            documents = Documents(
+                self._managed_resources,
+                settings.unit,
+                last_hour,
+                not_ready=self._readiness.not_ready,
+                called=service.called,
+            )
+            self._ui = ui_server(settings, documents.body)
         self._beat = self._warmed = time.monotonic()
 
     def start(self, pending_requests: Callable[[], Iterable[PendingRequest]]) -> None:
@@ -145,6 +160,8 @@ class Extender:
         self._beat = time.monotonic()
         self._garbage_collection.start(time.monotonic())
         self._health.start()
+        if self._ui is not None:
+            self._ui.start()
         self._warm()
         self._readiness.start()
         self._events.start()

@@ -28,6 +28,7 @@ from gpushare.extender.filter_verb import FilterVerb
 from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
+from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import (
     BindArgs,
     decode_bind,
@@ -57,7 +58,7 @@ class Service:
     otherwise hold every thread when it is slow. `rejected`: called with the number of nodes that
     filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns the
     disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
-    refuses a pod; None: not at all.
+    refuses a pod; None: not at all. `last_hour`: counts what is allocated and refused.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class Service:
         event_messages: EventMessages | None = None,
         budgets_of: BudgetsOf = no_budgets,
         refusal_hold: RefusalHold | None = None,
+        last_hour: LastHour | None = None,
     ) -> None:
         self._resources = resources
+        self._last_hour = last_hour
         self._binder = binder
         self._not_ready = not_ready
         self._binds = threading.BoundedSemaphore(max_binds)
@@ -90,6 +93,7 @@ class Service:
             rejected=rejected,
             event_messages=event_messages,
             refusal_hold=refusal_hold,
+            last_hour=last_hour,
         )
         self._documents = DocumentCache()
 
@@ -243,6 +247,9 @@ class Service:
             entry = managed.ledger.standing(args.ref.uid)
             if entry is not None and entry.placement is not None:
                 shares = entry.placement
+                if self._last_hour is not None:
+                    units = sum(units for _, units in shares)
+                    self._last_hour.allocated(managed.names.resource, args.ref.uid, units)
         if self._event_messages is not None:
             self._event_messages.bound(args.ref, args.node, shares)
         return ",".join(f"{device}:{units}" for device, units in shares) or "-"

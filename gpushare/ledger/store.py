@@ -33,7 +33,8 @@ class Store:
     """The records. records: of pods, by uid; by_phase: the same once more; nodes: by name.
 
     on_node, cpu_only_on: by node, the uids of those that hold devices of it, and that hold none.
-    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid.
+    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid. puts:
+    how often a record was changed.
     """
 
     def __init__(self, pairing: Pairing) -> None:
@@ -45,6 +46,7 @@ class Store:
         self.unhealthy: dict[str, frozenset[int | str]] = {}
         self.tally = NodeArrays()
         self.pins = Pins(pairing)
+        self.puts = 0
 
     # -- pods -----------------------------------------------------------------------------------
 
@@ -53,6 +55,7 @@ class Store:
         before = self.records.get(uid)
         if record is before:
             return
+        self.puts += 1
         if isinstance(record, Entry) and not _is_as_resolved(record, before):
             node = self.nodes.get(record.node)
             record = resolved(record, node.shape if node else None)

@@ -74,7 +74,7 @@ def main(argv: Sequence[str]) -> int:
         return 2
     previous = _end_by_signal()
     try:
-        return _run(parts, keep=arguments.keep)
+        return _run(parts, keep=arguments.keep, ui=arguments.ui)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
@@ -125,21 +125,27 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="leave the cluster running after the last one, for kubectl",
     )
+    parser.add_argument(
+        "--ui", action="store_true", help="as --keep, and show the cluster on a page for a browser"
+    )
     parser.add_argument("--list", action="store_true", help="list the shipped scenarios")
     found = parser.parse_args(argv)
     try:
         named = [find(word) for word in found.scenario]
     except ScenarioError as error:
         parser.error(str(error))
+    found.keep = found.keep or found.ui
     found.scenario = named or (shipped()[:1] if found.keep else shipped())
     return found
 
 
-def _run(parts: Sequence[Part], *, keep: bool) -> int:
+def _run(parts: Sequence[Part], *, keep: bool, ui: bool) -> int:
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, extender and scheduler ...")
     good = True
-    with _cluster(report) as cluster:
+    with _cluster(report, ui=ui) as cluster:
+        if ui:
+            report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         for number, part in enumerate(parts):
             if number:
                 with report.muted():
@@ -191,7 +197,7 @@ def _run_program(cluster: _Cluster, part: Part, program: Program) -> bool:
 
 
 @contextlib.contextmanager
-def _cluster(report: Report) -> Iterator[_Cluster]:
+def _cluster(report: Report, *, ui: bool) -> Iterator[_Cluster]:
     """Yield a cluster that runs while the context is open; everything is ended in reverse order."""
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -206,7 +212,7 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         port = free_port()
         settings = folder / "scheduler.yaml"
         settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
-        extender = ExtenderProcess(folder, kubeconfig, settings, port)
+        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui)
         ends.callback(extender.stop)
         extender.start()
         kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)

@@ -46,6 +46,30 @@ def test_a_view_is_made_once_until_something_changes(ledger: Ledger) -> None:
     assert ledger.snapshot().free.tolist() == [[12]]
 
 
+def test_the_books_are_of_one_moment_and_their_version_tells_of_each_change(
+    ledger: Ledger,
+) -> None:
+    versions = [ledger.version()]
+    late = ObservedPod(PodRef("default", "late", "late"), Request(4, 1), created=7.0)
+    for change in (
+        lambda: ledger.node_changed(node("gpu-a", 16)),
+        lambda: ledger.pod_changed(_pod("p", Request(4, 1))),
+        lambda: ledger.pod_changed(late),
+        lambda: ledger.pod_changed(replace(_pod("p", Request(4, 1)), assigned=True)),
+        lambda: ledger.set_unhealthy("gpu-a", frozenset({0})),
+    ):
+        change()
+        versions.append(ledger.version())
+    assert len(set(versions)) == len(versions)
+    books = ledger.books()
+    ledger.pod_gone("p")
+    ledger.node_gone("gpu-a")
+    assert books.snapshot.used.tolist() == [[4]]
+    assert books.nodes["gpu-a"].healthy == (False,)
+    assert books.entries["p"].assigned
+    assert [(str(pod.ref), pod.created) for pod in books.waiting] == [("default/late", 7.0)]
+
+
 def test_cpu_and_memory_of_all_pods_are_counted_and_follow_a_resize(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, cpu=8000, memory=100))
     ledger.pod_changed(_pod("gpu", Request(4, 1, cpu=1000, memory=10)))

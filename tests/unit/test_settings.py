@@ -242,6 +242,25 @@ def test_an_empty_name_is_refused_since_without_names_any_signed_certificate_may
     assert "tls-client-names" in refused(lambda: read("--tls-client-names", names, file=TLS))
 
 
+def test_there_is_no_page_unless_it_is_asked_for() -> None:
+    assert read().ui_listen == ""
+    assert read("--ui-listen", "127.0.0.1:1").ui_callers == frozenset()
+
+
+def test_a_page_that_others_can_reach_needs_certificates_and_the_names_that_may_see_it() -> None:
+    listen = ("--ui-listen", f"{EVERYWHERE}:32768")
+    told = refused(lambda: read(*listen))
+    assert told == refused(lambda: read(*listen, "--insecure-listen"))
+    assert told.startswith("ui-listen: ")
+    assert "kubectl port-forward" in told
+    assert "ui-listen" in refused(lambda: read(*listen, file=TLS))
+    names = ("--ui-tls-client-names", "operator, auditor")
+    assert read(*listen, *names, file=TLS).ui_callers == {"operator", "auditor"}
+    assert "needs tls-cert" in refused(lambda: read(*listen, *names))
+    empty = refused(lambda: read(*listen, "--ui-tls-client-names", "a,", file=TLS))
+    assert "has an empty name" in empty
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.9.9.9", "[::1]", "localhost"])
 def test_a_loopback_listener_needs_nothing(host: str) -> None:
     assert read("--listen", f"{host}:0").listen == f"{host}:0"

@@ -29,13 +29,24 @@ class ExtenderFailed(GpuShareError):
 
 
 class ExtenderProcess:
-    """One `gpushare serve`; its log goes to a file in `folder`."""
+    """One `gpushare serve`; its log goes to a file in `folder`. ui: with the page /ui."""
 
-    def __init__(self, folder: Path, kubeconfig: Path, scheduler_config: Path, port: int) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        kubeconfig: Path,
+        scheduler_config: Path,
+        port: int,
+        *,
+        ui: bool = False,
+    ) -> None:
         self._log = folder / "extender.log"
         health_port = free_port()
         self.health_url = f"http://127.0.0.1:{health_port}"
         """Where probes and metrics are answered."""
+        ui_port = free_port() if ui else 0
+        self.ui_url = f"http://127.0.0.1:{ui_port}/ui" if ui else ""
+        """Where the page is, or "" where there is none."""
         self._command = [
             # -P: a folder `gpushare` where the demo was called is not our package.
             *(sys.executable, "-P", "-m", "gpushare.cli.main", "serve"),
@@ -47,6 +58,7 @@ class ExtenderProcess:
             *("--leadership", "lease"),
             # No device plug-in here takes one pod for another: containers are no processes.
             *("--pairing", "off"),
+            *(("--ui-listen", f"127.0.0.1:{ui_port}") if ui else ()),
         ]
         self._process: subprocess.Popen[bytes] | None = None
 

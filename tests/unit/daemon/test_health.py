@@ -11,7 +11,8 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from gpushare.daemon.health import HealthServer, _Handler
+from gpushare.daemon.health import HealthServer
+from gpushare.daemon.listener import Handler
 
 WELL = {"nodes": "", "pods": ""}
 STALLED = 20
@@ -250,7 +251,7 @@ def test_a_client_that_says_nothing_is_cut_off(subject: Subject) -> None:
 def test_a_scrape_may_take_long_as_long_as_it_goes_on(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_Handler, "timeout", 1)
+    monkeypatch.setattr(Handler, "timeout", 1)
     subject.metrics = b"x" * (64 << 20)
     with closing(http.client.HTTPConnection("127.0.0.1", subject.server.port, 20)) as client:
         client.request("GET", "/metrics")

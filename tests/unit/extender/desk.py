@@ -11,6 +11,7 @@ from gpushare.extender.binding.binder import Binder
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import ExtenderScope
 from gpushare.extender.service import Service
+from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
 from tests.unit.core.clusters import node as make_node
@@ -55,6 +56,7 @@ class Desk:
         self.told: list[tuple[str, str]] = []
         self.rejected: Counter[str] = Counter()
         self.heard = Heard()
+        self.hour = LastHour()
         self.ledger = self.library.resources[0].ledger
         for name, units in FREE.items():
             self.ledger.node_changed(make_node(name, units, units))
@@ -69,6 +71,7 @@ class Desk:
             observe=self.observe,
             rejected=self.rejected.update,
             event_messages=EventMessages(self.heard, self.library, "GiB"),
+            last_hour=self.hour,
         )
 
     def observe(self, verb: str, outcome: str, seconds: float) -> None:

@@ -1,0 +1,57 @@
+"""One node as it would be counted if a remedy had happened.
+
+All its pods are counted once; each remedy is tried by taking its pods from the sums and putting
+them back. With 10,000 pods on a node a try would otherwise take a third of a second.
+
+Tested in `tests/unit/core/test_explain.py`.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from gpushare.core.entry import NodeBooks
+from gpushare.core.explanation import Remedy
+from gpushare.core.node_arrays import Charge, NodeArrays
+from gpushare.core.pairing import pin_of
+from gpushare.core.snapshot import Snapshot
+
+
+class AsIf:
+    """The node alone, to try remedies on. pairs: pairing applies."""
+
+    def __init__(self, books: NodeBooks, *, pairs: bool) -> None:
+        self._books = books
+        self._charges = {
+            each.ref.uid: Charge(books.spec.name, each.request, each.placement)
+            for each in books.entries
+        }
+        pins = (each for each in books.entries if pairs and each.pins)
+        self._pins = {each.ref.uid: pin_of(each) for each in pins}
+        self._arrays: dict[tuple[int, ...], NodeArrays] = {}
+
+    def after(self, remedy: Remedy) -> Snapshot:
+        """Return the node, counted as if the remedy had happened."""
+        arrays = self._counted(remedy.opens)
+        ended = [self._charges[each.ref.uid] for each in remedy.ends]
+        for charge in ended:
+            arrays.subtract(charge)
+        left = self._pins.keys() - {each.ref.uid for each in (*remedy.ends, *remedy.serves)}
+        pins = tuple(pin for uid, pin in self._pins.items() if uid in left)
+        view = arrays.snapshot({0: pins} if pins else {})
+        for charge in ended:
+            arrays.add(charge)
+        return view
+
+    def _counted(self, opens: tuple[int, ...]) -> NodeArrays:
+        """Return the sums of all pods, where these closed devices have returned."""
+        if opens not in self._arrays:
+            arrays = NodeArrays()
+            spec = replace(self._books.spec, healthy=healthy_with(self._books, opens))
+            arrays.set_node(spec, self._charges.values())
+            self._arrays[opens] = arrays
+        return self._arrays[opens]
+
+
+def healthy_with(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
+    """Return which devices are healthy where these closed ones have returned."""
+    return tuple(ok or device in opens for device, ok in enumerate(books.spec.healthy))

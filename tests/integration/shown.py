@@ -1,0 +1,83 @@
+"""A demo with its page: started, asked, ended; and what `gpushare inspect` says of its cluster."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpushare.localcluster.client import ApiClient
+from tests.integration.test_demo import COMMAND
+
+GPUSHARE = COMMAND[:-1]
+READ = """
+import sys, urllib.request
+path = sys.argv[sys.argv.index("--raw") + 1]
+print(urllib.request.urlopen({server!r} + path).read().decode())
+"""
+
+
+class Shown:
+    """A demo with its page, and what inspect says of its cluster."""
+
+    def __init__(self, folder: Path, lines: Iterator[str]) -> None:
+        said = [next(lines)]
+        while "KUBECONFIG" not in said[-1]:
+            said.append(next(lines))
+        text = "".join(said)
+        address = re.search(r"the cluster on a page: (http://127\.0\.0\.1:\d+/ui)\n", text)
+        config = re.search(r"KUBECONFIG=(\S+)", text)
+        assert address
+        assert config
+        self.url = address[1]
+        server = re.search(r"server: (\S+)", Path(config[1]).read_text())
+        assert server
+        self.api = ApiClient(server[1], user_agent="test")
+        # What inspect asks kubectl for is a GET with its credentials, of which this needs none.
+        kubectl = folder / "kubectl"
+        kubectl.write_text(f"#!{sys.executable}\n{READ.format(server=server[1])}\n")
+        kubectl.chmod(0o755)
+        self._environment = {**os.environ, "KUBECONFIG": config[1], "KUBECTL": str(kubectl)}
+
+    def inspect(self) -> dict[str, Any]:
+        command = [*GPUSHARE, "inspect", "-o", "json"]
+        done = subprocess.run(
+            command, env=self._environment, capture_output=True, check=False, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    def books(self) -> dict[str, Any]:
+        """What the page reads."""
+        address = urlsplit(self.url)
+        client = http.client.HTTPConnection(address.netloc, timeout=20)
+        client.request("GET", f"{address.path}/books.json")
+        answer = client.getresponse()
+        assert answer.status == 200
+        (found,) = json.loads(answer.read())["resources"]
+        client.close()
+        return found  # type: ignore[no-any-return]  # JSON
+
+
+@contextmanager
+def demo(folder: Path, scenario: str) -> Iterator[Shown]:
+    """A demo of this scenario that keeps its cluster; the folder is for what it needs."""
+    environment = {**os.environ, "TMPDIR": str(folder), "PYTHONUNBUFFERED": "1"}
+    command = [*COMMAND, scenario, "--ui"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
+        assert process.stdout is not None
+        try:
+            found = Shown(folder, iter(process.stdout))
+            yield found
+            found.api.close()
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30) == 0

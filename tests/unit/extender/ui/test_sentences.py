@@ -1,0 +1,68 @@
+"""Why pods wait, at a bounded cost."""
+
+from gpushare.core.model import Request
+from gpushare.explain.pod import explanation_of
+from gpushare.explain.words import sentence
+from gpushare.extender.ui.sentences import Sentences
+from tests.unit.core.clusters import node
+from tests.unit.extender.ui.world import World
+
+
+class Clock:
+    """A clock that goes on by so much each time it is read."""
+
+    def __init__(self, step: float) -> None:
+        self.step = step
+        self.now = 100.0
+
+    def __call__(self) -> float:
+        self.now += self.step
+        return self.now
+
+
+def test_the_sentence_is_that_of_explain() -> None:
+    world = World()
+    world.fill(3)
+    request = Request(90, 1)
+    said = Sentences("GiB").about([request, request], world.ledger, 1)
+    assert said == {request: sentence(explanation_of(world.ledger, request), "GiB")}
+    assert said[request].startswith("it can never fit")
+
+
+def test_a_pod_that_fits_is_said_to_fit() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    request = Request(4, 1)
+    said = Sentences("GiB").about([request], world.ledger, 1)
+    assert said[request] == "it fits now on 1 node, as far as GPU memory goes"
+
+
+def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> None:
+    world = World()
+    world.fill(2)
+    clock = Clock(1.0)
+    sentences = Sentences("GiB", clock)
+    wanted = [Request(units, 1) for units in (81, 82, 83)]
+    turns = []
+    for _ in range(60):
+        turns.append(len(sentences.about(wanted, world.ledger, 7)))
+        if sentences.complete:
+            break
+    # A turn takes a second of this clock, and each look at it another one.
+    assert turns == [1] * 9 + [2] * 9 + [3]
+    assert len(sentences.about(wanted[:1], world.ledger, 7)) == 1
+
+
+def test_what_was_said_of_older_books_stays_until_it_is_said_anew() -> None:
+    world = World()
+    world.ledger.node_changed(node("a", 16))
+    sentences = Sentences("GiB", Clock(1.0))
+    request = Request(20, 1)
+    before = sentences.about([request], world.ledger, 1)
+    world.ledger.node_changed(node("b", 32))
+    assert sentences.about([request], world.ledger, 2) == before
+    assert not sentences.complete
+    for _ in range(10):
+        after = sentences.about([request], world.ledger, 2)
+    assert sentences.complete
+    assert after != before
