@@ -7,26 +7,28 @@ guards queue and cache feeding; no call to the API server or an extender is made
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from gpushare.errors import WireError
 from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.informer import Informer
+from gpushare.localcluster.scheduler.binding_cycle import BindingCycle
 from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
+from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare.localcluster.scheduler.events import EventRecorder, timestamp, write_condition
 from gpushare.localcluster.scheduler.eviction import Evictor
 from gpushare.localcluster.scheduler.extender import PLUGIN_NAME, HttpExtender
 from gpushare.localcluster.scheduler.feed import Feed
-from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Framework, Status
+from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Status
+from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.plugins.defaults import default_filters, default_plugins
-from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
-from gpushare.localcluster.scheduler.preemption import Preemption
+from gpushare.localcluster.scheduler.profiles import build_framework, registry
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
+from gpushare.localcluster.scheduler.waiting import WaitingPod
 from gpushare.wire.budgets import DisruptionBudget, read_budget
 
 log = logging.getLogger(__name__)
@@ -36,6 +38,7 @@ Observer = Callable[[Decision], None]
 _BINDERS = 32
 # Pods that have not ended; the others hold nothing.
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_NAMESPACES = "/api/v1/namespaces"
 _POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
@@ -49,26 +52,30 @@ class Scheduler:
         self._observer = observer
         self._events = EventRecorder(self._api)
         self._budgets: dict[str, DisruptionBudget] = {}
-        self._extenders = [HttpExtender(config) for config in options.extenders]
-        self._framework = self._default_framework(options)
-        self._cycle = SchedulingCycle(
-            self._framework, self._extenders, Random(options.seed), options.percentage
-        )
+        self._namespaces: dict[str, Mapping[str, str]] = {}
         self._cache = Cache()
+        self._handle = self._make_handle(options)
+        self._cycle = SchedulingCycle(self._handle, Random(options.seed))
+        self._binding = BindingCycle(self._handle)
+        first = next(iter(self._handle.profiles.values()))
         self._queue = SchedulingQueue(
-            self._framework.events_of,
+            self._events_of,
             initial_backoff=options.initial_backoff,
             max_backoff=options.max_backoff,
+            less=first.queue_sorts[0].less,
+            pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
         self._feed = Feed(self._queue, self._cache, options.scheduler_names)
         self._changed = threading.Condition()
         self._stopping = False
         self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
+        self._waiters: set[threading.Thread] = set()
         self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._informers = [
             Informer(self._api, "/api/v1/nodes", self._on_node),
             Informer(self._api, "/api/v1/pods", self._on_pod, query=_POD_QUERY),
             Informer(self._api, _BUDGETS, self._on_budget),
+            Informer(self._api, _NAMESPACES, self._on_namespace),
         ]
 
     def start(self) -> None:
@@ -86,9 +93,13 @@ class Scheduler:
             informer.stop()
         if self._loop.is_alive():
             self._loop.join(10)
+        for pod in self._handle.waiting:
+            pod.reject("", "the scheduler stops")
+        for thread in tuple(self._waiters):
+            thread.join(10)
         self._binders.shutdown(wait=True, cancel_futures=True)
         self._events.close()
-        for extender in self._extenders:
+        for extender in self._handle.extenders:
             extender.close()
         self._api.close()
 
@@ -127,21 +138,48 @@ class Scheduler:
                     str(meta.get("namespace")), after.get("spec"), after.get("status")
                 )
 
+    def _on_namespace(self, before: Json | None, after: Json | None) -> None:
+        with self._changed:
+            if after is None:
+                self._namespaces.pop(str(_name(before, after)), None)
+            else:
+                labels = (after.get("metadata") or {}).get("labels") or {}
+                self._namespaces[str(_name(before, after))] = labels
+
     def _current_budgets(self) -> tuple[DisruptionBudget, ...]:
         with self._changed:
             return tuple(self._budgets.values())
 
-    def _default_framework(self, options: SchedulerOptions) -> Framework:
-        filters = default_filters(options.ignored_resources)
-        preemption = Preemption(
-            Framework(filters),
-            self._extenders,
-            self._current_budgets,
+    def _make_handle(self, options: SchedulerOptions) -> Handle:
+        """Return the handle with the frameworks of all profiles. Raises SettingsError."""
+        evictor = Evictor(self._api, self._events.preempted, timestamp)
+        handle = Handle(
+            api=self._api,
+            extenders=[HttpExtender(config) for config in options.extenders],
+            budgets=self._current_budgets,
+            evict=evictor.carry_out,
+            activate=self._activate,
+            nominated=self._nominated,
+            namespace_labels=lambda name: self._namespaces.get(name, {}),
             empty_candidates=options.empty_candidates,
         )
-        evictor = Evictor(self._api, self._events.preempted, timestamp)
-        plugin = DefaultPreemption(preemption, evictor.carry_out)
-        return Framework(default_plugins(filters, plugin, self._api))
+        factories = registry()
+        for profile in options.profiles:
+            build_framework(profile, handle, factories, options.ignored_resources)
+        return handle
+
+    def _events_of(self, plugins: frozenset[str]) -> frozenset[ClusterEvent]:
+        found = (framework.events_of(plugins) for framework in self._handle.profiles.values())
+        return frozenset().union(*found)
+
+    def _activate(self, pods: Iterable[PodView]) -> None:
+        with self._changed:
+            self._queue.activate(pod.uid for pod in pods)
+            self._changed.notify_all()
+
+    def _nominated(self, node: str) -> list[PodView]:
+        with self._changed:
+            return self._queue.nominated(node)
 
     def _run(self) -> None:
         if not self._wait_for_lists():
@@ -193,53 +231,61 @@ class Scheduler:
 
     def _assume(self, entry: QueuedPod, decision: Decision) -> None:
         """Count the pod on its node, then reserve, permit, and bind beside the next decision."""
-        pod = decision.pod
-        self._cache.assume(pod, decision.node)
-        status = self._framework.run_reserve(pod, decision.node)
+        pod, state, node = decision.pod, decision.state, decision.node
+        framework = self._handle.profiles[pod.scheduler_name]
+        self._cache.assume(pod, node)
+        status, waits = framework.run_reserve(state, pod, node), dict[str, float]()
         if status.ok:
-            status = self._framework.run_permit(pod, decision.node)
-        if not status.ok:
-            self._undo(pod, decision.node)
-            self._rejected(entry, status.message, frozenset({status.plugin}))
+            status, waits = framework.run_permit(state, pod, node)
+        if not status.ok and not waits:
+            self._undo(decision)
+            self._failed(entry, decision, status)
             return
         if self._observer is not None:
             self._observer(decision)
+        if waits:
+            # In a thread of its own: any number may wait, and others must get through.
+            self._handle.waiting.add(WaitingPod(pod, node, waits))
+            thread = threading.Thread(target=self._bind, args=(entry, decision), name="bind-waits")
+            self._waiters.add(thread)
+            thread.start()
+            return
         try:
             self._binders.submit(self._bind, entry, decision)
         except RuntimeError:
-            self._undo(pod, decision.node)
+            self._undo(decision)
 
     def _bind(self, entry: QueuedPod, decision: Decision) -> None:
         pod = decision.pod
         try:
-            status = self._run_bind(pod, decision.node)
+            status = self._binding.run(decision)
         except Exception:
             log.exception("binding failed pod=%s node=%s", pod.key, decision.node)
             status = Status(Code.ERROR, ("internal error while binding",))
+        self._waiters.discard(threading.current_thread())
         if status.ok:
             with self._changed:
                 self._queue.done(pod.uid)
             self._events.scheduled(pod, decision.node)
             return
-        self._undo(pod, decision.node)
+        self._undo(decision)
         with self._changed:
             # As if the assumed pod had been deleted: others may fit now.
             self._queue.move(ClusterEvent.ASSIGNED_POD_DELETE, time.monotonic())
-        self._broken(entry, status.message)
+        self._failed(entry, decision, status)
 
-    def _run_bind(self, pod: PodView, node_name: str) -> Status:
-        """Have the first interested extender that binds do so, else the default binder."""
-        for extender in self._extenders:
-            if extender.is_binder and extender.is_interested(pod):
-                status = extender.bind(pod, node_name)
-                if status.ok or not extender.config.ignorable:
-                    return status
-                log.warning("bind skipped url=%s error=%s", extender.name, status.message)
-        return self._framework.run_bind(pod, node_name)
+    def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
+        """Have the pod wait: as one that does not fit the one node, or as one with an error."""
+        if status.rejected:
+            message = unschedulable_message(1, {decision.node: status})
+            self._rejected(entry, message, frozenset({status.plugin}))
+        else:
+            self._broken(entry, status.message)
 
-    def _undo(self, pod: PodView, node_name: str) -> None:
-        self._framework.run_unreserve(pod, node_name)
-        self._cache.forget(pod)
+    def _undo(self, decision: Decision) -> None:
+        framework = self._handle.profiles[decision.pod.scheduler_name]
+        framework.run_unreserve(decision.state, decision.pod, decision.node)
+        self._cache.forget(decision.pod)
 
     def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
         with self._changed:

@@ -7,10 +7,12 @@ import pytest
 
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate, best
-from gpushare.localcluster.scheduler.framework import Code, Framework, Status
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
+from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.budgets import DisruptionBudget
 
 GPU = "example.com/gpu-mem"
@@ -39,11 +41,10 @@ def choose(
     code: Code = Code.UNSCHEDULABLE,
     empty_candidates: bool = True,
 ) -> Candidate:
-    preemption = Preemption(
-        Framework((NodeResourcesFit(),)), (), lambda: budgets, empty_candidates=empty_candidates
-    )
+    preemption = Preemption((), lambda: budgets, empty_candidates=empty_candidates)
+    framework = Framework((NodeResourcesFit(),))
     statuses = {each.name: Status(code, ("full",)) for each in nodes}
-    return preemption.choose(wanted, Snapshot(nodes), statuses)
+    return preemption.choose(framework, CycleState(), wanted, Snapshot(nodes), statuses)
 
 
 def names(candidate: Candidate) -> list[str]:
