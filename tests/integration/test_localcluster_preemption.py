@@ -64,8 +64,8 @@ def node(name: str, *pods: PodView) -> NodeInfo:
 SNAPSHOT = Snapshot((node("n1", pod("a", 4), pod("b", 4)), node("n2", pod("c", 8), pod("d", 8))))
 
 
-def chosen(*extenders: HttpExtender, units: int = 8, **more: bool) -> Candidate:
-    preemption = Preemption(extenders, lambda: (), **more)
+def chosen(*extenders: HttpExtender, units: int = 8, empty_candidates: bool = True) -> Candidate:
+    preemption = Preemption(extenders, lambda: (), empty_candidates=empty_candidates)
     framework = Framework((NodeResourcesFit(),))
     statuses = {name: Status(Code.UNSCHEDULABLE, ("no device",)) for name in ("n1", "n2")}
     return preemption.choose(framework, CycleState(), pod("p", units, 5), SNAPSHOT, statuses)

@@ -26,6 +26,7 @@ from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.learning.policy_refresher import SPACING
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.wire.scheduler.profiles import Profile
 from gpushare.sim.engine import Cluster as Simulated
 from gpushare.sim.engine import ranking, request_of
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
@@ -123,7 +124,9 @@ def small(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
     """Our own scheduler."""
     del folder
     entry = scheduler_entry(f"http://127.0.0.1:{port}/gpushare-scheduler")
-    scheduler = Scheduler(cluster.server.url, SchedulerOptions((entry,), percentage=100))
+    scheduler = Scheduler(
+        cluster.server.url, SchedulerOptions((entry,), (Profile(percentage=100),))
+    )
     scheduler.start()
     try:
         yield
