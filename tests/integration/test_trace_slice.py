@@ -26,11 +26,11 @@ from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.learning.policy_refresher import SPACING
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.scheduler.profiles import Profile
 from gpushare.sim.engine import Cluster as Simulated
 from gpushare.sim.engine import ranking, request_of
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
 from gpushare.wire.gpu_models import LABELS
+from gpushare.wire.scheduler.profiles import Profile
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.pair import HOME, port_of, printed
 from tests.e2e.processes import Process

@@ -15,7 +15,7 @@ from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.diagnosis import NO_NODES, unschedulable_message
 from gpushare.localcluster.scheduler.extender import ExtenderError
 from gpushare.localcluster.scheduler.framework import Code, PluginError, Status
-from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.handle import Handle, Nominated
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.runtime import Framework
 
@@ -71,6 +71,7 @@ class SchedulingCycle:
         self._extenders = sorted(handle.extenders, key=lambda extender: extender.config.ignorable)
         self._random = random
         self._start = 0
+        self._nominated: Nominated = {}
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision:
         """Return the best node. Raises FitError when none is left, CycleError when an extender or
@@ -79,6 +80,7 @@ class SchedulingCycle:
         if not snapshot.nodes:
             raise FitError(NO_NODES, frozenset(), {})
         self._handle.snapshot = snapshot
+        self._nominated = self._handle.nominated()
         framework, state = self._handle.profiles[pod.scheduler_name], CycleState()
         statuses: dict[str, Status] = {}
         nodes = self._pre_filter(framework, state, pod, snapshot, statuses)
@@ -144,7 +146,7 @@ class SchedulingCycle:
     def _passes(
         self, framework: Framework, state: CycleState, pod: PodView, node: NodeInfo
     ) -> Status:
-        nominated = self._handle.nominated(node.name)
+        nominated = self._nominated.get(node.name, ())
         status = framework.run_filters_with_nominated(state, pod, node, nominated)
         if status.code is Code.ERROR:
             raise CycleError(f'running "{status.plugin}" filter plugin: {status.message}')

@@ -15,6 +15,8 @@ from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPods
 from gpushare.wire.budgets import DisruptionBudget
 
+Nominated = Mapping[str, Sequence[PodView]]
+"""Node -> the waiting pods for which room was made there."""
 Evict = Callable[[PodView, Candidate], None]
 
 
@@ -32,8 +34,8 @@ class Handle:
 
     api: the API server's client, None in a decision that is only tried. snapshot: all nodes, as
     they were when the cycle began. profiles: by schedulerName. waiting: the pods that Permit
-    delays. evict: has victims go. activate: has waiting pods tried at once. nominated: the waiting
-    pods for which room was made on a node. namespace_labels: of a namespace.
+    delays. evict: has victims go. activate: has waiting pods tried at once. nominated: for
+    whom room was made where. namespace_labels: of a namespace.
     empty_candidates: see Preemption.
     """
 
@@ -45,6 +47,6 @@ class Handle:
     budgets: Callable[[], Sequence[DisruptionBudget]] = tuple
     evict: Evict = _nobody
     activate: Callable[[Iterable[PodView]], None] = lambda _pods: None
-    nominated: Callable[[str], Sequence[PodView]] = lambda _node: ()
+    nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     empty_candidates: bool = True

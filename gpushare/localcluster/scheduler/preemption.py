@@ -43,7 +43,7 @@ class Preemption:
         extenders: Sequence[HttpExtender],
         budgets: Callable[[], Sequence[DisruptionBudget]],
         *,
-        nominated: Callable[[str], Sequence[PodView]] = lambda _node: (),
+        nominated: Callable[[], Mapping[str, Sequence[PodView]]] = dict,
         enough: tuple[int, int] = (10, 100),
         empty_candidates: bool = True,
     ) -> None:
@@ -66,10 +66,11 @@ class Preemption:
         asked = [extender for extender in self._extenders if extender.is_interested(pod)]
         told = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
         candidates: list[Candidate] = []
+        nominated = self._nominated()
         for node in snapshot.nodes:
             if statuses.get(node.name, Status()).code is not Code.UNSCHEDULABLE:
                 continue
-            trial = _Trial(framework, state, pod, node, self._nominated(node.name))
+            trial = _Trial(framework, state, pod, node, nominated.get(node.name, ()))
             found = self._dry_run(trial, empty=self._empty_candidates and bool(asked))
             if isinstance(found, Status):
                 told[node.name] = found

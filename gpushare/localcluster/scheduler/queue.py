@@ -199,14 +199,14 @@ class SchedulingQueue:
             if entry is not None:
                 self._activate(entry)
 
-    def nominated(self, node: str) -> list[PodView]:
-        """Return the pods for which room was made on the node, and that are not bound yet."""
-        return [
-            entry.pod
-            for _, place in self._named()
-            for entry in place.values()
-            if entry.pod.nominated_node == node
-        ]
+    def nominated(self) -> dict[str, list[PodView]]:
+        """Return by node the pods for which room was made there, and that are not bound yet."""
+        found: dict[str, list[PodView]] = {}
+        for _, place in self._named():
+            for entry in place.values():
+                if entry.pod.nominated_node:
+                    found.setdefault(entry.pod.nominated_node, []).append(entry.pod)
+        return found
 
     def flush(self, now: float) -> None:
         """Let out pods whose backoff has ended, and those that waited five minutes for an event."""

@@ -177,9 +177,9 @@ class Scheduler:
             self._queue.activate(pod.uid for pod in pods)
             self._changed.notify_all()
 
-    def _nominated(self, node: str) -> list[PodView]:
+    def _nominated(self) -> dict[str, list[PodView]]:
         with self._changed:
-            return self._queue.nominated(node)
+            return self._queue.nominated()
 
     def _run(self) -> None:
         if not self._wait_for_lists():

@@ -272,5 +272,6 @@ def test_plug_ins_of_kube_scheduler_that_are_not_built_cost_one_warning(
 
 def test_wrong_arguments_name_the_plug_in() -> None:
     args = {"NodeResourcesFit": {"scoringStrategy": {"type": "Random"}}}
-    with pytest.raises(SettingsError, match="\"NodeResourcesFit\": scoringStrategy.type: 'Random'"):
+    with pytest.raises(SettingsError, match="'Random' is no strategy") as raised:
         build_framework(Profile(args=args), Handle(), registry(), frozenset())
+    assert 'plugin "NodeResourcesFit"' in str(raised.value)

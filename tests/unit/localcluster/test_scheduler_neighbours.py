@@ -1,4 +1,4 @@
-"""Plug-ins that look at other pods: ports, spread, pod affinity; and scores by images and taints."""
+"""Plug-ins that look at other pods: ports, spread, affinity; and scores by images and taints."""
 
 from typing import Any
 
@@ -21,6 +21,7 @@ from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologySpread
 from gpushare.localcluster.scheduler.runtime import Framework
 
+ANYWHERE = "0.0.0.0"  # noqa: S104 -- a field's value
 MIB = 1024 * 1024
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -85,7 +86,7 @@ def test_a_host_port_is_given_once(wanted: dict[str, Any], fits: bool) -> None:
 def test_one_port_of_two_addresses_is_two_ports() -> None:
     taken = node("n1", pod("other", **port(80, "10.0.0.1")))
     assert not refused(NodePorts(), pod(**port(80, "10.0.0.2")), taken)
-    assert refused(NodePorts(), pod(**port(80, "0.0.0.0")), taken)
+    assert refused(NodePorts(), pod(**port(80, ANYWHERE)), taken)
 
 
 def spread(key: str = "zone", skew: int = 1, *, hard: bool = True, **more: Any) -> dict[str, Any]:
