@@ -127,12 +127,12 @@ class Real:
             self.api.create("/api/v1/nodes", node)
         for node in nodes:
             # kube-scheduler counts the nodes that have an image when a node changes; now all come.
-            change = {"metadata": {"labels": {"complete": "yes"}}}
+            change = {"metadata": {"labels": {"complete": nodes[0]["metadata"]["name"]}}}
             self.api.patch(f"/api/v1/nodes/{node['metadata']['name']}", change)
-        # A pod that is too large is told on how many nodes.
+        # A pod that is too large is told on how many nodes, of how many in all.
         resources = {"requests": {"cpu": "1000"}}
         spec = {
-            "nodeSelector": {"complete": "yes"},
+            "nodeSelector": {"complete": nodes[0]["metadata"]["name"]},
             "tolerations": [{"operator": "Exists"}],
             "containers": [{"name": "c", "image": "i", "resources": resources}],
         }

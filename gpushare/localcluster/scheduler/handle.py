@@ -14,6 +14,7 @@ from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPods
 from gpushare.wire.budgets import DisruptionBudget
+from gpushare.wire.fields import Fields
 
 Nominated = Mapping[str, Sequence[PodView]]
 """Node -> the waiting pods for which room was made there."""
@@ -50,3 +51,11 @@ class Handle:
     nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     empty_candidates: bool = True
+
+
+class PlainPlugin:
+    """What plug-ins in tree have that take no arguments: how they are made."""
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Keep the handle."""
+        self._handle = handle or Handle()

@@ -7,7 +7,7 @@ guards queue and cache feeding; no call to the API server or an extender is made
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
@@ -26,10 +26,10 @@ from gpushare.localcluster.scheduler.feed import Feed
 from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.others import OtherObjects
 from gpushare.localcluster.scheduler.profiles import build_framework, registry
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
 from gpushare.localcluster.scheduler.waiting import WaitingPod
-from gpushare.wire.budgets import DisruptionBudget, read_budget
 
 log = logging.getLogger(__name__)
 
@@ -51,8 +51,7 @@ class Scheduler:
         self._api = ApiClient(api_url, user_agent="gpushare-local-scheduler")
         self._observer = observer
         self._events = EventRecorder(self._api)
-        self._budgets: dict[str, DisruptionBudget] = {}
-        self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._others = OtherObjects()
         self._cache = Cache()
         self._handle = self._make_handle(options)
         self._cycle = SchedulingCycle(self._handle, Random(options.seed))
@@ -74,8 +73,8 @@ class Scheduler:
         self._informers = [
             Informer(self._api, "/api/v1/nodes", self._on_node),
             Informer(self._api, "/api/v1/pods", self._on_pod, query=_POD_QUERY),
-            Informer(self._api, _BUDGETS, self._on_budget),
-            Informer(self._api, _NAMESPACES, self._on_namespace),
+            Informer(self._api, _BUDGETS, self._others.on_budget),
+            Informer(self._api, _NAMESPACES, self._others.on_namespace),
         ]
 
     def start(self) -> None:
@@ -129,38 +128,17 @@ class Scheduler:
                 log.warning("node not understood name=%s error=%s", _name(before, after), error)
             self._changed.notify_all()
 
-    def _on_budget(self, before: Json | None, after: Json | None) -> None:
-        meta: Json = (after or before or {}).get("metadata") or {}
-        with self._changed:
-            self._budgets.pop(str(meta.get("uid")), None)
-            if after is not None:
-                self._budgets[str(meta.get("uid"))] = read_budget(
-                    str(meta.get("namespace")), after.get("spec"), after.get("status")
-                )
-
-    def _on_namespace(self, before: Json | None, after: Json | None) -> None:
-        with self._changed:
-            if after is None:
-                self._namespaces.pop(str(_name(before, after)), None)
-            else:
-                labels = (after.get("metadata") or {}).get("labels") or {}
-                self._namespaces[str(_name(before, after))] = labels
-
-    def _current_budgets(self) -> tuple[DisruptionBudget, ...]:
-        with self._changed:
-            return tuple(self._budgets.values())
-
     def _make_handle(self, options: SchedulerOptions) -> Handle:
         """Return the handle with the frameworks of all profiles. Raises SettingsError."""
         evictor = Evictor(self._api, self._events.preempted, timestamp)
         handle = Handle(
             api=self._api,
             extenders=[HttpExtender(config) for config in options.extenders],
-            budgets=self._current_budgets,
+            budgets=self._others.budgets,
             evict=evictor.carry_out,
             activate=self._activate,
             nominated=self._nominated,
-            namespace_labels=lambda name: self._namespaces.get(name, {}),
+            namespace_labels=self._others.labels_of,
             empty_candidates=options.empty_candidates,
         )
         factories = registry()

@@ -3,20 +3,15 @@
 from gpushare.errors import ApiError
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Code, Status
-from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.wire.fields import Fields
 
 
-class DefaultBinder:
+class DefaultBinder(PlainPlugin):
     """Writes a Binding to the API server."""
 
     name = "DefaultBinder"
     events: frozenset[ClusterEvent] = frozenset()
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in; it takes no arguments."""
-        self._handle = handle or Handle()
 
     def bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Bind the pod; return Success, or the API server's refusal."""

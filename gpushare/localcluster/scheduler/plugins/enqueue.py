@@ -1,21 +1,17 @@
 """SchedulingGates and PrioritySort: who may enter the queue, and who comes first in it."""
 
 from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Code, Queued, Status
-from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.queue import by_priority
-from gpushare.wire.fields import Fields
 
 
-class SchedulingGates:
+class SchedulingGates(PlainPlugin):
     """Keeps pods with scheduling gates outside the queue."""
 
     name = "SchedulingGates"
     # When a gate goes, the pod itself changes, and the queue asks again.
     events: frozenset[ClusterEvent] = frozenset()
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in; it takes no arguments."""
 
     def pre_enqueue(self, pod: PodView) -> Status:
         """Return Success, or which gates are closed."""
@@ -25,14 +21,11 @@ class SchedulingGates:
         return Status(Code.UNRESOLVABLE, (f"waiting for scheduling gates: [{' '.join(gates)}]",))
 
 
-class PrioritySort:
+class PrioritySort(PlainPlugin):
     """Has the pod of the higher priority come first, and of equals who has waited longer."""
 
     name = "PrioritySort"
     events: frozenset[ClusterEvent] = frozenset()
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in; it takes no arguments."""
 
     def less(self, one: Queued, other: Queued) -> bool:
         """Return whether `one` comes before `other`."""

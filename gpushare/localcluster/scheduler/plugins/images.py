@@ -8,9 +8,8 @@ from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import MAX_NODE_SCORE, Code, Status
 from gpushare.localcluster.scheduler.framework import SUCCESS as _SUCCESS
-from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.wire.fields import Fields
 
 _MIB = 1024 * 1024
 _LEAST = 23 * _MIB
@@ -18,14 +17,10 @@ _MOST_OF_A_CONTAINER = 1000 * _MIB
 _KEY = "PreScoreImageLocality"
 
 
-class ImageLocality:
+class ImageLocality(PlainPlugin):
     """Scores by the sizes of the images that a node has."""
 
     name = "ImageLocality"
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in; it takes no arguments."""
-        self._handle = handle or Handle()
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: list[NodeInfo]) -> Status:
         """Count the nodes that have each of the pod's images; Skip where no node has any.

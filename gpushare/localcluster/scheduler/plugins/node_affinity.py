@@ -6,17 +6,9 @@ pod by `addedAffinity`.
 
 from collections.abc import Mapping, Sequence
 
+from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    NODE_CHANGES,
-    SKIP,
-    SUCCESS,
-    ClusterEvent,
-    Code,
-    NodeNames,
-    Status,
-)
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
 from gpushare.localcluster.scheduler.plugins.normalize import normalized
@@ -31,7 +23,7 @@ class NodeAffinity:
     """Rejects nodes outside what is required, and scores by the weights of what is preferred."""
 
     name = "NodeAffinity"
-    events: frozenset[ClusterEvent] = NODE_CHANGES
+    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. args: `addedAffinity`, a NodeAffinity. Raises SettingsError."""
@@ -47,34 +39,36 @@ class NodeAffinity:
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
-    ) -> tuple[NodeNames | None, Status]:
+    ) -> tuple[fwk.NodeNames | None, fwk.Status]:
         """Return the nodes that every term names, if all do; Skip where nothing is required."""
         if pod.affinity_terms is None and self._required is None and not pod.node_selector:
-            return None, SKIP
+            return None, fwk.SKIP
         if not pod.affinity_terms:
-            return None, SUCCESS
-        names: NodeNames = frozenset()
+            return None, fwk.SUCCESS
+        names: fwk.NodeNames = frozenset()
         for term in pod.affinity_terms:
             named = _named(term)
             if named is None:
-                return None, SUCCESS
+                return None, fwk.SUCCESS
             names |= named
         if not names:
-            return None, Status(Code.UNRESOLVABLE, ("pod affinity terms conflict",))
-        return names, SUCCESS
+            return None, fwk.Status(fwk.Code.UNRESOLVABLE, ("pod affinity terms conflict",))
+        return names, fwk.SUCCESS
 
-    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that the labels do not match."""
         if not any_term(self._required, node.node):
             reason = "node(s) didn't match scheduler-enforced node affinity"
-            return Status(Code.UNRESOLVABLE, (reason,))
+            return fwk.Status(fwk.Code.UNRESOLVABLE, (reason,))
         if required_affinity(pod, node.node):
-            return SUCCESS
-        return Status(Code.UNRESOLVABLE, ("node(s) didn't match Pod's node affinity/selector",))
+            return fwk.SUCCESS
+        return fwk.Status(
+            fwk.Code.UNRESOLVABLE, ("node(s) didn't match Pod's node affinity/selector",)
+        )
 
-    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> Status:
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
         """Return Success, or Skip where nothing is preferred."""
-        return SUCCESS if pod.preferred_nodes or self._preferred else SKIP
+        return fwk.SUCCESS if pod.preferred_nodes or self._preferred else fwk.SKIP
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return the sum of the weights of the preferences that the node meets."""
@@ -99,9 +93,9 @@ def required_affinity(pod: PodView, node: NodeView) -> bool:
     )
 
 
-def _named(term: Json) -> NodeNames | None:
+def _named(term: Json) -> fwk.NodeNames | None:
     """Return the nodes that a term names by metadata.name; None where it names none."""
-    names: NodeNames | None = None
+    names: fwk.NodeNames | None = None
     for item in term.get("matchFields") or ():
         if item.get("key") == "metadata.name" and item.get("operator") == "In":
             values = frozenset(str(value) for value in item.get("values") or ())

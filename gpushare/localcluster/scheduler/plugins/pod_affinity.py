@@ -10,19 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
+from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    ASSIGNED_POD_CHANGES,
-    MAX_NODE_SCORE,
-    NODE_CHANGES,
-    SKIP,
-    SUCCESS,
-    ClusterEvent,
-    Code,
-    NodeNames,
-    Status,
-)
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.selectors import AffinityTerm, affinity_terms
@@ -66,19 +56,19 @@ class InterPodAffinity:
     """
 
     name = "InterPodAffinity"
-    events: frozenset[ClusterEvent] = NODE_CHANGES | ASSIGNED_POD_CHANGES
+    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""
         self._handle = handle or Handle()
         self._hard = number(args or {}, "hardPodAffinityWeight", default=1)
-        if not 0 <= self._hard <= MAX_NODE_SCORE:
+        if not 0 <= self._hard <= fwk.MAX_NODE_SCORE:
             raise SettingsError("hardPodAffinityWeight: not in valid range [0, 100]")
         self._only_own = flag(args or {}, "ignorePreferredTermsOfExistingPods")
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
-    ) -> tuple[NodeNames | None, Status]:
+    ) -> tuple[fwk.NodeNames | None, fwk.Status]:
         """Count the places of pods that matter; Skip where there are none and no terms."""
         found = _Found(
             affinity_terms(pod, _NEAR, "required"),
@@ -93,9 +83,9 @@ class InterPodAffinity:
                 for other in node.pods.values():
                     self._count(found, pod, other, node, 1)
         if not own and not found.unwelcome:
-            return None, SKIP
+            return None, fwk.SKIP
         state.write(_FILTER_KEY, found)
-        return None, SUCCESS
+        return None, fwk.SUCCESS
 
     def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
         """Count `other` on the node."""
@@ -105,20 +95,22 @@ class InterPodAffinity:
         """Count `other` on the node no longer."""
         self._count(state.read(_FILTER_KEY, _Found), pod, other, node, -1)
 
-    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or which of the three rules the node breaks."""
         found = state.read(_FILTER_KEY, _Found)
         labels = node.node.labels
         if not self._near_enough(found, pod, labels):
-            return Status(Code.UNRESOLVABLE, ("node(s) didn't match pod affinity rules",))
+            return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) didn't match pod affinity rules",))
         if any(found.away[t.topology_key, labels.get(t.topology_key, "")] > 0 for t in found.anti):
-            return Status(Code.UNSCHEDULABLE, ("node(s) didn't match pod anti-affinity rules",))
+            return fwk.Status(
+                fwk.Code.UNSCHEDULABLE, ("node(s) didn't match pod anti-affinity rules",)
+            )
         if found.unwelcome and any(found.unwelcome[place] > 0 for place in labels.items()):
             reason = "node(s) didn't satisfy existing pods anti-affinity rules"
-            return Status(Code.UNSCHEDULABLE, (reason,))
-        return SUCCESS
+            return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
+        return fwk.SUCCESS
 
-    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> Status:
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
         """Sum up what speaks for and against each place; Skip where nothing does."""
         near = affinity_terms(pod, _NEAR, "preferred")
         away = affinity_terms(pod, _AWAY, "preferred")
@@ -126,7 +118,7 @@ class InterPodAffinity:
         places: Places = Counter()
         touched = False
         if self._only_own and not own:
-            return SKIP
+            return fwk.SKIP
         for node in self._handle.snapshot.nodes:
             if not node.node.labels or not (own or node.affine):
                 continue
@@ -134,9 +126,9 @@ class InterPodAffinity:
                 if own or other.affine:
                     touched |= self._weigh(places, (near, away), pod, other, node)
         if not touched:
-            return SKIP
+            return fwk.SKIP
         state.write(_SCORE_KEY, places)
-        return SUCCESS
+        return fwk.SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return the sum over the node's places; it may be negative."""
@@ -151,7 +143,7 @@ class InterPodAffinity:
         if least == most:
             return dict.fromkeys(scores, 0)
         return {
-            name: int(MAX_NODE_SCORE * ((score - least) / (most - least)))
+            name: int(fwk.MAX_NODE_SCORE * ((score - least) / (most - least)))
             for name, score in scores.items()
         }
 

@@ -8,17 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from math import sqrt
 
 from gpushare.errors import SettingsError
+from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    MAX_NODE_SCORE,
-    NODE_CHANGES,
-    SKIP,
-    SUCCESS,
-    ClusterEvent,
-    Code,
-    Status,
-)
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
 from gpushare.wire.fields import Fields, fields_of, items, number, text
@@ -40,7 +32,7 @@ class NodeResourcesFit:
     """
 
     name = "NodeResourcesFit"
-    events: frozenset[ClusterEvent] = NODE_CHANGES | {ClusterEvent.ASSIGNED_POD_DELETE}
+    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES | {fwk.ClusterEvent.ASSIGNED_POD_DELETE}
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""
@@ -61,10 +53,10 @@ class NodeResourcesFit:
         elif kind not in ("LeastAllocated", "MostAllocated"):
             raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy")
 
-    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or every resource that is short, in kube-scheduler's order."""
         reasons: list[str] = []
-        code = Code.UNSCHEDULABLE
+        code = fwk.Code.UNSCHEDULABLE
         if node.free(PODS) < 1:
             reasons.append("Too many pods")
         for name, wanted in pod.requests.items():
@@ -72,8 +64,8 @@ class NodeResourcesFit:
                 reasons.append(f"Insufficient {name}")
                 if wanted > node.node.allocatable.get(name, 0):
                     # More than the node has when empty: evicting pods would not help.
-                    code = Code.UNRESOLVABLE
-        return Status(code, tuple(sorted(reasons, key=_rank))) if reasons else SUCCESS
+                    code = fwk.Code.UNRESOLVABLE
+        return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return the strategy's mean over the resources, by their weights, 0 to 100."""
@@ -107,9 +99,9 @@ class NodeResourcesBalancedAllocation:
         """Make the plug-in. Raises SettingsError."""
         self._resources = tuple(read_weights(args or {}, ""))
 
-    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> Status:
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
         """Return Success, or Skip for a pod that requests none of the resources."""
-        return SUCCESS if any(pod.requests.get(name) for name in self._resources) else SKIP
+        return fwk.SUCCESS if any(pod.requests.get(name) for name in self._resources) else fwk.SKIP
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return 75 where the balance stays as it is; up to 100 where the pod betters it."""
@@ -124,7 +116,7 @@ class NodeResourcesBalancedAllocation:
             before.append(min(held / allocatable, 1.0))
             after.append(min((held + wanted) / allocatable, 1.0))
         change = _balance(after) - _balance(before)
-        half = MAX_NODE_SCORE // 2
+        half = fwk.MAX_NODE_SCORE // 2
         return half + int((half + change) / 2)
 
 
@@ -138,7 +130,7 @@ def read_weights(fields: Fields, where: str) -> Weights:
         here = f"{where}.resources[{index}]" if where else f"resources[{index}]"
         entry = fields_of(item, here)
         weight = number(entry, "weight", here) or 1
-        if not 1 <= weight <= MAX_NODE_SCORE:
+        if not 1 <= weight <= fwk.MAX_NODE_SCORE:
             raise SettingsError(f"{here}.weight: resource weight must be from 1 to 100")
         found[text(entry, "name", here)] = weight
     return found or {CPU: 1, MEMORY: 1}
@@ -149,7 +141,7 @@ def _shape(strategy: Fields, where: str) -> list[tuple[int, int]]:
     here = f"{where}.requestedToCapacityRatio"
     ratio = fields_of(strategy.get("requestedToCapacityRatio"), here)
     points = [fields_of(item, f"{here}.shape") for item in items(ratio, "shape", here)]
-    scale = MAX_NODE_SCORE // _MAX_CUSTOM_SCORE
+    scale = fwk.MAX_NODE_SCORE // _MAX_CUSTOM_SCORE
     shape = [
         (number(p, "utilization", f"{here}.shape"), number(p, "score", f"{here}.shape") * scale)
         for p in points
@@ -157,7 +149,7 @@ def _shape(strategy: Fields, where: str) -> list[tuple[int, int]]:
     utilizations = [utilization for utilization, _ in shape]
     if not shape or utilizations != sorted(set(utilizations)):
         raise SettingsError(f"{here}.shape: needs points whose utilization rises")
-    if not all(0 <= u <= 100 and 0 <= score <= MAX_NODE_SCORE for u, score in shape):
+    if not all(0 <= u <= 100 and 0 <= score <= fwk.MAX_NODE_SCORE for u, score in shape):
         raise SettingsError(f"{here}.shape: utilization is from 0 to 100, score from 0 to 10")
     return shape
 
@@ -191,20 +183,20 @@ def _rank(reason: str) -> tuple[int, str]:
 
 
 def _left(used: int, allocatable: int) -> int:
-    return max(allocatable - used, 0) * MAX_NODE_SCORE // allocatable
+    return max(allocatable - used, 0) * fwk.MAX_NODE_SCORE // allocatable
 
 
 def _used(used: int, allocatable: int) -> int:
-    return min(used, allocatable) * MAX_NODE_SCORE // allocatable
+    return min(used, allocatable) * fwk.MAX_NODE_SCORE // allocatable
 
 
 def _balance(shares: Sequence[float]) -> int:
     """Return 100 for equal shares; less, the more they differ."""
     if len(shares) < 2:
-        return MAX_NODE_SCORE
+        return fwk.MAX_NODE_SCORE
     if len(shares) == 2:
         deviation = abs((shares[0] - shares[1]) / 2)
     else:
         mean = sum(shares) / len(shares)
         deviation = sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))
-    return int((1 - deviation) * MAX_NODE_SCORE)
+    return int((1 - deviation) * fwk.MAX_NODE_SCORE)

@@ -11,23 +11,19 @@ from gpushare.localcluster.scheduler.framework import (
     Code,
     Status,
 )
-from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView, Taint, Toleration
 from gpushare.localcluster.scheduler.plugins.normalize import normalized
-from gpushare.wire.fields import Fields
 
 _HARD_EFFECTS = ("NoSchedule", "NoExecute")
 _SOFT_EFFECT = "PreferNoSchedule"
 
 
-class TaintToleration:
+class TaintToleration(PlainPlugin):
     """Rejects nodes with a hard taint that the pod does not tolerate, and counts soft ones."""
 
     name = "TaintToleration"
     events: frozenset[ClusterEvent] = NODE_CHANGES
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in; it takes no arguments."""
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
         """Return Success, or that there is such a taint. Up to 1.35 it is named: `taint {KEY:

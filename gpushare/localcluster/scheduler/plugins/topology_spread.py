@@ -10,25 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import floor, log
 
+from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    ASSIGNED_POD_CHANGES,
-    MAX_NODE_SCORE,
-    NODE_CHANGES,
-    SKIP,
-    SUCCESS,
-    ClusterEvent,
-    Code,
-    NodeNames,
-    Status,
-)
-from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
 from gpushare.localcluster.scheduler.plugins.taints import untolerated
 from gpushare.wire.budgets import selects
-from gpushare.wire.fields import Fields
 
 _HOSTNAME = "kubernetes.io/hostname"
 _FILTER_KEY, _SCORE_KEY = "PreFilterPodTopologySpread", "PreScorePodTopologySpread"
@@ -93,25 +82,21 @@ class _Soft:
     ignored: frozenset[str]
 
 
-class PodTopologySpread:
+class PodTopologySpread(PlainPlugin):
     """Rejects and scores nodes by the pod's topologySpreadConstraints."""
 
     name = "PodTopologySpread"
-    events: frozenset[ClusterEvent] = (
-        NODE_CHANGES | ASSIGNED_POD_CHANGES | {ClusterEvent.NODE_DELETE}
+    events: frozenset[fwk.ClusterEvent] = (
+        fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES | {fwk.ClusterEvent.NODE_DELETE}
     )
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in; default constraints in its arguments are not built."""
-        self._handle = handle or Handle()
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
-    ) -> tuple[NodeNames | None, Status]:
+    ) -> tuple[fwk.NodeNames | None, fwk.Status]:
         """Count the pods in each domain; Skip for a pod without a hard constraint."""
         constraints = _constraints(pod, "DoNotSchedule")
         if not constraints:
-            return None, SKIP
+            return None, fwk.SKIP
         counts: list[Counter[str]] = [Counter() for _ in constraints]
         for node in nodes:
             labels = node.node.labels
@@ -121,7 +106,7 @@ class PodTopologySpread:
                 if constraint.counts(pod, node):
                     count[labels[constraint.key]] += constraint.matching(pod, node)
         state.write(_FILTER_KEY, _Counts(constraints, counts))
-        return None, SUCCESS
+        return None, fwk.SUCCESS
 
     def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
         """Count `other` on the node."""
@@ -131,27 +116,27 @@ class PodTopologySpread:
         """Count `other` on the node no longer."""
         state.read(_FILTER_KEY, _Counts).change(pod, other, node, -1)
 
-    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that a label is missing or a skew would be too large."""
         found = state.read(_FILTER_KEY, _Counts)
         for constraint, count in zip(found.constraints, found.counts, strict=True):
             domain = node.node.labels.get(constraint.key)
             reason = "node(s) didn't match pod topology spread constraints"
             if domain is None:
-                return Status(Code.UNRESOLVABLE, (f"{reason} (missing required label)",))
+                return fwk.Status(fwk.Code.UNRESOLVABLE, (f"{reason} (missing required label)",))
             least = min(count.values(), default=2**31)
             if len(count) < constraint.min_domains:
                 least = 0
             own = selects(constraint.selector, pod.labels)
             if count[domain] + own - least > constraint.max_skew:
-                return Status(Code.UNSCHEDULABLE, (reason,))
-        return SUCCESS
+                return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
+        return fwk.SUCCESS
 
-    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> Status:
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
         """Count the pods in each domain of `nodes`; Skip for a pod without a soft constraint."""
         constraints = _constraints(pod, "ScheduleAnyway")
         if not constraints:
-            return SKIP
+            return fwk.SKIP
         ignored = frozenset(n.name for n in nodes if not _has_all(n, constraints))
         counts: list[dict[str, int]] = [
             {}
@@ -172,7 +157,7 @@ class PodTopologySpread:
                     count[domain] += constraint.matching(pod, node)
         weights = [log(size + 2) for size in sizes]
         state.write(_SCORE_KEY, _Soft(constraints, counts, weights, ignored))
-        return SUCCESS
+        return fwk.SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return how crowded the node's domains are: the fewer pods, the better."""
@@ -201,9 +186,9 @@ class PodTopologySpread:
         return {
             name: 0
             if name in ignored
-            else MAX_NODE_SCORE * (most + least - score) // most
+            else fwk.MAX_NODE_SCORE * (most + least - score) // most
             if most
-            else MAX_NODE_SCORE
+            else fwk.MAX_NODE_SCORE
             for name, score in scores.items()
         }
 
