@@ -25,21 +25,22 @@ from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo.board import Board, told_of
+from gpushare.localcluster.demo.cycle_log import cycle_log
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.kept import kept_lines
-from gpushare.localcluster.demo.manifests import free_lease_document
+from gpushare.localcluster.demo.manifests import free_lease_document, scheduler_config
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
-from gpushare.localcluster.demo.scenario import Program
+from gpushare.localcluster.demo.scenario import Program, load_configuration
 from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
 from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.annotations import ALIYUN
+from gpushare.localcluster.scheduler.scheduler import Scheduler, Tracer
+from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -58,6 +59,20 @@ class _Cluster:
     settings: Path
 
 
+@dataclass(frozen=True)
+class _Wishes:
+    """What the command line asks for.
+
+    keep: to stay. trace, write: to print what the scheduler thinks, or write it. configuration: the
+    scheduler's, but for the extender.
+    """
+
+    keep: bool
+    trace: bool
+    write: Tracer
+    configuration: dict[str, object]
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the demo, and return the exit code: 0 when all expectations held, 1 when one did not, 2
     for bad input.
@@ -69,12 +84,15 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         parts = [load(file) for file in arguments.scenario]
+        file = arguments.scheduler_config
+        configuration = load_configuration(file) if file else {}
     except ScenarioError as error:
         print(f"gpushare demo: {error}", file=sys.stderr)
         return 2
     previous = _end_by_signal()
     try:
-        return _run(parts, keep=arguments.keep)
+        with cycle_log(arguments.trace_file) as write:
+            return _run(parts, _Wishes(arguments.keep, arguments.trace, write, configuration))
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
@@ -83,29 +101,6 @@ def main(argv: Sequence[str]) -> int:
         return 1
     finally:
         previous()
-
-
-def scheduler_config(port: int) -> dict[str, object]:
-    """Return the file that scheduler and extender both read, as for a real kube-scheduler."""
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "percentageOfNodesToScore": 100,
-        "extenders": [
-            {
-                "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                # Above the sum of all in-tree scores: the extender's order decides.
-                "weight": 150,
-                "bindVerb": "bind",
-                "preemptVerb": "preempt",
-                "nodeCacheCapable": True,
-                "ignorable": False,
-                "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],
-            }
-        ],
-    }
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -125,6 +120,24 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         action="store_true",
         help="leave the cluster running after the last one, for kubectl",
     )
+    parser.add_argument(
+        "--scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration for the scheduler; the extender is added to it",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="print each stage of each pod's scheduling: who rejected which node and why, scores,"
+        " binding",
+    )
+    parser.add_argument(
+        "--trace-file",
+        type=Path,
+        metavar="FILE",
+        help="write the same there, as a JSON object a line",
+    )
     parser.add_argument("--list", action="store_true", help="list the shipped scenarios")
     found = parser.parse_args(argv)
     try:
@@ -135,11 +148,17 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return found
 
 
-def _run(parts: Sequence[Part], *, keep: bool) -> int:
+def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, extender and scheduler ...")
     good = True
-    with _cluster(report) as cluster:
+
+    def tracer(cycle: CycleTrace) -> None:
+        wishes.write(cycle)
+        if wishes.trace:
+            report.on_cycle(cycle)
+
+    with _cluster(report, tracer, wishes.configuration) as cluster:
         for number, part in enumerate(parts):
             if number:
                 with report.muted():
@@ -148,7 +167,7 @@ def _run(parts: Sequence[Part], *, keep: bool) -> int:
             good = _run_part(cluster, part) and good
             report.devices(cluster.runner.books())
         report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
-        if keep:
+        if wishes.keep:
             _keep(cluster)
     return 0 if good else 1
 
@@ -191,7 +210,9 @@ def _run_program(cluster: _Cluster, part: Part, program: Program) -> bool:
 
 
 @contextlib.contextmanager
-def _cluster(report: Report) -> Iterator[_Cluster]:
+def _cluster(
+    report: Report, tracer: Tracer, configuration: dict[str, object]
+) -> Iterator[_Cluster]:
     """Yield a cluster that runs while the context is open; everything is ended in reverse order."""
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -205,7 +226,9 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
-        settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
+        file = scheduler_config(port)
+        whole = {**file, **configuration, "extenders": file["extenders"]}
+        settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
         extender = ExtenderProcess(folder, kubeconfig, settings, port)
         ends.callback(extender.stop)
         extender.start()
@@ -218,7 +241,7 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
             running.start()
         document = yaml.safe_load(settings.read_text(encoding="utf-8"))
         options = options_from(decode_scheduler_config(document), seed=_SEED)
-        scheduler = Scheduler(server.url, options, observer=report.on_decision)
+        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=tracer)
         ends.callback(scheduler.stop)
         scheduler.start()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")

@@ -5,6 +5,7 @@ PostBind. Knows no queue and no cache: who calls undoes what a failure leaves.
 """
 
 import logging
+from dataclasses import replace
 
 from gpushare.localcluster.scheduler.cycle import Decision
 from gpushare.localcluster.scheduler.framework import SUCCESS, Status
@@ -47,7 +48,7 @@ class BindingCycle:
             if extender.is_binder and extender.is_interested(pod):
                 status = extender.bind(pod, decision.node)
                 if status.ok or not extender.config.ignorable:
-                    return status
+                    return replace(status, plugin=extender.name)
                 log.warning("bind skipped url=%s error=%s", extender.name, status.message)
         framework = self._handle.profiles[pod.scheduler_name]
         return framework.run_bind(decision.state, pod, decision.node)

@@ -10,6 +10,7 @@ from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.scheduler.cache import Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.extender import HttpExtender
+from gpushare.localcluster.scheduler.framework import ClusterEvent
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPods
@@ -51,6 +52,11 @@ class Handle:
     nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     empty_candidates: bool = True
+
+    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
+        """Return the events after which a pod rejected by these is worth another try."""
+        found = (framework.events_of(plugin_names) for framework in self.profiles.values())
+        return frozenset().union(*found)
 
 
 class PlainPlugin:

@@ -34,6 +34,15 @@ def registry() -> dict[str, Factory]:
     return found
 
 
+def build_frameworks(
+    profiles: Sequence[Profile], handle: Handle, ignored: frozenset[str] = frozenset()
+) -> None:
+    """Put the frameworks of all profiles into the handle; see build_framework."""
+    factories = registry()
+    for profile in profiles:
+        build_framework(profile, handle, factories, ignored)
+
+
 def build_framework(
     profile: Profile, handle: Handle, factories: Mapping[str, Factory], ignored: frozenset[str]
 ) -> Framework:

@@ -14,6 +14,7 @@ from random import Random
 from gpushare.errors import WireError
 from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.informer import Informer
+from gpushare.localcluster.scheduler import trace
 from gpushare.localcluster.scheduler.binding_cycle import BindingCycle
 from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.config import SchedulerOptions
@@ -27,13 +28,14 @@ from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.others import OtherObjects
-from gpushare.localcluster.scheduler.profiles import build_framework, registry
+from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
 from gpushare.localcluster.scheduler.waiting import WaitingPod
 
 log = logging.getLogger(__name__)
 
 Observer = Callable[[Decision], None]
+Tracer = Callable[[trace.CycleTrace], None]
 
 _BINDERS = 32
 # Pods that have not ended; the others hold nothing.
@@ -43,13 +45,22 @@ _POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 class Scheduler:
-    """A small kube-scheduler. `observer` hears of each decision before it is bound."""
+    """A small kube-scheduler.
+
+    `observer` hears of each decision before it is bound, `tracer` of each cycle when it has ended.
+    """
 
     def __init__(
-        self, api_url: str, options: SchedulerOptions, *, observer: Observer | None = None
+        self,
+        api_url: str,
+        options: SchedulerOptions,
+        *,
+        observer: Observer = lambda _decision: None,
+        tracer: Tracer = lambda _cycle: None,
     ) -> None:
         self._api = ApiClient(api_url, user_agent="gpushare-local-scheduler")
         self._observer = observer
+        self._tracer = tracer
         self._events = EventRecorder(self._api)
         self._others = OtherObjects()
         self._cache = Cache()
@@ -58,7 +69,7 @@ class Scheduler:
         self._binding = BindingCycle(self._handle)
         first = next(iter(self._handle.profiles.values()))
         self._queue = SchedulingQueue(
-            self._events_of,
+            self._handle.events_of,
             initial_backoff=options.initial_backoff,
             max_backoff=options.max_backoff,
             less=first.queue_sorts[0].less,
@@ -141,14 +152,8 @@ class Scheduler:
             namespace_labels=self._others.labels_of,
             empty_candidates=options.empty_candidates,
         )
-        factories = registry()
-        for profile in options.profiles:
-            build_framework(profile, handle, factories, options.ignored_resources)
+        build_frameworks(options.profiles, handle, options.ignored_resources)
         return handle
-
-    def _events_of(self, plugins: frozenset[str]) -> frozenset[ClusterEvent]:
-        found = (framework.events_of(plugins) for framework in self._handle.profiles.values())
-        return frozenset().union(*found)
 
     def _activate(self, pods: Iterable[PodView]) -> None:
         with self._changed:
@@ -200,6 +205,7 @@ class Scheduler:
         try:
             decision = self._cycle.decide(pod, self._cache.snapshot())
         except FitError as error:
+            self._tracer(trace.waiting(pod, error))
             self._rejected(entry, str(error), error.rejected_by)
             return
         except CycleError as error:
@@ -219,8 +225,7 @@ class Scheduler:
             self._undo(decision)
             self._failed(entry, decision, status)
             return
-        if self._observer is not None:
-            self._observer(decision)
+        self._observer(decision)
         if waits:
             # In a thread of its own: any number may wait, and others must get through.
             self._handle.waiting.add(WaitingPod(pod, node, waits))
@@ -242,6 +247,7 @@ class Scheduler:
             status = Status(Code.ERROR, ("internal error while binding",))
         self._waiters.discard(threading.current_thread())
         if status.ok:
+            self._tracer(trace.decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
             self._events.scheduled(pod, decision.node)
@@ -254,6 +260,7 @@ class Scheduler:
 
     def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
         """Have the pod wait: as one that does not fit the one node, or as one with an error."""
+        self._tracer(trace.decided(decision, status))
         if status.rejected:
             message = unschedulable_message(1, {decision.node: status})
             self._rejected(entry, message, frozenset({status.plugin}))

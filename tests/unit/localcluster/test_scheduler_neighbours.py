@@ -187,8 +187,10 @@ def test_a_term_means_the_pods_of_its_namespaces(more: dict[str, Any], fits: boo
 
 
 def test_preferences_of_both_sides_score() -> None:
-    likes = {"affinity": {"podAffinity": {PREFERRED: [{"weight": 9, "podAffinityTerm": near()}]}}}
-    shuns = {
+    likes: dict[str, Any] = {
+        "affinity": {"podAffinity": {PREFERRED: [{"weight": 9, "podAffinityTerm": near()}]}}
+    }
+    shuns: dict[str, Any] = {
         "affinity": {"podAntiAffinity": {PREFERRED: [{"weight": 9, "podAffinityTerm": near()}]}}
     }
     liked = (node("a", pod("1"), zone="a"), node("b", zone="b"))
@@ -259,7 +261,7 @@ def asking(cpu: str, memory: str) -> PodView:
 
 
 def test_balance_is_better_where_the_pod_evens_out_what_is_used() -> None:
-    room = {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "9"}}
+    room: dict[str, Any] = {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "9"}}
     uneven = node("uneven", asking("2", "0"), **room)
     found = scores(
         NodeResourcesBalancedAllocation(), asking("0", "2Gi"), uneven, node("even", **room)
@@ -287,7 +289,7 @@ def test_balance_is_better_where_the_pod_evens_out_what_is_used() -> None:
 def test_each_strategy_has_its_own_favourite(
     strategy: dict[str, Any], expected: dict[str, int]
 ) -> None:
-    room = {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "9"}}
+    room: dict[str, Any] = {"allocatable": {"cpu": "4", "memory": "4Gi", "pods": "9"}}
     nodes = (node("full", asking("2", "2Gi"), **room), node("empty", **room))
     fit = NodeResourcesFit({"scoringStrategy": strategy})
     assert scores(fit, asking("1", "1Gi"), *nodes) == expected

@@ -12,7 +12,7 @@ from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.cycle import FitError, SchedulingCycle
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
-from gpushare.localcluster.scheduler.profiles import build_framework, registry
+from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.wire.scheduler.profiles import Profile
 
 GPU = "example.com/gpu"
@@ -68,7 +68,7 @@ class Cluster:
         }
         handle = Handle(evict=self._evict, empty_candidates=False)
         args = {"NodeResourcesFit": {"scoringStrategy": {"type": strategy}}}
-        build_framework(Profile(args=args), handle, registry(), frozenset())
+        build_frameworks((Profile(args=args),), handle)
         self._cycle = SchedulingCycle(handle, Random(1))
 
     def place(self, pod: PodView) -> None:

@@ -51,7 +51,8 @@ class NodeResourcesFit:
         if self._by_shape:
             self._share = _by_shape(_shape(strategy, where))
         elif kind not in ("LeastAllocated", "MostAllocated"):
-            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy")
+            known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
+            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or every resource that is short, in kube-scheduler's order."""
