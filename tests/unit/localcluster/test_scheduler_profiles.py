@@ -11,10 +11,11 @@ import yaml
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.cycle import SchedulingCycle
-from gpushare.localcluster.scheduler.framework import Code
+from gpushare.localcluster.scheduler.framework import SUCCESS, Code
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.profiles import GROUP, build_frameworks, registry
+from gpushare.localcluster.scheduler.waiting import WaitingPod
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
@@ -56,12 +57,15 @@ def test_the_pages_plug_in_scores_and_has_pods_wait(
         )
     )
     cycle = SchedulingCycle(handle, Random(1))
-    decision = cycle.decide(pod("web-2"), snapshot)
-    assert decision.node == "n2"
-    assert decision.details["NodeNumber"] == {"n0": 0, "n1": 0, "n2": 35, "n3": 0}
+    decision = cycle.decide(pod("web-1"), snapshot)
+    assert decision.node == "n1"
+    assert decision.details["NodeNumber"] == {"n0": 0, "n1": 35, "n2": 0, "n3": 0}
     framework = handle.profiles["default-scheduler"]
     answer, waits = framework.run_permit(decision.state, decision.pod, decision.node)
-    assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 2.0})
+    assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 11.0})
+    waiting = WaitingPod(decision.pod, decision.node, waits)
+    handle.waiting.add(waiting)
+    assert waiting.wait() is SUCCESS
     assert "NodeNumber" not in cycle.decide(pod("web-x"), snapshot).details
 
 
