@@ -19,7 +19,7 @@ from types import FrameType
 import yaml
 
 from gpushare.commandline import Parser
-from gpushare.errors import ApiError, GpuShareError
+from gpushare.errors import ApiError, GpuShareError, SettingsError
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
@@ -39,6 +39,8 @@ from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.localcluster.scheduler.scheduler import Scheduler, Tracer
 from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
@@ -84,8 +86,7 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         parts = [load(file) for file in arguments.scenario]
-        file = arguments.scheduler_config
-        configuration = load_configuration(file) if file else {}
+        configuration = _configuration(arguments.scheduler_config)
     except ScenarioError as error:
         print(f"gpushare demo: {error}", file=sys.stderr)
         return 2
@@ -146,6 +147,19 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         parser.error(str(error))
     found.scenario = named or (shipped()[:1] if found.keep else shipped())
     return found
+
+
+def _configuration(file: Path | None) -> dict[str, object]:
+    """Return the scheduler's configuration in a file. Raises ScenarioError for what is wrong."""
+    if file is None:
+        return {}
+    document = load_configuration(file)
+    try:
+        config = decode_scheduler_config({**scheduler_config(1), **document, "extenders": []})
+        build_frameworks(config.profiles, Handle())
+    except SettingsError as error:
+        raise ScenarioError(f"{file}: {error}") from error
+    return document
 
 
 def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
