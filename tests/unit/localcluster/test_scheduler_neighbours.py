@@ -170,6 +170,13 @@ def test_anti_affinity_holds_for_the_new_pod_and_for_those_that_run() -> None:
     }
 
 
+def test_a_node_without_the_label_is_no_place_even_beside_an_empty_value() -> None:
+    labels = {"metadata": {"name": "a", "labels": {"zone": ""}}}
+    nodes = (NodeInfo(read_node(labels)).with_pod(pod("1")), node("b"))
+    own = pod(**affinity("podAntiAffinity", near()))
+    assert set(refused(InterPodAffinity({}, handle(*nodes)), own, *nodes)) == {"a"}
+
+
 @pytest.mark.parametrize(
     ("more", "fits"),
     [

@@ -101,10 +101,10 @@ class InterPodAffinity:
         labels = node.node.labels
         if not self._near_enough(found, pod, labels):
             return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) didn't match pod affinity rules",))
-        if any(found.away[t.topology_key, labels.get(t.topology_key, "")] > 0 for t in found.anti):
-            return fwk.Status(
-                fwk.Code.UNSCHEDULABLE, ("node(s) didn't match pod anti-affinity rules",)
-            )
+        keys = [term.topology_key for term in found.anti if term.topology_key in labels]
+        if any(found.away[key, labels[key]] > 0 for key in keys):
+            reason = "node(s) didn't match pod anti-affinity rules"
+            return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
         if found.unwelcome and any(found.unwelcome[place] > 0 for place in labels.items()):
             reason = "node(s) didn't satisfy existing pods anti-affinity rules"
             return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
