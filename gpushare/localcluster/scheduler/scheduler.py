@@ -75,7 +75,8 @@ class Scheduler:
             less=first.queue_sorts[0].less,
             pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
-        self._feed = Feed(self._queue, self._cache, options.scheduler_names)
+        waiting = self._handle.waiting
+        self._feed = Feed(self._queue, self._cache, waiting, options.scheduler_names)
         self._changed = threading.Condition()
         self._stopping = False
         self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
@@ -204,12 +205,12 @@ class Scheduler:
             return
         try:
             decision = self._cycle.decide(pod, self._cache.snapshot())
-        except FitError as error:
+        except (FitError, CycleError) as error:
             self._tracer(trace.waiting(pod, error))
-            self._rejected(entry, str(error), error.rejected_by)
-            return
-        except CycleError as error:
-            self._broken(entry, str(error))
+            if isinstance(error, FitError):
+                self._rejected(entry, str(error), error.rejected_by)
+            else:
+                self._broken(entry, str(error))
             return
         self._assume(entry, decision)
 
@@ -226,8 +227,7 @@ class Scheduler:
             self._failed(entry, decision, status)
             return
         self._observer(decision)
-        if waits:
-            # In a thread of its own: any number may wait, and others must get through.
+        if waits:  # in a thread of its own: any number may wait, and others must get through
             self._handle.waiting.add(WaitingPod(pod, node, waits))
             thread = threading.Thread(target=self._bind, args=(entry, decision), name="bind-waits")
             self._waiters.add(thread)

@@ -6,7 +6,7 @@ Made of a cycle's outcome; decides nothing. The stages have kube-scheduler's nam
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from gpushare.localcluster.scheduler.cycle import Decision, FitError, Scores
+from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, Scores
 from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.objects import Json, PodView
 
@@ -72,9 +72,11 @@ class CycleTrace:
             yield _line(stage or "Bind", self.outcome.message)
 
 
-def waiting(pod: PodView, error: FitError) -> CycleTrace:
-    """Return the cycle of a pod that no node takes."""
-    return CycleTrace(pod, Status(Code.UNSCHEDULABLE, (str(error),)), rejected=error.statuses)
+def waiting(pod: PodView, error: FitError | CycleError) -> CycleTrace:
+    """Return the cycle of a pod that no node takes, or whose decision failed."""
+    if isinstance(error, FitError):
+        return CycleTrace(pod, Status(Code.UNSCHEDULABLE, (str(error),)), rejected=error.statuses)
+    return CycleTrace(pod, Status(Code.ERROR, (str(error),)))
 
 
 def decided(decision: Decision, outcome: Status) -> CycleTrace:

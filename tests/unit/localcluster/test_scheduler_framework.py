@@ -9,13 +9,22 @@ from typing import Any
 import pytest
 
 from gpushare.errors import SettingsError
-from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare.localcluster.scheduler.cache import Cache, NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.cycle import FitError, SchedulingCycle
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import SKIP, SUCCESS, Code, NodeNames, Status
+from gpushare.localcluster.scheduler.feed import Feed
+from gpushare.localcluster.scheduler.framework import (
+    ANY_EVENT,
+    SKIP,
+    SUCCESS,
+    Code,
+    NodeNames,
+    Status,
+)
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.profiles import build_framework, registry
+from gpushare.localcluster.scheduler.queue import SchedulingQueue
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPod, WaitingPods
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
@@ -168,6 +177,14 @@ def test_a_wait_ends_by_the_first_rejection_or_by_time() -> None:
         assert each.wait() == Status(Code.UNSCHEDULABLE, ("not today",), "other")
     late = WaitingPod(pod(), "n1", {"a": 60.0, "b": 0.01}).wait()
     assert late.message == "rejected due to timeout after waiting 0.01s at plugin b"
+
+
+def test_a_pod_that_is_deleted_waits_no_more() -> None:
+    waiting, queue, cache = WaitingPods(), SchedulingQueue(lambda _: ANY_EVENT), Cache()
+    pods = WaitingPod(pod(), "n1", {"a": 60.0})
+    waiting.add(pods)
+    Feed(queue, cache, waiting, frozenset()).pod(pod().raw, None, 1.0)
+    assert pods.wait().message == "removed"
 
 
 class Counted:

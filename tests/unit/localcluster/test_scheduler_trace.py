@@ -10,7 +10,7 @@ import pytest
 from gpushare.errors import SettingsError
 from gpushare.localcluster.demo.cycle_log import cycle_log
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare.localcluster.scheduler.cycle import FitError, SchedulingCycle
+from gpushare.localcluster.scheduler.cycle import CycleError, FitError, SchedulingCycle
 from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
@@ -67,6 +67,12 @@ def test_a_pod_that_waits_and_one_that_was_not_bound_say_why() -> None:
     ]
     last = list(traced(pod("9"), refused, node("n", "2")).lines())[-1]
     assert last.startswith("  Waits      0/1 nodes are available: 1 Insufficient cpu. preemption:")
+
+
+def test_a_cycle_that_failed_says_with_what() -> None:
+    cycle = waiting(pod("1"), CycleError("extender down"))
+    assert list(cycle.lines())[-1] == "  Waits      extender down"
+    assert cycle.document()["outcome"]["code"] == "Error"
 
 
 def test_the_file_has_an_object_a_line(tmp_path: Path) -> None:
