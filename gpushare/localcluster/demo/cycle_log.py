@@ -1,4 +1,7 @@
-"""A file of scheduling cycles: one JSON object a line, in the order in which they ended."""
+"""A file of scheduling cycles: one JSON object a line, in the order in which they ended.
+
+Tested in `tests/unit/localcluster/test_scheduler_trace.py`.
+"""
 
 import contextlib
 import json

@@ -9,7 +9,6 @@ from gpushare.errors import ApiError, SettingsError
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import (
     ANY_EVENT,
-    SUCCESS,
     ClusterEvent,
     Code,
     Status,
@@ -59,4 +58,5 @@ class DefaultPreemption:
             return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
         except ApiError as error:
             return Status(Code.ERROR, (f"preemption: {error}",))
-        return SUCCESS
+        made = f"found a potential placement for pod on node {found.node}"
+        return Status(Code.SUCCESS, (f"preemption: {made}, preempting {len(found.pods)} victims",))

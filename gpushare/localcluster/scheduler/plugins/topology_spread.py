@@ -5,19 +5,23 @@ only makes them score less. kube-scheduler also spreads the pods of a Service or
 constraints of its own where a pod has none; those are not built here.
 """
 
+import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import floor, log
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.handle import PlainPlugin
+from gpushare.localcluster.scheduler.handle import Handle, PlainPlugin
 from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
 from gpushare.localcluster.scheduler.plugins.taints import untolerated
 from gpushare.wire.budgets import selects
+from gpushare.wire.fields import Fields, items
+
+log = logging.getLogger(__name__)
 
 _HOSTNAME = "kubernetes.io/hostname"
 _FILTER_KEY, _SCORE_KEY = "PreFilterPodTopologySpread", "PreScorePodTopologySpread"
@@ -90,6 +94,12 @@ class PodTopologySpread(PlainPlugin):
         fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES | {fwk.ClusterEvent.NODE_DELETE}
     )
 
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in, with a warning where arguments ask for what is not built."""
+        super().__init__(args, handle)
+        if items(args or {}, "defaultConstraints"):
+            log.warning("PodTopologySpread: defaultConstraints are not built here, and left out")
+
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
@@ -155,7 +165,7 @@ class PodTopologySpread(PlainPlugin):
                 domain = node.node.labels[constraint.key]
                 if domain in count and constraint.counts(pod, node):
                     count[domain] += constraint.matching(pod, node)
-        weights = [log(size + 2) for size in sizes]
+        weights = [math.log(size + 2) for size in sizes]
         state.write(_SCORE_KEY, _Soft(constraints, counts, weights, ignored))
         return fwk.SUCCESS
 
@@ -174,7 +184,7 @@ class PodTopologySpread(PlainPlugin):
                 else count[node.node.labels[constraint.key]]
             )
             total += pods * weight + (constraint.max_skew - 1)
-        return floor(total + 0.5)
+        return math.floor(total + 0.5)
 
     def normalize_score(
         self, state: CycleState, pod: PodView, scores: Mapping[str, int]
