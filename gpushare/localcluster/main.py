@@ -19,27 +19,30 @@ from types import FrameType
 import yaml
 
 from gpushare.commandline import Parser
-from gpushare.errors import ApiError, GpuShareError
+from gpushare.errors import ApiError, GpuShareError, SettingsError
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo.board import Board, told_of
+from gpushare.localcluster.demo.cycle_log import cycle_log
 from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.kept import kept_lines
-from gpushare.localcluster.demo.manifests import free_lease_document
+from gpushare.localcluster.demo.manifests import free_lease_document, scheduler_config
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
-from gpushare.localcluster.demo.scenario import Program
+from gpushare.localcluster.demo.scenario import Program, load_configuration
 from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
 from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.scheduler import Scheduler
-from gpushare.wire.annotations import ALIYUN
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.profiles import build_frameworks
+from gpushare.localcluster.scheduler.scheduler import Scheduler, Tracer
+from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -58,6 +61,21 @@ class _Cluster:
     settings: Path
 
 
+@dataclass(frozen=True)
+class _Wishes:
+    """What the command line asks for.
+
+    keep: to stay. ui: with the page of the cluster. trace, write: to print what the scheduler thinks, or write it. configuration: the
+    scheduler's, but for the extender.
+    """
+
+    keep: bool
+    ui: bool
+    trace: bool
+    write: Tracer
+    configuration: dict[str, object]
+
+
 def main(argv: Sequence[str]) -> int:
     """Run the demo, and return the exit code: 0 when all expectations held, 1 when one did not, 2
     for bad input.
@@ -69,12 +87,15 @@ def main(argv: Sequence[str]) -> int:
         return 0
     try:
         parts = [load(file) for file in arguments.scenario]
+        configuration = _configuration(arguments.scheduler_config)
     except ScenarioError as error:
         print(f"gpushare demo: {error}", file=sys.stderr)
         return 2
     previous = _end_by_signal()
     try:
-        return _run(parts, keep=arguments.keep, ui=arguments.ui)
+        with cycle_log(arguments.trace_file) as write:
+            wishes = _Wishes(arguments.keep, arguments.ui, arguments.trace, write, configuration)
+            return _run(parts, wishes)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
@@ -83,29 +104,6 @@ def main(argv: Sequence[str]) -> int:
         return 1
     finally:
         previous()
-
-
-def scheduler_config(port: int) -> dict[str, object]:
-    """Return the file that scheduler and extender both read, as for a real kube-scheduler."""
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "percentageOfNodesToScore": 100,
-        "extenders": [
-            {
-                "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
-                "filterVerb": "filter",
-                "prioritizeVerb": "prioritize",
-                # Above the sum of all in-tree scores: the extender's order decides.
-                "weight": 150,
-                "bindVerb": "bind",
-                "preemptVerb": "preempt",
-                "nodeCacheCapable": True,
-                "ignorable": False,
-                "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],
-            }
-        ],
-    }
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -128,6 +126,24 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--ui", action="store_true", help="as --keep, and show the cluster on a page for a browser"
     )
+    parser.add_argument(
+        "--scheduler-config",
+        type=Path,
+        metavar="FILE",
+        help="a KubeSchedulerConfiguration for the scheduler; the extender is added to it",
+    )
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="print each stage of each pod's scheduling: who rejected which node and why, scores,"
+        " binding",
+    )
+    parser.add_argument(
+        "--trace-file",
+        type=Path,
+        metavar="FILE",
+        help="write the same there, as a JSON object a line",
+    )
     parser.add_argument("--list", action="store_true", help="list the shipped scenarios")
     found = parser.parse_args(argv)
     try:
@@ -139,12 +155,31 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     return found
 
 
-def _run(parts: Sequence[Part], *, keep: bool, ui: bool) -> int:
+def _configuration(file: Path | None) -> dict[str, object]:
+    """Return the scheduler's configuration in a file. Raises ScenarioError for what is wrong."""
+    if file is None:
+        return {}
+    document = load_configuration(file)
+    try:
+        config = decode_scheduler_config({**scheduler_config(1), **document, "extenders": []})
+        build_frameworks(config.profiles, Handle())
+    except SettingsError as error:
+        raise ScenarioError(f"{file}: {error}") from error
+    return document
+
+
+def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, extender and scheduler ...")
     good = True
-    with _cluster(report, ui=ui) as cluster:
-        if ui:
+
+    def tracer(cycle: CycleTrace) -> None:
+        wishes.write(cycle)
+        if wishes.trace:
+            report.on_cycle(cycle)
+
+    with _cluster(report, tracer, wishes) as cluster:
+        if wishes.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         for number, part in enumerate(parts):
             if number:
@@ -154,7 +189,7 @@ def _run(parts: Sequence[Part], *, keep: bool, ui: bool) -> int:
             good = _run_part(cluster, part) and good
             report.devices(cluster.runner.books())
         report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
-        if keep:
+        if wishes.keep:
             _keep(cluster)
     return 0 if good else 1
 
@@ -197,7 +232,7 @@ def _run_program(cluster: _Cluster, part: Part, program: Program) -> bool:
 
 
 @contextlib.contextmanager
-def _cluster(report: Report, *, ui: bool) -> Iterator[_Cluster]:
+def _cluster(report: Report, tracer: Tracer, wishes: _Wishes) -> Iterator[_Cluster]:
     """Yield a cluster that runs while the context is open; everything is ended in reverse order."""
     with contextlib.ExitStack() as ends:
         folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
@@ -211,8 +246,10 @@ def _cluster(report: Report, *, ui: bool) -> Iterator[_Cluster]:
         api.create(_LEASES, free_lease_document())
         port = free_port()
         settings = folder / "scheduler.yaml"
-        settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
-        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=ui)
+        file = scheduler_config(port)
+        whole = {**file, **wishes.configuration, "extenders": file["extenders"]}
+        settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
+        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=wishes.ui)
         ends.callback(extender.stop)
         extender.start()
         kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)
@@ -224,7 +261,7 @@ def _cluster(report: Report, *, ui: bool) -> Iterator[_Cluster]:
             running.start()
         document = yaml.safe_load(settings.read_text(encoding="utf-8"))
         options = options_from(decode_scheduler_config(document), seed=_SEED)
-        scheduler = Scheduler(server.url, options, observer=report.on_decision)
+        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=tracer)
         ends.callback(scheduler.stop)
         scheduler.start()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")

@@ -1,5 +1,6 @@
 """The demo, end to end: real processes and sockets, driven as a user drives it."""
 
+import json
 import os
 import re
 import signal
@@ -191,3 +192,45 @@ def test_a_signal_in_the_middle_ends_everything_too(tmp_path: Path) -> None:
         assert time.monotonic() - started < 15
     assert list(scratch.iterdir()) == []
     assert not [line for line in leftovers() if str(scratch) in line]
+
+
+@pytest.mark.timeout(120)
+def test_the_trace_shows_what_the_scheduler_of_an_own_configuration_thinks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, log = tmp_path / "mine.yaml", tmp_path / "cycles"
+    file.write_text(
+        "apiVersion: kubescheduler.config.k8s.io/v1\n"
+        "kind: KubeSchedulerConfiguration\n"
+        "profiles:\n"
+        "- plugins: {score: {disabled: [{name: '*'}], enabled: [{name: NodeAffinity}]}}\n"
+    )
+    assert main(["--trace", "--trace-file", str(log), "--scheduler-config", str(file), "1"]) == 0
+    shown = capsys.readouterr().out
+    assert "   cycle of default/binpack-1 by default-scheduler\n" in shown
+    assert re.search(r"\n     Score      gpu-1 15000 = http://[^ ]+ 15000\n", shown)
+    assert "\n     Chosen     gpu-1\n" in shown
+    cycles = [json.loads(line) for line in log.read_text().splitlines()]
+    assert {cycle["pod"] for cycle in cycles} >= {f"default/binpack-{n}" for n in (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("profiles: [{schedulerName: a", "mine.yaml: no YAML"),
+        ("[]", "mine.yaml: not an object"),
+        ("profiles: [{plugins: {score: {enabled: [{name: Mine}]}}}]", '"Mine" does not exist'),
+        (
+            "profiles: [{plugins: {scores: {}}}, {}]",
+            "profiles[0].schedulerName: missing",
+        ),
+    ],
+)
+def test_a_configuration_that_cannot_work_is_refused_in_one_line(
+    content: str, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(content)
+    assert main(["--scheduler-config", str(file), "1"]) == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert sentence in line

@@ -7,11 +7,13 @@ import pytest
 
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.extender import HttpExtender
-from gpushare.localcluster.scheduler.framework import Code, Framework, Status
+from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
+from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 from tests.integration.small_extender import SmallExtender, small_extender
 
@@ -62,10 +64,11 @@ def node(name: str, *pods: PodView) -> NodeInfo:
 SNAPSHOT = Snapshot((node("n1", pod("a", 4), pod("b", 4)), node("n2", pod("c", 8), pod("d", 8))))
 
 
-def chosen(*extenders: HttpExtender, units: int = 8, **more: bool) -> Candidate:
-    preemption = Preemption(Framework((NodeResourcesFit(),)), extenders, lambda: (), **more)
+def chosen(*extenders: HttpExtender, units: int = 8, empty_candidates: bool = True) -> Candidate:
+    preemption = Preemption(extenders, lambda: (), empty_candidates=empty_candidates)
+    framework = Framework((NodeResourcesFit(),))
     statuses = {name: Status(Code.UNSCHEDULABLE, ("no device",)) for name in ("n1", "n2")}
-    return preemption.choose(pod("p", units, 5), SNAPSHOT, statuses)
+    return preemption.choose(framework, CycleState(), pod("p", units, 5), SNAPSHOT, statuses)
 
 
 def kept(args: Json) -> Json:

@@ -15,7 +15,13 @@ from gpushare.localcluster.client import MERGE_PATCH, ApiClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import Decision
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import Code, Status
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.plugins.registry import IN_TREE
 from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.wire.scheduler.profiles import PluginSet, Profile
 from tests.integration.small_extender import SmallExtender, small_extender
 from tests.integration.verbs import scheduler_entry
 
@@ -382,3 +388,57 @@ def test_the_scheduler_takes_up_where_the_watch_was_compacted(cluster: Cluster) 
     cluster.server.store.compact()
     cluster.pod("after")
     eventually(lambda: cluster.node_of("after"))
+
+
+class Doorkeeper:
+    """Lets pods called good go as soon as the next pod asks, and others wait until they may not."""
+
+    name = "Doorkeeper"
+
+    def __init__(self, args: Json, handle: Handle) -> None:
+        self._handle = handle
+
+    def permit(self, state: CycleState, pod: PodView, node_name: str) -> tuple[Status, float]:
+        for waiting in self._handle.waiting:
+            if waiting.pod.name == "good":
+                waiting.allow(self.name)
+        return Status(Code.WAIT), 60.0 if pod.name == "good" else 0.2
+
+
+def test_permit_has_one_pod_wait_for_another_and_rejects_by_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(IN_TREE, "Doorkeeper", Doorkeeper)
+    plugins = {"permit": PluginSet(enabled=(("Doorkeeper", 0),))}
+    options = SchedulerOptions((), (Profile(plugins=plugins),), initial_backoff=5.0)
+    server = ApiServer(Store())
+    server.start()
+    scheduler = Scheduler(server.url, options)
+    api = ApiClient(server.url, user_agent="test")
+
+    def pod(name: str) -> Json:
+        return api.get(f"{PODS}/{name}")
+
+    amounts = {"cpu": "8", "memory": "16Gi", "pods": "10"}
+    head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+    api.create("/api/v1/nodes", head | {"status": {"allocatable": amounts}})
+    scheduler.start()
+    try:
+        for name in ("good", "bad"):
+            spec = {"containers": [{"name": "main", "image": "pause"}]}
+            meta = {"name": name}
+            body = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+            api.create(PODS, body)
+        eventually(lambda: pod("good")["spec"].get("nodeName") == "n1")
+        eventually(lambda: pod("bad")["status"].get("conditions"))
+        (condition,) = pod("bad")["status"]["conditions"]
+        assert condition["reason"] == "Unschedulable"
+        assert condition["message"] == (
+            "0/1 nodes are available: 1 rejected due to timeout after waiting 0.2s"
+            " at plugin Doorkeeper."
+        )
+    finally:
+        scheduler.stop()
+        api.close()
+        server.stop()
+    assert not [t.name for t in threading.enumerate() if t.name.startswith("bind")]

@@ -30,6 +30,7 @@ from gpushare.sim.engine import Cluster as Simulated
 from gpushare.sim.engine import ranking, request_of
 from gpushare.sim.trace import TraceNode, TracePod, read_nodes, read_pods
 from gpushare.wire.gpu_models import LABELS
+from gpushare.wire.scheduler.profiles import Profile
 from tests.e2e.binaries import RELEASE, needed
 from tests.e2e.pair import HOME, port_of, printed
 from tests.e2e.processes import Process
@@ -125,7 +126,9 @@ def small(cluster: Cluster, port: int, folder: Path) -> Iterator[None]:
     """Our own scheduler."""
     del folder
     entry = scheduler_entry(f"http://127.0.0.1:{port}/gpushare-scheduler")
-    scheduler = Scheduler(cluster.server.url, SchedulerOptions((entry,), percentage=100))
+    scheduler = Scheduler(
+        cluster.server.url, SchedulerOptions((entry,), (Profile(percentage=100),))
+    )
     scheduler.start()
     try:
         yield

@@ -16,9 +16,9 @@ from gpushare.localcluster.controllers.cluster import (
     share,
 )
 from gpushare.localcluster.controllers.pods import active, counted, ready, revision_of
-from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.objects import read_node, read_pod
-from gpushare.localcluster.scheduler.plugins.node import NodeAffinity, TaintToleration
+from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
+from gpushare.localcluster.scheduler.plugins.taints import untolerated
 
 _ALWAYS_TOLERATED = (
     ("not-ready", "NoExecute"),
@@ -122,5 +122,5 @@ def _home(pod: Json) -> str:
 
 def _may_run(template: Json, node: Json) -> bool:
     view = read_pod({"metadata": {"name": "", "uid": ""}, "spec": template["spec"]})
-    info = NodeInfo(read_node(node))
-    return NodeAffinity().filter(view, info).ok and TaintToleration().filter(view, info).ok
+    info = read_node(node)
+    return required_affinity(view, info) and not untolerated(info.taints, view.tolerations)

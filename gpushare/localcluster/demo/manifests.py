@@ -148,3 +148,26 @@ def _container(plan: PodPlan, index: int) -> Json:
         resources["requests"] = {"cpu": plan.cpu, "memory": plan.memory}
     name = "main" if len(plan.containers) == 1 else f"main-{index}"
     return {"name": name, "image": _IMAGE, "resources": resources}
+
+
+def scheduler_config(port: int) -> dict[str, object]:
+    """Return the file that scheduler and extender both read, as for a real kube-scheduler."""
+    return {
+        "apiVersion": "kubescheduler.config.k8s.io/v1",
+        "kind": "KubeSchedulerConfiguration",
+        "percentageOfNodesToScore": 100,
+        "extenders": [
+            {
+                "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
+                "filterVerb": "filter",
+                "prioritizeVerb": "prioritize",
+                # Above the sum of all in-tree scores: the extender's order decides.
+                "weight": 150,
+                "bindVerb": "bind",
+                "preemptVerb": "preempt",
+                "nodeCacheCapable": True,
+                "ignorable": False,
+                "managedResources": [{"name": ALIYUN.resource, "ignoredByScheduler": False}],
+            }
+        ],
+    }

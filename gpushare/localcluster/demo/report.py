@@ -15,6 +15,7 @@ from typing import TextIO
 from gpushare.localcluster.demo.board import Json, PodState
 from gpushare.localcluster.grants import granted
 from gpushare.localcluster.scheduler.cycle import Decision
+from gpushare.localcluster.scheduler.trace import CycleTrace
 
 _COLOURS = {"good": "32", "bad": "31", "wait": "33", "head": "1", "dim": "2"}
 _BAR = 16
@@ -74,6 +75,11 @@ class Report:
         """Remember how a pod's node was chosen, until the pod is seen there."""
         with self._lock:
             self._decisions[decision.pod.uid] = decision
+
+    def on_cycle(self, cycle: CycleTrace) -> None:
+        """Print what a scheduling cycle thought."""
+        if not self._muted:
+            self._print("\n".join(self._painted("dim", f"   {line}") for line in cycle.lines()))
 
     def on_pod(self, before: PodState | None, after: PodState | None) -> None:
         """Print what a change of a pod means, if it means something."""

@@ -8,6 +8,7 @@ snapshot is a list of references. One lock; nothing but arithmetic under it.
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from gpushare.localcluster.scheduler.objects import (
     PODS,
@@ -21,12 +22,16 @@ from gpushare.localcluster.scheduler.objects import (
 
 @dataclass(frozen=True)
 class NodeInfo:
-    """One node with the pods that count on it; replaced on every change."""
+    """One node with the pods that count on it; replaced on every change.
+
+    affine: how many of its pods have pod affinity or anti-affinity.
+    """
 
     node: NodeView
     pods: Mapping[str, PodView] = field(default_factory=dict)
     requested: Amounts = field(default_factory=dict)
     scored: Amounts = field(default_factory=dict)
+    affine: int = 0
 
     @property
     def name(self) -> str:
@@ -48,6 +53,7 @@ class NodeInfo:
             pods={**self.pods, pod.uid: pod},
             requested=add(self.requested, pod.requests),
             scored=add(self.scored, pod.scored),
+            affine=self.affine + pod.affine,
         )
 
     def without_pod(self, uid: str) -> "NodeInfo":
@@ -60,6 +66,7 @@ class NodeInfo:
             pods={other: value for other, value in self.pods.items() if other != uid},
             requested=subtract(self.requested, pod.requests),
             scored=subtract(self.scored, pod.scored),
+            affine=self.affine - pod.affine,
         )
 
 
@@ -71,7 +78,11 @@ class Snapshot:
 
     def get(self, name: str) -> NodeInfo | None:
         """Return the node of that name, or None."""
-        return next((node for node in self.nodes if node.name == name), None)
+        return self._by_name.get(name)
+
+    @cached_property
+    def _by_name(self) -> Mapping[str, NodeInfo]:
+        return {node.name: node for node in self.nodes}
 
 
 class Cache:

@@ -8,22 +8,27 @@ from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
 from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
+from gpushare.wire.scheduler.profiles import Profile
 
 
 @dataclass(frozen=True)
 class SchedulerOptions:
     """Options of one scheduler. Backoffs in seconds; `seed` makes the breaking of ties repeatable.
 
-    `percentage` is percentageOfNodesToScore, 0 for adaptive. `empty_candidates`: see Preemption.
+    `empty_candidates`: see Preemption.
     """
 
     extenders: tuple[ExtenderConfig, ...] = ()
-    scheduler_names: frozenset[str] = frozenset({"default-scheduler"})
-    percentage: int = 0
+    profiles: tuple[Profile, ...] = (Profile(),)
     initial_backoff: float = 1.0
     max_backoff: float = 10.0
     seed: int | None = None
     empty_candidates: bool = True
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """The schedulers that pods may name: one for each profile."""
+        return frozenset(profile.scheduler_name for profile in self.profiles)
 
     @property
     def ignored_resources(self) -> frozenset[str]:
@@ -45,8 +50,7 @@ def options_from(config: SchedulerConfig, *, seed: int | None = None) -> Schedul
             raise SettingsError(f"{extender.url_prefix}: extenders are called by plain http only")
     return SchedulerOptions(
         extenders=config.extenders,
-        scheduler_names=frozenset(config.scheduler_names),
-        percentage=config.percentage_of_nodes_to_score,
+        profiles=config.profiles,
         initial_backoff=config.pod_initial_backoff,
         max_backoff=config.pod_max_backoff,
         seed=seed,

@@ -9,16 +9,25 @@ from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.framework import ClusterEvent
 from gpushare.localcluster.scheduler.objects import Json, PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.queue import SchedulingQueue
+from gpushare.localcluster.scheduler.waiting import WaitingPods
 
 
 class Feed:
-    """Feeds one queue and one cache. `scheduler_names` are the profiles whose pods are ours."""
+    """Feeds one queue and one cache. `scheduler_names` are the profiles whose pods are ours.
+
+    `waiting`: the pods that Permit delays; one that goes waits no more.
+    """
 
     def __init__(
-        self, queue: SchedulingQueue, cache: Cache, scheduler_names: frozenset[str]
+        self,
+        queue: SchedulingQueue,
+        cache: Cache,
+        waiting: WaitingPods,
+        scheduler_names: frozenset[str],
     ) -> None:
         self._queue = queue
         self._cache = cache
+        self._waiting = waiting
         self._names = scheduler_names
 
     def pod(self, before: Json | None, after: Json | None, now: float) -> None:
@@ -50,6 +59,8 @@ class Feed:
 
     def _pod_gone(self, pod: PodView, now: float) -> None:
         self._queue.remove(pod.uid)
+        if waiting := self._waiting.get(pod.uid):
+            waiting.reject("", "removed")
         held = self._cache.holds(pod.uid)
         self._cache.remove_pod(pod.uid)
         if held or pod.node_name:

@@ -1,31 +1,39 @@
-"""The scheduling framework: the stages a plugin can take part in, and what it answers.
+"""The scheduling framework: the points where a plug-in can take part, and what it answers.
 
-Names and order are kube-scheduler's (PreEnqueue, Filter, PostFilter, Score, Reserve, Permit, Bind).
-Knows pods, nodes and a snapshot of them; no API server, no threads, no clock.
+Names and order are kube-scheduler's. A plug-in is a class with a `name` and the methods of the
+points that it joins; nothing has to be inherited. `events` says after what a pod that it rejected
+is worth another try; a plug-in without it has its pods tried after any event.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.objects import PodView
 
 MAX_NODE_SCORE = 100
 
 
 class Code(Enum):
-    """How a plugin judged. UNRESOLVABLE: evicting other pods would not help."""
+    """How a plug-in judged. UNRESOLVABLE: evicting other pods would not help.
+
+    SKIP, of PreFilter, PreScore and Bind: the plug-in has nothing to do with this pod. WAIT, of
+    Permit alone: the binding waits for somebody to allow it.
+    """
 
     SUCCESS = "Success"
     UNSCHEDULABLE = "Unschedulable"
     UNRESOLVABLE = "UnschedulableAndUnresolvable"
     ERROR = "Error"
+    WAIT = "Wait"
+    SKIP = "Skip"
 
 
 class ClusterEvent(Enum):
-    """What can make a waiting pod fit; plugins say which of these they wait for."""
+    """What can make a waiting pod fit; plug-ins say which of these they wait for."""
 
     NODE_ADD = "NodeAdd"
     NODE_UPDATE = "NodeUpdate"
@@ -38,11 +46,18 @@ class ClusterEvent(Enum):
 
 ANY_EVENT = frozenset(ClusterEvent)
 NODE_CHANGES = frozenset({ClusterEvent.NODE_ADD, ClusterEvent.NODE_UPDATE})
+ASSIGNED_POD_CHANGES = frozenset(
+    {
+        ClusterEvent.ASSIGNED_POD_ADD,
+        ClusterEvent.ASSIGNED_POD_UPDATE,
+        ClusterEvent.ASSIGNED_POD_DELETE,
+    }
+)
 
 
 @dataclass(frozen=True)
 class Status:
-    """A plugin's judgement with the reasons the user reads, and the plugin that gave it."""
+    """A plug-in's judgement with the reasons the user reads, and the plug-in that gave it."""
 
     code: Code = Code.SUCCESS
     reasons: tuple[str, ...] = ()
@@ -50,8 +65,13 @@ class Status:
 
     @property
     def ok(self) -> bool:
-        """Whether the plugin has no objection."""
+        """Whether the plug-in has no objection."""
         return self.code is Code.SUCCESS
+
+    @property
+    def rejected(self) -> bool:
+        """Whether the pod does not fit (and nothing is broken)."""
+        return self.code in (Code.UNSCHEDULABLE, Code.UNRESOLVABLE)
 
     @property
     def message(self) -> str:
@@ -60,25 +80,87 @@ class Status:
 
 
 SUCCESS = Status()
+SKIP = Status(Code.SKIP)
+
+NodeNames = frozenset[str]
+"""The only nodes worth a look, as a PreFilter plug-in may say."""
+
+
+class PluginError(Exception):
+    """A plug-in could not judge, for a reason that has nothing to do with the pod's fitting."""
 
 
 class Plugin(Protocol):
-    """Every plugin has a name and the events after which a pod it rejected is worth another try."""
+    """Every plug-in has a name."""
 
     @property
     def name(self) -> str:
-        """The name kube-scheduler knows this plugin by."""
+        """The name by which configuration files know this plug-in."""
+
+
+@runtime_checkable
+class EnqueueExtensions(Protocol):
+    """Says after which events a pod that it rejected is worth another try."""
 
     @property
     def events(self) -> frozenset[ClusterEvent]:
-        """Events that can turn this plugin's rejection."""
+        """Events that can turn this plug-in's rejection."""
+
+
+class Queued(Protocol):
+    """A pod in the queue, as QueueSort sees it."""
+
+    @property
+    def pod(self) -> PodView:
+        """The pod."""
+
+    @property
+    def since(self) -> float:
+        """Its arrival or last failure, in seconds."""
+
+
+@runtime_checkable
+class QueueSortPlugin(Plugin, Protocol):
+    """Says which pod comes first. All profiles have the same one."""
+
+    def less(self, one: Queued, other: Queued) -> bool:
+        """Return whether `one` comes before `other`."""
+
+
+@runtime_checkable
+class PreEnqueuePlugin(Plugin, Protocol):
+    """Says whether a pod may be tried at all."""
+
+    def pre_enqueue(self, pod: PodView) -> Status:
+        """Return Success, or why the pod stays outside the queue."""
+
+
+@runtime_checkable
+class PreFilterPlugin(Plugin, Protocol):
+    """Computes once for a pod what its filter needs for each node."""
+
+    def pre_filter(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[NodeNames | None, Status]:
+        """Return the only nodes worth a look (None: all), and Success, Skip or an objection."""
+
+
+@runtime_checkable
+class PreFilterExtensions(Plugin, Protocol):
+    """Keeps what PreFilter computed up to date while preemption tries pods away and back."""
+
+    def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Take in that `other` is on the node."""
+
+    def remove_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Take in that `other` has left the node."""
 
 
 @runtime_checkable
 class FilterPlugin(Plugin, Protocol):
     """Says whether a pod may run on a node."""
 
-    def filter(self, pod: PodView, node: NodeInfo) -> Status:
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
         """Return Success, or why this pod cannot run on this node."""
 
 
@@ -87,132 +169,97 @@ class PostFilterPlugin(Plugin, Protocol):
     """Acts when no node is left; its text ends the message the user reads."""
 
     def post_filter(
-        self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
+        self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
         """Return Unschedulable with a text, or Success when room was made."""
 
 
 @runtime_checkable
+class PreScorePlugin(Plugin, Protocol):
+    """Computes once for a pod what its score needs for each node."""
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> Status:
+        """Return Success, or Skip when this plug-in has no preference for this pod."""
+
+
+@runtime_checkable
 class ScorePlugin(Plugin, Protocol):
-    """Ranks the nodes that are left, 0 to 100, times its weight."""
+    """Ranks the nodes that are left; after NormalizeScore, if any, 0 to MAX_NODE_SCORE."""
 
-    @property
-    def weight(self) -> int:
-        """What the score is multiplied with."""
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return how good the node is for the pod. Raises PluginError."""
 
-    def score(self, pod: PodView, node: NodeInfo) -> int:
-        """Return how good the node is for the pod, 0 to MAX_NODE_SCORE."""
+
+@runtime_checkable
+class ScoreExtensions(Plugin, Protocol):
+    """Brings a plug-in's raw scores into 0 to MAX_NODE_SCORE, once all are known."""
+
+    def normalize_score(
+        self, state: CycleState, pod: PodView, scores: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return the final score of each node by name."""
 
 
 @runtime_checkable
 class ReservePlugin(Plugin, Protocol):
     """Sets something aside for an assumed pod, and gives it back when binding fails."""
 
-    def reserve(self, pod: PodView, node_name: str) -> Status:
+    def reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Set aside what the pod needs; return Success, or why nothing could be."""
 
-    def unreserve(self, pod: PodView, node_name: str) -> None:
-        """Give back; called in reverse order, also for plugins whose reserve was never called."""
+    def unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        """Give back; called in reverse order, also for plug-ins whose reserve was never called."""
 
 
 @runtime_checkable
 class PermitPlugin(Plugin, Protocol):
-    """The last word before binding."""
+    """Approves, denies or delays the binding."""
 
-    def permit(self, pod: PodView, node_name: str) -> Status:
-        """Return Success, or why the pod may not be bound now."""
+    def permit(self, state: CycleState, pod: PodView, node_name: str) -> tuple[Status, float]:
+        """Return Success, Wait or an objection, and for Wait the longest wait in seconds."""
+
+
+@runtime_checkable
+class PreBindPlugin(Plugin, Protocol):
+    """Does what must be done before a pod is bound."""
+
+    def pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Return Success, or what went wrong."""
 
 
 @runtime_checkable
 class BindPlugin(Plugin, Protocol):
     """Writes the binding."""
 
-    def bind(self, pod: PodView, node_name: str) -> Status:
-        """Bind the pod; return Success, or what went wrong."""
+    def bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Bind the pod; return Success, Skip to leave it to the next plug-in, or an error."""
 
 
-@dataclass(frozen=True)
-class Framework:
-    """The plugins of one profile, sorted by the stages they take part in."""
+@runtime_checkable
+class PostBindPlugin(Plugin, Protocol):
+    """Hears of pods that were bound."""
 
-    plugins: Sequence[Plugin]
-    filters: tuple[FilterPlugin, ...] = field(init=False)
-    post_filters: tuple[PostFilterPlugin, ...] = field(init=False)
-    scorers: tuple[ScorePlugin, ...] = field(init=False)
-    reservers: tuple[ReservePlugin, ...] = field(init=False)
-    permits: tuple[PermitPlugin, ...] = field(init=False)
-    binders: tuple[BindPlugin, ...] = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Sort the plugins by what they offer."""
-        plugins = self.plugins
-        put = object.__setattr__
-        put(self, "filters", tuple(p for p in plugins if isinstance(p, FilterPlugin)))
-        put(self, "post_filters", tuple(p for p in plugins if isinstance(p, PostFilterPlugin)))
-        put(self, "scorers", tuple(p for p in plugins if isinstance(p, ScorePlugin)))
-        put(self, "reservers", tuple(p for p in plugins if isinstance(p, ReservePlugin)))
-        put(self, "permits", tuple(p for p in plugins if isinstance(p, PermitPlugin)))
-        put(self, "binders", tuple(p for p in plugins if isinstance(p, BindPlugin)))
-
-    def run_filters(self, pod: PodView, node: NodeInfo) -> Status:
-        """Return the first objection, with its plugin's name; Success when there is none."""
-        return _first_objection(self.filters, lambda plugin: plugin.filter(pod, node))
-
-    def run_post_filters(
-        self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
-    ) -> str:
-        """Return the text the post-filter stage adds to the pod's message."""
-        texts = [p.post_filter(pod, snapshot, statuses).message for p in self.post_filters]
-        return " ".join(text for text in texts if text)
-
-    def run_scores(self, pod: PodView, nodes: Sequence[NodeInfo]) -> dict[str, int]:
-        """Return the weighted in-tree score of each node by name."""
-        return {
-            node.name: sum(p.weight * p.score(pod, node) for p in self.scorers) for node in nodes
-        }
-
-    def run_reserve(self, pod: PodView, node_name: str) -> Status:
-        """Have all plugins reserve; return Success, or the first objection after everything was
-        given back.
-        """
-        status = _first_objection(self.reservers, lambda plugin: plugin.reserve(pod, node_name))
-        if not status.ok:
-            self.run_unreserve(pod, node_name)
-        return status
-
-    def run_unreserve(self, pod: PodView, node_name: str) -> None:
-        """Give everything back, last plugin first."""
-        for plugin in reversed(self.reservers):
-            plugin.unreserve(pod, node_name)
-
-    def run_permit(self, pod: PodView, node_name: str) -> Status:
-        """Return Success, or the first objection."""
-        return _first_objection(self.permits, lambda plugin: plugin.permit(pod, node_name))
-
-    def run_bind(self, pod: PodView, node_name: str) -> Status:
-        """Have the first binder bind the pod, and return its answer."""
-        if not self.binders:
-            return Status(Code.ERROR, ("no bind plugin is configured",))
-        return self.binders[0].bind(pod, node_name)
-
-    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Return the events after which a pod rejected by these plugins is worth another try.
-
-        A pod that nobody in particular rejected (there was no node at all) waits for any event.
-        """
-        if not plugin_names:
-            return ANY_EVENT
-        known = {plugin.name: plugin.events for plugin in self.plugins}
-        # A rejecter that is no plugin (an extender) waits for everything.
-        return frozenset().union(*(known.get(name, ANY_EVENT) for name in plugin_names))
+    def post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        """Take note; nothing depends on it any more."""
 
 
-AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)
+POINTS = {
+    "queueSort": "less",
+    "preEnqueue": "pre_enqueue",
+    "preFilter": "pre_filter",
+    "filter": "filter",
+    "postFilter": "post_filter",
+    "preScore": "pre_score",
+    "score": "score",
+    "reserve": "reserve",
+    "permit": "permit",
+    "preBind": "pre_bind",
+    "bind": "bind",
+    "postBind": "post_bind",
+}
+"""Each point by its name in configuration files, and the method by which a plug-in joins it."""
 
 
-def _first_objection(plugins: Sequence[AnyPlugin], judge: Callable[[AnyPlugin], Status]) -> Status:
-    for plugin in plugins:
-        status = judge(plugin)
-        if not status.ok:
-            return Status(status.code, status.reasons, plugin.name)
-    return SUCCESS
+def joins(plugin: Plugin, point: str) -> bool:
+    """Return whether the plug-in has the method of the point."""
+    return hasattr(plugin, POINTS[point])

@@ -4,8 +4,9 @@ Knows the fields of core/v1 Pod and Node that scheduling looks at, and nothing o
 Must not change the raw object: it travels to extenders as it came from the API server.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from gpushare.wire.quantity import to_bytes, to_milli
@@ -19,6 +20,7 @@ PODS = "pods"
 # kube-scheduler scores a container that requests nothing as if it asked for this much.
 DEFAULT_MILLI_CPU = 100
 DEFAULT_MEMORY = 200 * 1024 * 1024
+_MISSING = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY}
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,15 @@ class Toleration:
 
 
 @dataclass(frozen=True)
+class HostPort:
+    """A port of the node that a container asks for."""
+
+    address: str
+    protocol: str
+    port: int
+
+
+@dataclass(frozen=True)
 class PodView:
     """What scheduling asks of one pod. Amounts: cpu in millicores, all else in whole units."""
 
@@ -64,7 +75,7 @@ class PodView:
     node_selector: Mapping[str, str]
     affinity_terms: tuple[Json, ...] | None
     tolerations: tuple[Toleration, ...]
-    gated: bool
+    host_ports: tuple[HostPort, ...]
     deleting: bool
     ended: bool
     nominated_node: str
@@ -75,6 +86,33 @@ class PodView:
     def key(self) -> str:
         """`namespace/name`, as kube-scheduler prints pods."""
         return f"{self.namespace}/{self.name}"
+
+    @property
+    def spec(self) -> Json:
+        """Its spec, as it came from the API server."""
+        return self.raw.get("spec") or {}
+
+    @cached_property
+    def labels(self) -> Mapping[str, str]:
+        """Its labels."""
+        return (self.raw.get("metadata") or {}).get("labels") or {}
+
+    @cached_property
+    def affine(self) -> bool:
+        """Whether it has pod affinity or anti-affinity of its own."""
+        affinity = self.spec.get("affinity") or {}
+        return bool(affinity.get("podAffinity") or affinity.get("podAntiAffinity"))
+
+    @property
+    def preferred_nodes(self) -> tuple[Json, ...]:
+        """The terms of its preferred node affinity, with their weights."""
+        affinity = (self.spec.get("affinity") or {}).get("nodeAffinity") or {}
+        return tuple(affinity.get("preferredDuringSchedulingIgnoredDuringExecution") or ())
+
+    @property
+    def images(self) -> tuple[str, ...]:
+        """The image of each container, of the init containers first."""
+        return tuple(str(container.get("image") or "") for container in _containers(self.spec))
 
 
 @dataclass(frozen=True)
@@ -87,6 +125,16 @@ class NodeView:
     unschedulable: bool
     allocatable: Amounts
     raw: Json
+
+    @cached_property
+    def images(self) -> Mapping[str, int]:
+        """The images that it has: the bytes of each by each of its names."""
+        listed = (self.raw.get("status") or {}).get("images") or ()
+        return {
+            str(name): int(image.get("sizeBytes") or 0)
+            for image in listed
+            for name in image.get("names") or ()
+        }
 
 
 def read_pod(raw: Json) -> PodView:
@@ -105,11 +153,11 @@ def read_pod(raw: Json) -> PodView:
         scheduler_name=str(spec.get("schedulerName") or "default-scheduler"),
         priority=int(spec.get("priority") or 0),
         requests=pod_requests(spec),
-        scored=_scored_requests(spec),
+        scored=pod_requests(spec, _MISSING),
         node_selector=spec.get("nodeSelector") or {},
         affinity_terms=_required_terms(spec),
         tolerations=tuple(_toleration(item) for item in spec.get("tolerations") or ()),
-        gated=bool(spec.get("schedulingGates")),
+        host_ports=_host_ports(spec),
         deleting=bool(meta.get("deletionTimestamp")),
         ended=status.get("phase") in ("Succeeded", "Failed"),
         nominated_node=str(status.get("nominatedNodeName") or ""),
@@ -140,8 +188,10 @@ def read_amounts(quantities: Mapping[str, object]) -> dict[str, int]:
     return {name: _amount(name, value) for name, value in quantities.items()}
 
 
-def pod_requests(spec: Json) -> dict[str, int]:
+def pod_requests(spec: Json, missing: Amounts | None = None) -> dict[str, int]:
     """Return what a pod holds on its node while it runs.
+
+    missing: what a container counts that does not say how much of a resource it requests.
 
     The larger of (containers + sidecars) and the peak of the init phase, plus overhead: a sidecar
     (an init container with restartPolicy Always) keeps running beside every init container after
@@ -150,13 +200,13 @@ def pod_requests(spec: Json) -> dict[str, int]:
     sidecars: dict[str, int] = {}
     peak: dict[str, int] = {}
     for container in spec.get("initContainers") or ():
-        wanted = add(_container_requests(container), sidecars)
+        wanted = add({**(missing or {}), **_container_requests(container)}, sidecars)
         if container.get("restartPolicy") == "Always":
             sidecars = wanted
         peak = _larger(peak, wanted)
     running = dict(sidecars)
     for container in spec.get("containers") or ():
-        running = add(running, _container_requests(container))
+        running = add(running, {**(missing or {}), **_container_requests(container)})
     return add(_larger(running, peak), read_amounts(spec.get("overhead") or {}))
 
 
@@ -182,25 +232,33 @@ def _container_requests(container: Json) -> dict[str, int]:
     return read_amounts((container.get("resources") or {}).get("requests") or {})
 
 
-def _scored_requests(spec: Json) -> dict[str, int]:
-    cpu = memory = 0
-    for container in spec.get("containers") or ():
-        wanted = _container_requests(container)
-        cpu += wanted.get(CPU, DEFAULT_MILLI_CPU)
-        memory += wanted.get(MEMORY, DEFAULT_MEMORY)
-    return {CPU: cpu, MEMORY: memory}
+def _containers(spec: Json) -> list[Json]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _host_ports(spec: Json) -> tuple[HostPort, ...]:
+    """Return the host ports of all containers, and of those init containers that keep running."""
+    return tuple(
+        HostPort(
+            str(port.get("hostIP") or "0.0.0.0"),  # noqa: S104 -- what it means, not a socket
+            str(port.get("protocol") or "TCP"),
+            int(port["hostPort"]),
+        )
+        for container in (
+            *(c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"),
+            *(spec.get("containers") or ()),
+        )
+        for port in container.get("ports") or ()
+        if port.get("hostPort")
+    )
 
 
 def _resource_names(spec: Json) -> frozenset[str]:
     """Return every name in requests or limits of containers and init containers; a
     "0" counts too.
     """
-    containers: Iterable[Json] = [
-        *(spec.get("containers") or ()),
-        *(spec.get("initContainers") or ()),
-    ]
     names: set[str] = set()
-    for container in containers:
+    for container in _containers(spec):
         resources = container.get("resources") or {}
         names |= set(resources.get("requests") or {}) | set(resources.get("limits") or {})
     return frozenset(names)

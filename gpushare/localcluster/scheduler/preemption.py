@@ -9,20 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate, best, importance
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare.localcluster.scheduler.extender import ExtenderError, HttpExtender
-from gpushare.localcluster.scheduler.framework import Code, Framework, Status
+from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.budgets import DisruptionBudget
 
 log = logging.getLogger(__name__)
 
 _NOT_HELPFUL = Status(Code.UNRESOLVABLE, ("Preemption is not helpful for scheduling",))
 _NO_VICTIMS = Status(Code.UNRESOLVABLE, ("No preemption victims found for incoming pod",))
-
-# DefaultPreemptionArgs: how many candidates are enough.
-_MIN_CANDIDATES = 100
-_MIN_PERCENT = 10
 
 
 class NoPreemption(Exception):
@@ -32,38 +30,53 @@ class NoPreemption(Exception):
 class Preemption:
     """Finds victims. `budgets` gives the PodDisruptionBudgets as they are now.
 
+    `nominated`: the waiting pods for which room was made on a node, which they keep against pods of
+    no higher priority. `enough`: a percentage of the nodes and a number; the larger of both is how
+    many candidates are looked for.
+
     `empty_candidates`: a node that passes the in-tree filters with nobody evicted is sent to the
     extenders that preempt, to name the victims there (since 1.38; an error before).
     """
 
     def __init__(
         self,
-        filters: Framework,
         extenders: Sequence[HttpExtender],
         budgets: Callable[[], Sequence[DisruptionBudget]],
         *,
+        nominated: Callable[[], Mapping[str, Sequence[PodView]]] = dict,
+        enough: tuple[int, int] = (10, 100),
         empty_candidates: bool = True,
     ) -> None:
-        self._filters = filters
+        self._nominated = nominated
+        self._enough = enough
         self._extenders = [extender for extender in extenders if extender.config.preempt_verb]
         self._budgets = budgets
         self._empty_candidates = empty_candidates
 
-    def choose(self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]) -> Candidate:
+    def choose(
+        self,
+        framework: Framework,
+        state: CycleState,
+        pod: PodView,
+        snapshot: Snapshot,
+        statuses: Mapping[str, Status],
+    ) -> Candidate:
         """Return whom to evict where. Raises NoPreemption."""
         _check_eligible(pod, snapshot, statuses)
         asked = [extender for extender in self._extenders if extender.is_interested(pod)]
         told = {node.name: _NOT_HELPFUL for node in snapshot.nodes}
         candidates: list[Candidate] = []
+        nominated = self._nominated()
         for node in snapshot.nodes:
             if statuses.get(node.name, Status()).code is not Code.UNSCHEDULABLE:
                 continue
-            found = self._dry_run(pod, node, empty=self._empty_candidates and bool(asked))
+            trial = _Trial(framework, state, pod, node, nominated.get(node.name, ()))
+            found = self._dry_run(trial, empty=self._empty_candidates and bool(asked))
             if isinstance(found, Status):
                 told[node.name] = found
             else:
                 candidates.append(found)
-            if _enough(candidates, len(snapshot.nodes)):
+            if self._has_enough(candidates, len(snapshot.nodes)):
                 break
         if not candidates:
             raise NoPreemption(_no_candidates(told))
@@ -72,35 +85,41 @@ class Preemption:
             raise NoPreemption("no candidate node for preemption")
         return best(candidates)
 
-    def _dry_run(self, pod: PodView, node: NodeInfo, *, empty: bool) -> Candidate | Status:
+    def _dry_run(self, trial: "_Trial", *, empty: bool) -> Candidate | Status:
         """Return the least victims on a node (SelectVictimsOnNode), or why there are none.
 
         All pods of lower priority go; then each comes back that leaves room: those that a budget
         protects first, then the more important ones.
         """
-        lower = sorted((p for p in node.pods.values() if p.priority < pod.priority), key=importance)
+        node, priority = trial.node.name, trial.pod.priority
+        lower = sorted(
+            (p for p in trial.node.pods.values() if p.priority < priority), key=importance
+        )
         if not lower:
             return _NO_VICTIMS
-        rest = node
         for other in lower:
-            rest = rest.without_pod(other.uid)
-        status = self._filters.run_filters(pod, rest)
+            trial.remove(other)
+        status = trial.run()
         if not status.ok:
             return status
         protected = _protected(lower, self._budgets())
         victims: list[PodView] = []
         for other in sorted(lower, key=lambda p: p.uid not in protected):
-            back = rest.with_pod(other)
-            if self._filters.run_filters(pod, back).ok:
-                rest = back
-            else:
+            trial.add(other)
+            if not trial.run().ok:
+                trial.remove(other)
                 victims.append(other)
         violations = sum(victim.uid in protected for victim in victims)
         if victims or empty:
-            return Candidate(node.name, tuple(sorted(victims, key=importance)), violations)
+            return Candidate(node, tuple(sorted(victims, key=importance)), violations)
         if not self._empty_candidates:
-            return Status(Code.ERROR, (f'expected at least one victim pod on node "{node.name}"',))
+            return Status(Code.ERROR, (f'expected at least one victim pod on node "{node}"',))
         return _NO_VICTIMS
+
+    def _has_enough(self, candidates: Sequence[Candidate], nodes: int) -> bool:
+        percent, number = self._enough
+        wanted = min(max(nodes * percent // 100, number), nodes)
+        return len(candidates) >= wanted and any(not c.violations for c in candidates)
 
     def _ask(
         self,
@@ -124,6 +143,40 @@ class Preemption:
         return candidates
 
 
+class _Trial:
+    """A node as it would be without some of its pods, and what the plug-ins counted for it."""
+
+    def __init__(
+        self,
+        framework: Framework,
+        state: CycleState,
+        pod: PodView,
+        node: NodeInfo,
+        nominated: Sequence[PodView],
+    ) -> None:
+        self._framework = framework
+        self._nominated = nominated
+        self._state = state.clone()
+        self.pod = pod
+        self.node = node
+
+    def add(self, other: PodView) -> None:
+        """Have the pod on the node."""
+        self.node = self.node.with_pod(other)
+        self._framework.run_add_pod(self._state, self.pod, other, self.node)
+
+    def remove(self, other: PodView) -> None:
+        """Have the pod away."""
+        self.node = self.node.without_pod(other.uid)
+        self._framework.run_remove_pod(self._state, self.pod, other, self.node)
+
+    def run(self) -> Status:
+        """Return what the filters say now."""
+        return self._framework.run_filters_with_nominated(
+            self._state, self.pod, self.node, self._nominated
+        )
+
+
 def _check_eligible(pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]) -> None:
     """Raise NoPreemption where nobody may be evicted for this pod now."""
     if (pod.raw.get("spec") or {}).get("preemptionPolicy") == "Never":
@@ -145,11 +198,6 @@ def _ends_by_preemption(pod: PodView) -> bool:
         and condition.get("reason") == "PreemptionByScheduler"
         for condition in conditions
     )
-
-
-def _enough(candidates: Sequence[Candidate], nodes: int) -> bool:
-    wanted = min(max(nodes * _MIN_PERCENT // 100, _MIN_CANDIDATES), nodes)
-    return len(candidates) >= wanted and any(not c.violations for c in candidates)
 
 
 def _no_candidates(told: Mapping[str, Status]) -> str:

@@ -1,15 +1,16 @@
 """Which pod comes next: kube-scheduler's queue as a pure machine; time is always an argument.
 
-Four places: active (heap: higher priority first, then longest waiting), backoff (until a moment),
-unschedulable (until an event its rejecters wait for), in flight (being decided; events that happen
-meanwhile are kept, so that none is lost). No lock, thread or clock in here.
+Five places: gated (PreEnqueue has an objection), active (heap: in the order of QueueSort), backoff
+(until a moment), unschedulable (until an event its rejecters wait for), in flight (being decided;
+events that happen meanwhile are kept, so that none is lost). No lock, thread or clock in here.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import cmp_to_key
 
-from gpushare.localcluster.scheduler.framework import ClusterEvent
+from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Queued, Status
 from gpushare.localcluster.scheduler.objects import PodView
 
 # podInitialBackoffSeconds, podMaxBackoffSeconds and --pod-max-in-unschedulable-pods-duration.
@@ -18,6 +19,13 @@ MAX_BACKOFF = 10.0
 MAX_UNSCHEDULABLE = 300.0
 
 EventsOf = Callable[[frozenset[str]], frozenset[ClusterEvent]]
+PreEnqueue = Callable[[PodView], Status]
+Less = Callable[[Queued, Queued], bool]
+
+
+def by_priority(one: Queued, other: Queued) -> bool:
+    """Return whether `one` has the higher priority, or the same and has waited longer."""
+    return (-one.pod.priority, one.since) < (-other.pod.priority, other.since)
 
 
 @dataclass
@@ -53,7 +61,10 @@ def backoff(tries: int, initial: float = INITIAL_BACKOFF, maximum: float = MAX_B
 
 
 class SchedulingQueue:
-    """The pods that wait for a node. `events_of` says which events a rejecter waits for."""
+    """The pods that wait for a node. `events_of` says which events a rejecter waits for.
+
+    less: which of two pods comes first. pre_enqueue: whether a pod may be tried at all.
+    """
 
     def __init__(
         self,
@@ -61,22 +72,30 @@ class SchedulingQueue:
         *,
         initial_backoff: float = INITIAL_BACKOFF,
         max_backoff: float = MAX_BACKOFF,
+        less: Less = by_priority,
+        pre_enqueue: PreEnqueue = lambda _pod: SUCCESS,
     ) -> None:
         self._events_of = events_of
+        self._pre_enqueue = pre_enqueue
+
+        def compare(one: Queued, other: Queued) -> int:
+            return less(other, one) - less(one, other)
+
+        self._key = cmp_to_key(compare)
         self._initial = initial_backoff
         self._maximum = max_backoff
         self._active: dict[str, QueuedPod] = {}
-        self._heap: list[tuple[int, float, int, str]] = []
+        self._heap: list[tuple[object, int, str]] = []
+        self._gated: dict[str, QueuedPod] = {}
         self._backoff: dict[str, QueuedPod] = {}
         self._waiting: dict[str, QueuedPod] = {}
         self._in_flight: dict[str, QueuedPod] = {}
         self._ticket = 0
 
     def add(self, pod: PodView, now: float) -> None:
-        """Take in a new pod, unless its gates are closed or it is here already."""
-        if pod.gated or pod.uid in self:
-            return
-        self._activate(QueuedPod(pod, since=now))
+        """Take in a new pod, unless it is here already; it waits outside if PreEnqueue says so."""
+        if pod.uid not in self:
+            self._admit(QueuedPod(pod, since=now))
 
     def update(self, pod: PodView, now: float) -> None:
         """Keep the newer copy; a change that may make the pod fit wakes it."""
@@ -88,14 +107,16 @@ class SchedulingQueue:
         entry.pod = pod
         if not changed:
             return
-        if pod.uid in self._waiting:
+        if pod.uid in self._gated:
+            self._admit(self._gated.pop(pod.uid))
+        elif pod.uid in self._waiting:
             self._wake(self._waiting.pop(pod.uid), now)
         elif pod.uid in self._in_flight:
             entry.missed.update(ClusterEvent)
 
     def remove(self, uid: str) -> None:
         """Forget a pod that is gone or bound."""
-        for place in (self._active, self._backoff, self._waiting, self._in_flight):
+        for _, place in self._named():
             place.pop(uid, None)
 
     def pop(self, now: float) -> QueuedPod | None:
@@ -161,11 +182,31 @@ class SchedulingQueue:
         """Wake the pods whose rejecters wait for this event; those in flight remember it."""
         for entry in self._in_flight.values():
             entry.missed.add(event)
+        for entry in list(self._gated.values()):
+            if event in self._events_of(entry.rejected_by):
+                del self._gated[entry.uid]
+                self._admit(entry)
         for entry in list(self._waiting.values()):
             if event in self._events_of(entry.rejected_by):
                 del self._waiting[entry.uid]
                 entry.woken = True
                 self._wake(entry, now)
+
+    def activate(self, uids: Iterable[str]) -> None:
+        """Have pods tried at once that wait for an event or for their backoff."""
+        for uid in uids:
+            entry = self._waiting.pop(uid, None) or self._backoff.pop(uid, None)
+            if entry is not None:
+                self._activate(entry)
+
+    def nominated(self) -> dict[str, list[PodView]]:
+        """Return by node the pods for which room was made there, and that are not bound yet."""
+        found: dict[str, list[PodView]] = {}
+        for _, place in self._named():
+            for entry in place.values():
+                if entry.pod.nominated_node:
+                    found.setdefault(entry.pod.nominated_node, []).append(entry.pod)
+        return found
 
     def flush(self, now: float) -> None:
         """Let out pods whose backoff has ended, and those that waited five minutes for an event."""
@@ -183,24 +224,32 @@ class SchedulingQueue:
         return min(moments, default=None)
 
     def places(self) -> dict[str, str]:
-        """Return where each pod (by UID) is: active, backoff, unschedulable or in-flight."""
-        named = (
-            ("active", self._active),
-            ("backoff", self._backoff),
-            ("unschedulable", self._waiting),
-            ("in-flight", self._in_flight),
-        )
-        return {uid: word for word, place in named for uid in place}
+        """Return where each pod (by UID) is: gated, active, backoff, unschedulable or in-flight."""
+        return {uid: word for word, place in self._named() for uid in place}
 
     def __contains__(self, uid: str) -> bool:
         """Return whether the pod is anywhere in the queue or in flight."""
         return self._find(uid) is not None
 
+    def _named(self) -> tuple[tuple[str, dict[str, QueuedPod]], ...]:
+        return (
+            ("gated", self._gated),
+            ("active", self._active),
+            ("backoff", self._backoff),
+            ("unschedulable", self._waiting),
+            ("in-flight", self._in_flight),
+        )
+
     def _find(self, uid: str) -> QueuedPod | None:
-        for place in (self._active, self._backoff, self._waiting, self._in_flight):
-            if uid in place:
-                return place[uid]
-        return None
+        return next((place[uid] for _, place in self._named() if uid in place), None)
+
+    def _admit(self, entry: QueuedPod) -> None:
+        status = self._pre_enqueue(entry.pod)
+        if status.ok:
+            self._activate(entry)
+        else:
+            entry.rejected_by = frozenset({status.plugin})
+            self._gated[entry.uid] = entry
 
     def _wake(self, entry: QueuedPod, now: float) -> None:
         if entry.ready_at > now:
@@ -211,7 +260,7 @@ class SchedulingQueue:
     def _activate(self, entry: QueuedPod) -> None:
         self._active[entry.uid] = entry
         self._ticket += 1
-        heapq.heappush(self._heap, (-entry.pod.priority, entry.since, self._ticket, entry.uid))
+        heapq.heappush(self._heap, (self._key(entry), self._ticket, entry.uid))
 
 
 def _substance(pod: PodView) -> tuple[object, ...]:

@@ -7,68 +7,86 @@ guards queue and cache feeding; no call to the API server or an extender is made
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from random import Random
 
 from gpushare.errors import WireError
 from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.informer import Informer
+from gpushare.localcluster.scheduler import trace
+from gpushare.localcluster.scheduler.binding_cycle import BindingCycle
 from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
+from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare.localcluster.scheduler.events import EventRecorder, timestamp, write_condition
 from gpushare.localcluster.scheduler.eviction import Evictor
 from gpushare.localcluster.scheduler.extender import PLUGIN_NAME, HttpExtender
 from gpushare.localcluster.scheduler.feed import Feed
-from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Framework, Status
+from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Status
+from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.plugins.defaults import default_filters, default_plugins
-from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
-from gpushare.localcluster.scheduler.preemption import Preemption
+from gpushare.localcluster.scheduler.others import OtherObjects
+from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
-from gpushare.wire.budgets import DisruptionBudget, read_budget
+from gpushare.localcluster.scheduler.waiting import WaitingPod
 
 log = logging.getLogger(__name__)
 
 Observer = Callable[[Decision], None]
+Tracer = Callable[[trace.CycleTrace], None]
 
 _BINDERS = 32
 # Pods that have not ended; the others hold nothing.
 _BUDGETS = "/apis/policy/v1/poddisruptionbudgets"
+_NAMESPACES = "/api/v1/namespaces"
 _POD_QUERY = {"fieldSelector": "status.phase!=Succeeded,status.phase!=Failed"}
 
 
 class Scheduler:
-    """A small kube-scheduler. `observer` hears of each decision before it is bound."""
+    """A small kube-scheduler.
+
+    `observer` hears of each decision before it is bound, `tracer` of each cycle when it has ended.
+    """
 
     def __init__(
-        self, api_url: str, options: SchedulerOptions, *, observer: Observer | None = None
+        self,
+        api_url: str,
+        options: SchedulerOptions,
+        *,
+        observer: Observer = lambda _decision: None,
+        tracer: Tracer = lambda _cycle: None,
     ) -> None:
         self._api = ApiClient(api_url, user_agent="gpushare-local-scheduler")
         self._observer = observer
+        self._tracer = tracer
         self._events = EventRecorder(self._api)
-        self._budgets: dict[str, DisruptionBudget] = {}
-        self._extenders = [HttpExtender(config) for config in options.extenders]
-        self._framework = self._default_framework(options)
-        self._cycle = SchedulingCycle(
-            self._framework, self._extenders, Random(options.seed), options.percentage
-        )
+        self._others = OtherObjects()
         self._cache = Cache()
+        self._handle = self._make_handle(options)
+        self._cycle = SchedulingCycle(self._handle, Random(options.seed))
+        self._binding = BindingCycle(self._handle)
+        first = next(iter(self._handle.profiles.values()))
         self._queue = SchedulingQueue(
-            self._framework.events_of,
+            self._handle.events_of,
             initial_backoff=options.initial_backoff,
             max_backoff=options.max_backoff,
+            less=first.queue_sorts[0].less,
+            pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
-        self._feed = Feed(self._queue, self._cache, options.scheduler_names)
+        waiting = self._handle.waiting
+        self._feed = Feed(self._queue, self._cache, waiting, options.scheduler_names)
         self._changed = threading.Condition()
         self._stopping = False
         self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
+        self._waiters: set[threading.Thread] = set()
         self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
         self._informers = [
             Informer(self._api, "/api/v1/nodes", self._on_node),
             Informer(self._api, "/api/v1/pods", self._on_pod, query=_POD_QUERY),
-            Informer(self._api, _BUDGETS, self._on_budget),
+            Informer(self._api, _BUDGETS, self._others.on_budget),
+            Informer(self._api, _NAMESPACES, self._others.on_namespace),
         ]
 
     def start(self) -> None:
@@ -86,9 +104,13 @@ class Scheduler:
             informer.stop()
         if self._loop.is_alive():
             self._loop.join(10)
+        for pod in self._handle.waiting:
+            pod.reject("", "the scheduler stops")
+        for thread in tuple(self._waiters):
+            thread.join(10)
         self._binders.shutdown(wait=True, cancel_futures=True)
         self._events.close()
-        for extender in self._extenders:
+        for extender in self._handle.extenders:
             extender.close()
         self._api.close()
 
@@ -118,30 +140,30 @@ class Scheduler:
                 log.warning("node not understood name=%s error=%s", _name(before, after), error)
             self._changed.notify_all()
 
-    def _on_budget(self, before: Json | None, after: Json | None) -> None:
-        meta: Json = (after or before or {}).get("metadata") or {}
-        with self._changed:
-            self._budgets.pop(str(meta.get("uid")), None)
-            if after is not None:
-                self._budgets[str(meta.get("uid"))] = read_budget(
-                    str(meta.get("namespace")), after.get("spec"), after.get("status")
-                )
-
-    def _current_budgets(self) -> tuple[DisruptionBudget, ...]:
-        with self._changed:
-            return tuple(self._budgets.values())
-
-    def _default_framework(self, options: SchedulerOptions) -> Framework:
-        filters = default_filters(options.ignored_resources)
-        preemption = Preemption(
-            Framework(filters),
-            self._extenders,
-            self._current_budgets,
+    def _make_handle(self, options: SchedulerOptions) -> Handle:
+        """Return the handle with the frameworks of all profiles. Raises SettingsError."""
+        evictor = Evictor(self._api, self._events.preempted, timestamp)
+        handle = Handle(
+            api=self._api,
+            extenders=[HttpExtender(config) for config in options.extenders],
+            budgets=self._others.budgets,
+            evict=evictor.carry_out,
+            activate=self._activate,
+            nominated=self._nominated,
+            namespace_labels=self._others.labels_of,
             empty_candidates=options.empty_candidates,
         )
-        evictor = Evictor(self._api, self._events.preempted, timestamp)
-        plugin = DefaultPreemption(preemption, evictor.carry_out)
-        return Framework(default_plugins(filters, plugin, self._api))
+        build_frameworks(options.profiles, handle, options.ignored_resources)
+        return handle
+
+    def _activate(self, pods: Iterable[PodView]) -> None:
+        with self._changed:
+            self._queue.activate(pod.uid for pod in pods)
+            self._changed.notify_all()
+
+    def _nominated(self) -> dict[str, list[PodView]]:
+        with self._changed:
+            return self._queue.nominated()
 
     def _run(self) -> None:
         if not self._wait_for_lists():
@@ -183,63 +205,72 @@ class Scheduler:
             return
         try:
             decision = self._cycle.decide(pod, self._cache.snapshot())
-        except FitError as error:
-            self._rejected(entry, str(error), error.rejected_by)
-            return
-        except CycleError as error:
-            self._broken(entry, str(error))
+        except (FitError, CycleError) as error:
+            self._tracer(trace.waiting(pod, error))
+            if isinstance(error, FitError):
+                self._rejected(entry, str(error), error.rejected_by)
+            else:
+                self._broken(entry, str(error))
             return
         self._assume(entry, decision)
 
     def _assume(self, entry: QueuedPod, decision: Decision) -> None:
         """Count the pod on its node, then reserve, permit, and bind beside the next decision."""
-        pod = decision.pod
-        self._cache.assume(pod, decision.node)
-        status = self._framework.run_reserve(pod, decision.node)
+        pod, state, node = decision.pod, decision.state, decision.node
+        framework = self._handle.profiles[pod.scheduler_name]
+        self._cache.assume(pod, node)
+        status, waits = framework.run_reserve(state, pod, node), dict[str, float]()
         if status.ok:
-            status = self._framework.run_permit(pod, decision.node)
-        if not status.ok:
-            self._undo(pod, decision.node)
-            self._rejected(entry, status.message, frozenset({status.plugin}))
+            status, waits = framework.run_permit(state, pod, node)
+        if not status.ok and not waits:
+            self._undo(decision)
+            self._failed(entry, decision, status)
             return
-        if self._observer is not None:
-            self._observer(decision)
+        self._observer(decision)
+        if waits:  # in a thread of its own: any number may wait, and others must get through
+            self._handle.waiting.add(WaitingPod(pod, node, waits))
+            thread = threading.Thread(target=self._bind, args=(entry, decision), name="bind-waits")
+            self._waiters.add(thread)
+            thread.start()
+            return
         try:
             self._binders.submit(self._bind, entry, decision)
         except RuntimeError:
-            self._undo(pod, decision.node)
+            self._undo(decision)
 
     def _bind(self, entry: QueuedPod, decision: Decision) -> None:
         pod = decision.pod
         try:
-            status = self._run_bind(pod, decision.node)
+            status = self._binding.run(decision)
         except Exception:
             log.exception("binding failed pod=%s node=%s", pod.key, decision.node)
             status = Status(Code.ERROR, ("internal error while binding",))
+        self._waiters.discard(threading.current_thread())
         if status.ok:
+            self._tracer(trace.decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
             self._events.scheduled(pod, decision.node)
             return
-        self._undo(pod, decision.node)
+        self._undo(decision)
         with self._changed:
             # As if the assumed pod had been deleted: others may fit now.
             self._queue.move(ClusterEvent.ASSIGNED_POD_DELETE, time.monotonic())
-        self._broken(entry, status.message)
+        self._failed(entry, decision, status)
 
-    def _run_bind(self, pod: PodView, node_name: str) -> Status:
-        """Have the first interested extender that binds do so, else the default binder."""
-        for extender in self._extenders:
-            if extender.is_binder and extender.is_interested(pod):
-                status = extender.bind(pod, node_name)
-                if status.ok or not extender.config.ignorable:
-                    return status
-                log.warning("bind skipped url=%s error=%s", extender.name, status.message)
-        return self._framework.run_bind(pod, node_name)
+    def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:
+        """Have the pod wait: as one that does not fit the one node, or as one with an error."""
+        self._tracer(trace.decided(decision, status))
+        if status.rejected:
+            message = unschedulable_message(1, {decision.node: status})
+            self._rejected(entry, message, frozenset({status.plugin}))
+        else:
+            self._broken(entry, status.message)
 
-    def _undo(self, pod: PodView, node_name: str) -> None:
-        self._framework.run_unreserve(pod, node_name)
-        self._cache.forget(pod)
+    def _undo(self, decision: Decision) -> None:
+        framework = self._handle.profiles[decision.pod.scheduler_name]
+        framework.run_unreserve(decision.state, decision.pod, decision.node)
+        self._cache.forget(decision.pod)
 
     def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
         with self._changed:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
-from gpushare.wire.scheduler.component import DEFAULT_LEASE, DEFAULT_SCHEDULER, read_component
+from gpushare.wire.scheduler.component import DEFAULT_LEASE, read_component
 from gpushare.wire.scheduler.dialects import (
     DEFAULT_TIMEOUT,
     EXTENDER_KEYS,
@@ -23,6 +23,7 @@ from gpushare.wire.scheduler.dialects import (
     Strict,
 )
 from gpushare.wire.scheduler.policy import check_keys, check_priorities, policy_source
+from gpushare.wire.scheduler.profiles import Profile
 
 GROUP = "kubescheduler.config.k8s.io"
 VERSIONS = ("v1alpha1", "v1alpha2", "v1beta1", "v1beta2", "v1beta3", "v1")
@@ -57,20 +58,27 @@ class ExtenderConfig:
 class SchedulerConfig:
     """What the file says.
 
-    percentage_of_nodes_to_score: 0 means adaptive; of several profiles the least counts.
-    scheduler_names: one for each profile. Backoffs in seconds. warnings: legal, but hardly meant;
-    for a log. lease: (namespace, name) of the Lease that the leader holds; None where
-    kube-scheduler elects none.
+    Backoffs in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of
+    the Lease that the leader holds; None where kube-scheduler elects none.
     """
 
     api_version: str
     extenders: tuple[ExtenderConfig, ...] = ()
-    percentage_of_nodes_to_score: int = 0
-    scheduler_names: tuple[str, ...] = (DEFAULT_SCHEDULER,)
+    profiles: tuple[Profile, ...] = (Profile(),)
     pod_initial_backoff: float = 1.0
     pod_max_backoff: float = 10.0
     warnings: tuple[str, ...] = ()
     lease: tuple[str, str] | None = DEFAULT_LEASE
+
+    @property
+    def percentage_of_nodes_to_score(self) -> int:
+        """The least of all profiles; 0 means adaptive."""
+        return min(profile.percentage for profile in self.profiles)
+
+    @property
+    def scheduler_names(self) -> tuple[str, ...]:
+        """One for each profile."""
+        return tuple(profile.scheduler_name for profile in self.profiles)
 
 
 def decode_scheduler_config(document: object, policy: object = None) -> SchedulerConfig:
@@ -132,8 +140,7 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
     return SchedulerConfig(
         version,
         extenders,
-        component.percentage,
-        component.names,
+        component.profiles,
         component.initial_backoff,
         component.max_backoff,
         (*unknown, *dialect.remarks, *warnings),

@@ -179,6 +179,29 @@ PROFILE_KEYS = frozenset(
         "pluginConfig",
     }
 )
+PLUGIN_POINTS = frozenset(
+    {
+        "multiPoint",
+        "preEnqueue",
+        "queueSort",
+        "preFilter",
+        "filter",
+        "postFilter",
+        "preScore",
+        "score",
+        "reserve",
+        "permit",
+        "preBind",
+        "bind",
+        "postBind",
+        "placementGenerate",
+        "placementScore",
+        "podGroupPostFilter",
+        # Up to 1.18; their plug-ins are Reserve's and PreFilter's now.
+        "unreserve",
+        "postUnreserve",
+    }
+)
 LEADER_KEYS = frozenset(
     {
         "leaderElect",

@@ -19,9 +19,11 @@ from gpushare.localcluster.scheduler.cycle import (
     nodes_to_find,
 )
 from gpushare.localcluster.scheduler.extender import ExtenderError, HttpExtender, go_json
-from gpushare.localcluster.scheduler.framework import Code, Framework
+from gpushare.localcluster.scheduler.framework import Code
+from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.node import NodeUnschedulable
+from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 
 GPU = "example.com/gpu-mem"
@@ -274,7 +276,9 @@ def test_go_json_escapes_as_go_does() -> None:
 
 
 def cycle(*extenders: HttpExtender) -> SchedulingCycle:
-    return SchedulingCycle(Framework((NodeUnschedulable(),)), extenders, Random(1), 100)
+    framework = Framework((NodeUnschedulable(),), percentage=100)
+    handle = Handle(extenders=extenders, profiles={"default-scheduler": framework})
+    return SchedulingCycle(handle, Random(1))
 
 
 def test_an_error_ends_the_cycle_unless_the_extender_is_ignorable(

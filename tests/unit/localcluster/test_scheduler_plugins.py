@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from gpushare.localcluster.scheduler.cache import Cache, NodeInfo, Snapshot
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare.localcluster.scheduler.framework import (
     ANY_EVENT,
@@ -12,19 +13,16 @@ from gpushare.localcluster.scheduler.framework import (
     ClusterEvent,
     Code,
     FilterPlugin,
-    Framework,
     Status,
 )
+from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, pod_requests, read_node, read_pod
-from gpushare.localcluster.scheduler.plugins.node import (
-    NodeAffinity,
-    NodeName,
-    NodeUnschedulable,
-    TaintToleration,
-)
+from gpushare.localcluster.scheduler.plugins.node import NodeName, NodeUnschedulable
+from gpushare.localcluster.scheduler.plugins.node_affinity import NodeAffinity
 from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
-from gpushare.localcluster.scheduler.preemption import Preemption
+from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
+from gpushare.localcluster.scheduler.runtime import Framework
 
 GPU = "aliyun.com/gpu-mem"
 ROOM = {"cpu": "4", "memory": "8Gi", "pods": "10", GPU: "16"}
@@ -55,20 +53,20 @@ def node(
 
 
 def reasons(plugin: FilterPlugin, wanted: PodView, place: NodeInfo) -> tuple[str, ...]:
-    return plugin.filter(wanted, place).reasons
+    return plugin.filter(CycleState(), wanted, place).reasons
 
 
 def test_a_cordoned_node_is_refused_unless_tolerated() -> None:
     cordoned = node(unschedulable=True)
-    status = NodeUnschedulable().filter(pod(), cordoned)
+    status = NodeUnschedulable().filter(CycleState(), pod(), cordoned)
     assert status == Status(Code.UNRESOLVABLE, ("node(s) were unschedulable",))
     tolerant = pod(tolerations=[{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}])
-    assert NodeUnschedulable().filter(tolerant, cordoned).ok
-    assert NodeUnschedulable().filter(pod(), node()).ok
+    assert NodeUnschedulable().filter(CycleState(), tolerant, cordoned).ok
+    assert NodeUnschedulable().filter(CycleState(), pod(), node()).ok
 
 
 def test_a_named_node_is_the_only_one() -> None:
-    assert NodeName().filter(pod(nodeName="n1"), node()).ok
+    assert NodeName().filter(CycleState(), pod(nodeName="n1"), node()).ok
     assert reasons(NodeName(), pod(nodeName="n2"), node()) == (
         "node(s) didn't match the requested node name",
     )
@@ -94,7 +92,7 @@ def test_a_hard_taint_needs_a_toleration(toleration: dict[str, str] | None, fits
 
 def test_a_soft_taint_refuses_nobody() -> None:
     tainted = node(taints=[{"key": "gpu", "effect": "PreferNoSchedule"}])
-    assert TaintToleration().filter(pod(), tainted).ok
+    assert TaintToleration().filter(CycleState(), pod(), tainted).ok
 
 
 def affinity(*terms: dict[str, Any]) -> dict[str, Any]:
@@ -127,13 +125,13 @@ def expression(operator: str, *values: str, key: str = "zone") -> dict[str, Any]
 )
 def test_required_affinity_matches_as_kubernetes_does(term: dict[str, Any], fits: bool) -> None:
     place = node(labels={"zone": "a", "size": "4"})
-    assert NodeAffinity().filter(pod(affinity=affinity(term)), place).ok is fits
+    assert NodeAffinity().filter(CycleState(), pod(affinity=affinity(term)), place).ok is fits
 
 
 def test_terms_are_alternatives_and_the_selector_must_match_too() -> None:
     place = node(labels={"zone": "a"})
     either = affinity(expression("In", "b"), expression("In", "a"))
-    assert NodeAffinity().filter(pod(affinity=either), place).ok
+    assert NodeAffinity().filter(CycleState(), pod(affinity=either), place).ok
     refused = pod(affinity=either, nodeSelector={"zone": "b"})
     assert reasons(NodeAffinity(), refused, place) == (
         "node(s) didn't match Pod's node affinity/selector",
@@ -142,7 +140,9 @@ def test_terms_are_alternatives_and_the_selector_must_match_too() -> None:
 
 def test_everything_that_is_short_is_named_in_order() -> None:
     wanted = pod(requests={GPU: "17", "memory": "9Gi", "cpu": "4100m"})
-    status = NodeResourcesFit().filter(wanted, node(allocatable={**ROOM, "pods": "0"}))
+    status = NodeResourcesFit().filter(
+        CycleState(), wanted, node(allocatable={**ROOM, "pods": "0"})
+    )
     assert status.reasons == (
         "Too many pods",
         "Insufficient cpu",
@@ -154,14 +154,14 @@ def test_everything_that_is_short_is_named_in_order() -> None:
 def test_busy_now_and_never_are_told_apart() -> None:
     busy = node().with_pod(pod("other", requests={GPU: "10"}))
     fit = NodeResourcesFit()
-    assert fit.filter(pod(requests={GPU: "8"}), busy).code is Code.UNSCHEDULABLE
-    assert fit.filter(pod(requests={GPU: "17"}), busy).code is Code.UNRESOLVABLE
-    assert fit.filter(pod(requests={GPU: "6"}), busy).ok
+    assert fit.filter(CycleState(), pod(requests={GPU: "8"}), busy).code is Code.UNSCHEDULABLE
+    assert fit.filter(CycleState(), pod(requests={GPU: "17"}), busy).code is Code.UNRESOLVABLE
+    assert fit.filter(CycleState(), pod(requests={GPU: "6"}), busy).ok
 
 
 def test_an_ignored_resource_is_left_to_the_extender() -> None:
-    fit = NodeResourcesFit(frozenset({GPU}))
-    assert fit.filter(pod(requests={GPU: "999"}), node()).ok
+    fit = NodeResourcesFit({"ignoredResources": [GPU]})
+    assert fit.filter(CycleState(), pod(requests={GPU: "999"}), node()).ok
 
 
 def test_an_absent_resource_is_insufficient() -> None:
@@ -173,8 +173,8 @@ def test_the_emptier_node_scores_higher() -> None:
     fit = NodeResourcesFit()
     half = node().with_pod(pod("other", requests={"cpu": "2", "memory": "4Gi"}))
     wanted = pod(requests={"cpu": "1", "memory": "2Gi"})
-    assert fit.score(wanted, node()) == 75
-    assert fit.score(wanted, half) == 25
+    assert fit.score(CycleState(), wanted, node()) == 75
+    assert fit.score(CycleState(), wanted, half) == 25
 
 
 def test_requests_add_sidecars_and_take_the_peak_of_the_init_phase() -> None:
@@ -210,9 +210,9 @@ def test_the_message_counts_reasons_and_sorts_them_as_text() -> None:
         "c": Status(Code.UNSCHEDULABLE, ("Insufficient cpu",)),
     }
     snapshot = Snapshot((node("a"), node("b"), node("c")))
-    preemption = Preemption(Framework(()), (), lambda: ())
-    plugin = DefaultPreemption(preemption, lambda *_: pytest.fail("nobody is evicted"))
-    ending = plugin.post_filter(pod(), snapshot, statuses).message
+    profiles = {"default-scheduler": Framework(())}
+    handle = Handle(snapshot=snapshot, profiles=profiles, evict=lambda *_: pytest.fail("nobody"))
+    ending = DefaultPreemption({}, handle).post_filter(CycleState(), pod(), statuses).message
     assert unschedulable_message(3, statuses, ending) == (
         "0/3 nodes are available: 1 Insufficient cpu, 2 node(s) were unschedulable."
         " preemption: 0/3 nodes are available:"

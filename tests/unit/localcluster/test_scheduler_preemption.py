@@ -7,10 +7,14 @@ import pytest
 
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate, best
-from gpushare.localcluster.scheduler.framework import Code, Framework, Status
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import Code, Status
+from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
+from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
+from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.budgets import DisruptionBudget
 
 GPU = "example.com/gpu-mem"
@@ -39,11 +43,10 @@ def choose(
     code: Code = Code.UNSCHEDULABLE,
     empty_candidates: bool = True,
 ) -> Candidate:
-    preemption = Preemption(
-        Framework((NodeResourcesFit(),)), (), lambda: budgets, empty_candidates=empty_candidates
-    )
+    preemption = Preemption((), lambda: budgets, empty_candidates=empty_candidates)
+    framework = Framework((NodeResourcesFit(),))
     statuses = {each.name: Status(code, ("full",)) for each in nodes}
-    return preemption.choose(wanted, Snapshot(nodes), statuses)
+    return preemption.choose(framework, CycleState(), wanted, Snapshot(nodes), statuses)
 
 
 def names(candidate: Candidate) -> list[str]:
@@ -144,3 +147,16 @@ def test_while_victims_end_on_the_nominated_node_nobody_else_goes() -> None:
     with pytest.raises(NoPreemption, match="a terminating pod on the nominated node"):
         choose(wanted, ending, other)
     assert choose(pod("p", 8, 5), other).node == "n2"
+
+
+def test_the_plug_in_says_where_it_made_room() -> None:
+    handle = Handle(
+        snapshot=Snapshot((node("n1", 8, pod("a", 8, 1)),)),
+        profiles={"default-scheduler": Framework((NodeResourcesFit(),))},
+    )
+    statuses = {"n1": Status(Code.UNSCHEDULABLE, ("full",))}
+    status = DefaultPreemption({}, handle).post_filter(CycleState(), pod("p", 8, 5), statuses)
+    assert status == Status(
+        Code.SUCCESS,
+        ("preemption: found a potential placement for pod on node n1, preempting 1 victims",),
+    )

@@ -6,6 +6,7 @@ import pytest
 
 from gpushare.localcluster.scheduler.framework import ANY_EVENT, ClusterEvent
 from gpushare.localcluster.scheduler.objects import PodView, read_pod
+from gpushare.localcluster.scheduler.plugins.enqueue import SchedulingGates
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue, backoff
 
 FIT = frozenset({"NodeResourcesFit"})
@@ -24,7 +25,7 @@ def pod(name: str, *, priority: int = 0, **spec: Any) -> PodView:
 
 @pytest.fixture
 def waiting() -> SchedulingQueue:
-    return SchedulingQueue(events_of)
+    return SchedulingQueue(events_of, pre_enqueue=SchedulingGates().pre_enqueue)
 
 
 def popped(queue: SchedulingQueue, now: float) -> QueuedPod:

@@ -9,6 +9,7 @@ from gpushare.core.mutable_cluster import fits
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.ranking import Ranking
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.objects import read_node, read_pod
 from gpushare.localcluster.scheduler.plugins.resources import NodeResourcesFit
 from gpushare.sim.engine import MIB, Cluster, request_of
@@ -76,7 +77,7 @@ def test_nodes_are_scored_as_by_the_scheduler_of_the_local_cluster() -> None:
         held = node.cpu - int(view.cpu_free[row]), node.memory * MIB - int(view.memory_free[row])
         if all(held):
             info = info.with_pod(read_pod(_pod(*held)))
-        assert scores[row] == NodeResourcesFit().score(read_pod(pod), info)
+        assert scores[row] == NodeResourcesFit().score(CycleState(), read_pod(pod), info)
 
 
 def _pod(cpu: int, memory: int) -> dict[str, object]:

@@ -3,42 +3,60 @@
 Its texts are kube-scheduler's, so that a pending pod reads as in a real cluster.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
-from gpushare.errors import ApiError
-from gpushare.localcluster.scheduler.cache import Snapshot
-from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.errors import ApiError, SettingsError
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import (
     ANY_EVENT,
-    SUCCESS,
     ClusterEvent,
     Code,
     Status,
 )
+from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
-
-Evict = Callable[[PodView, Candidate], None]
+from gpushare.wire.fields import Fields, number
 
 
 class DefaultPreemption:
-    """Chooses victims by `preemption` and has `evict` end them."""
+    """Chooses victims and has them evicted.
+
+    args: `minCandidateNodesPercentage` (10) and `minCandidateNodesAbsolute` (100).
+    """
 
     name = "DefaultPreemption"
     events: frozenset[ClusterEvent] = ANY_EVENT
 
-    def __init__(self, preemption: Preemption, evict: Evict) -> None:
-        self._preemption = preemption
-        self._evict = evict
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        percent = number(args or {}, "minCandidateNodesPercentage", default=10)
+        least = number(args or {}, "minCandidateNodesAbsolute", default=100)
+        if not 0 <= percent <= 100 or least < 0 or percent == least == 0:
+            raise SettingsError(
+                "minCandidateNodesPercentage is from 0 to 100, minCandidateNodesAbsolute is not"
+                " negative, and one of them is not zero"
+            )
+        self._handle = handle or Handle()
+        self._preemption = Preemption(
+            self._handle.extenders,
+            self._handle.budgets,
+            nominated=self._handle.nominated,
+            enough=(percent, least),
+            empty_candidates=self._handle.empty_candidates,
+        )
 
     def post_filter(
-        self, pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]
+        self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
         """Evict victims; return Success when some were, else why not, after `preemption: `."""
+        framework = self._handle.profiles[pod.scheduler_name]
         try:
-            self._evict(pod, self._preemption.choose(pod, snapshot, statuses))
+            found = self._preemption.choose(framework, state, pod, self._handle.snapshot, statuses)
+            self._handle.evict(pod, found)
         except NoPreemption as reason:
             return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
         except ApiError as error:
             return Status(Code.ERROR, (f"preemption: {error}",))
-        return SUCCESS
+        made = f"found a potential placement for pod on node {found.node}"
+        return Status(Code.SUCCESS, (f"preemption: {made}, preempting {len(found.pods)} victims",))

@@ -1,68 +1,203 @@
-"""NodeResourcesFit: does the node have what the pod requests, and which node has most left.
+"""NodeResourcesFit and NodeResourcesBalancedAllocation: what fits by the sums of requests.
 
-Counts cpu, memory, the number of pods and every extended resource by the sums of requests, exactly
-as kube-scheduler does; it knows nothing of devices. That is the extender's part.
+They count cpu, memory, the number of pods and every extended resource exactly as kube-scheduler
+does, and know nothing of devices: that is the extender's part.
 """
 
-from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.framework import (
-    MAX_NODE_SCORE,
-    NODE_CHANGES,
-    SUCCESS,
-    ClusterEvent,
-    Code,
-    Status,
-)
-from gpushare.localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
+from collections.abc import Callable, Mapping, Sequence
+from math import sqrt
 
-_ORDER = (CPU, MEMORY, "ephemeral-storage")
+from gpushare.errors import SettingsError
+from gpushare.localcluster.scheduler import framework as fwk
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
+from gpushare.wire.fields import Fields, fields_of, items, number, text
+
+_EPHEMERAL = "ephemeral-storage"
+_ORDER = (CPU, MEMORY, _EPHEMERAL)
+_MAX_CUSTOM_SCORE = 10
+
+Weights = Mapping[str, int]
+"""Resource -> weight."""
 
 
 class NodeResourcesFit:
-    """Rejects nodes that are too full; prefers the emptiest (LeastAllocated).
+    """Rejects nodes that are too full; prefers by one of three strategies.
 
-    `ignored` names extended resources that only an extender counts (ignoredByScheduler).
+    args: `ignoredResources` (names of extended resources), `ignoredResourceGroups` (the part before
+    the slash), `scoringStrategy` with `type` LeastAllocated, MostAllocated or
+    RequestedToCapacityRatio, `resources` (name and weight) and the `shape` of the last.
     """
 
     name = "NodeResourcesFit"
-    events: frozenset[ClusterEvent] = NODE_CHANGES | {ClusterEvent.ASSIGNED_POD_DELETE}
-    weight = 1
+    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES | {fwk.ClusterEvent.ASSIGNED_POD_DELETE}
 
-    def __init__(self, ignored: frozenset[str] = frozenset()) -> None:
-        self._ignored = ignored
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        args = args or {}
+        self._ignored = frozenset(str(name) for name in items(args, "ignoredResources"))
+        self._groups = frozenset(str(name) for name in items(args, "ignoredResourceGroups"))
+        where = "scoringStrategy"
+        strategy = fields_of(args.get(where), where)
+        self._weights = read_weights(strategy, where)
+        kind = text(strategy, "type", where, "LeastAllocated")
+        self._share: Callable[[int, int], int] = {
+            "LeastAllocated": _left,
+            "MostAllocated": _used,
+        }.get(kind, _used)
+        self._by_shape = kind == "RequestedToCapacityRatio"
+        if self._by_shape:
+            self._share = _by_shape(_shape(strategy, where))
+        elif kind not in ("LeastAllocated", "MostAllocated"):
+            known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
+            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
 
-    def filter(self, pod: PodView, node: NodeInfo) -> Status:
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or every resource that is short, in kube-scheduler's order."""
         reasons: list[str] = []
-        code = Code.UNSCHEDULABLE
+        code = fwk.Code.UNSCHEDULABLE
         if node.free(PODS) < 1:
             reasons.append("Too many pods")
-        for name in self._asked(pod):
-            wanted = pod.requests[name]
-            if wanted > node.free(name):
+        for name, wanted in pod.requests.items():
+            if wanted > node.free(name) and wanted > 0 and not self._is_ignored(name):
                 reasons.append(f"Insufficient {name}")
-            if wanted > node.node.allocatable.get(name, 0):
-                # More than the node has when empty: evicting pods would not help.
-                code = Code.UNRESOLVABLE
-        return Status(code, tuple(reasons)) if reasons else SUCCESS
+                if wanted > node.node.allocatable.get(name, 0):
+                    # More than the node has when empty: evicting pods would not help.
+                    code = fwk.Code.UNRESOLVABLE
+        return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
 
-    def score(self, pod: PodView, node: NodeInfo) -> int:
-        """Return the mean share of cpu and memory that would be left, 0 to 100 (LeastAllocated)."""
-        shares = [
-            _left(node.node.allocatable.get(name, 0), node.scored.get(name, 0) + pod.scored[name])
-            for name in (CPU, MEMORY)
-            if node.node.allocatable.get(name, 0) > 0
-        ]
-        return sum(shares) // len(shares) if shares else 0
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return the strategy's mean over the resources, by their weights, 0 to 100."""
+        total = weights = 0
+        for name, weight in self._weights.items():
+            allocatable = node.node.allocatable.get(name, 0)
+            if not allocatable or (not pod.scored.get(name) and name not in _ORDER):
+                continue
+            held = node.scored if name in (CPU, MEMORY) else node.requested
+            share = self._share(held.get(name, 0) + pod.scored.get(name, 0), allocatable)
+            if share > 0 or not self._by_shape:
+                total += share * weight
+                weights += weight
+        if not weights:
+            return 0
+        return (2 * total + weights) // (2 * weights) if self._by_shape else total // weights
 
-    def _asked(self, pod: PodView) -> list[str]:
-        names = [n for n, amount in pod.requests.items() if amount > 0 and n not in self._ignored]
-        return sorted(names, key=lambda name: (_rank(name), name))
+    def _is_ignored(self, name: str) -> bool:
+        return name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
 
 
-def _rank(name: str) -> int:
-    return _ORDER.index(name) if name in _ORDER else len(_ORDER)
+class NodeResourcesBalancedAllocation:
+    """Prefers nodes whose resources the pod brings nearer to being equally used.
+
+    args: `resources` (name and weight; the weights count for nothing).
+    """
+
+    name = "NodeResourcesBalancedAllocation"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        self._resources = tuple(read_weights(args or {}, ""))
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
+        """Return Success, or Skip for a pod that requests none of the resources."""
+        return fwk.SUCCESS if any(pod.requests.get(name) for name in self._resources) else fwk.SKIP
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return 75 where the balance stays as it is; up to 100 where the pod betters it."""
+        before: list[float] = []
+        after: list[float] = []
+        for name in self._resources:
+            wanted = pod.requests.get(name, 0)
+            allocatable = node.node.allocatable.get(name, 0)
+            if not allocatable or (not wanted and name not in _ORDER):
+                continue
+            held = node.requested.get(name, 0)
+            before.append(min(held / allocatable, 1.0))
+            after.append(min((held + wanted) / allocatable, 1.0))
+        change = _balance(after) - _balance(before)
+        half = fwk.MAX_NODE_SCORE // 2
+        return half + int((half + change) / 2)
 
 
-def _left(allocatable: int, used: int) -> int:
-    return max(allocatable - used, 0) * MAX_NODE_SCORE // allocatable
+def read_weights(fields: Fields, where: str) -> Weights:
+    """Return the weight of each resource in `resources`; cpu and memory by default.
+
+    Raises SettingsError.
+    """
+    found: dict[str, int] = {}
+    for index, item in enumerate(items(fields, "resources", where)):
+        here = f"{where}.resources[{index}]" if where else f"resources[{index}]"
+        entry = fields_of(item, here)
+        weight = number(entry, "weight", here) or 1
+        if not 1 <= weight <= fwk.MAX_NODE_SCORE:
+            raise SettingsError(f"{here}.weight: resource weight must be from 1 to 100")
+        found[text(entry, "name", here)] = weight
+    return found or {CPU: 1, MEMORY: 1}
+
+
+def _shape(strategy: Fields, where: str) -> list[tuple[int, int]]:
+    """Return (utilization in percent, score 0 to 100), in rising order. Raises SettingsError."""
+    here = f"{where}.requestedToCapacityRatio"
+    ratio = fields_of(strategy.get("requestedToCapacityRatio"), here)
+    points = [fields_of(item, f"{here}.shape") for item in items(ratio, "shape", here)]
+    scale = fwk.MAX_NODE_SCORE // _MAX_CUSTOM_SCORE
+    shape = [
+        (number(p, "utilization", f"{here}.shape"), number(p, "score", f"{here}.shape") * scale)
+        for p in points
+    ]
+    utilizations = [utilization for utilization, _ in shape]
+    if not shape or utilizations != sorted(set(utilizations)):
+        raise SettingsError(f"{here}.shape: needs points whose utilization rises")
+    if not all(0 <= u <= 100 and 0 <= score <= fwk.MAX_NODE_SCORE for u, score in shape):
+        raise SettingsError(f"{here}.shape: utilization is from 0 to 100, score from 0 to 10")
+    return shape
+
+
+def _by_shape(shape: Sequence[tuple[int, int]]) -> Callable[[int, int], int]:
+    """Return the function that draws straight lines between the points."""
+
+    def share(used: int, allocatable: int) -> int:
+        at = min(used, allocatable) * 100 // allocatable
+        before = shape[0]
+        for point in shape:
+            if at <= point[0]:
+                if point is shape[0]:
+                    return point[1]
+                # Go's division rounds towards zero.
+                return before[1] + int(
+                    (point[1] - before[1]) * (at - before[0]) / (point[0] - before[0])
+                )
+            before = point
+        return shape[-1][1]
+
+    return share
+
+
+def _rank(reason: str) -> tuple[int, str]:
+    """Return the place of a reason: pods, cpu, memory, ephemeral storage, then by name."""
+    name = reason.removeprefix("Insufficient ")
+    if name == reason:
+        return -1, ""
+    return _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+
+
+def _left(used: int, allocatable: int) -> int:
+    return max(allocatable - used, 0) * fwk.MAX_NODE_SCORE // allocatable
+
+
+def _used(used: int, allocatable: int) -> int:
+    return min(used, allocatable) * fwk.MAX_NODE_SCORE // allocatable
+
+
+def _balance(shares: Sequence[float]) -> int:
+    """Return 100 for equal shares; less, the more they differ."""
+    if len(shares) < 2:
+        return fwk.MAX_NODE_SCORE
+    if len(shares) == 2:
+        deviation = abs((shares[0] - shares[1]) / 2)
+    else:
+        mean = sum(shares) / len(shares)
+        deviation = sqrt(sum((share - mean) ** 2 for share in shares) / len(shares))
+    return int((1 - deviation) * fwk.MAX_NODE_SCORE)

@@ -15,6 +15,7 @@ from gpushare.wire.scheduler.config import (
     decode_scheduler_config,
 )
 from gpushare.wire.scheduler.dialects import DEFAULT_TIMEOUT
+from gpushare.wire.scheduler.profiles import Profile
 
 GPU = {"name": "aliyun.com/gpu-mem", "ignoredByScheduler": False}
 ORIGINAL = {
@@ -95,8 +96,7 @@ def test_every_field_is_read() -> None:
                 "https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources
             ),
         ),
-        50,
-        ("a", "b"),
+        (Profile("a", 50), Profile("b", 50)),
         2.0,
         4.0,
         lease=None,

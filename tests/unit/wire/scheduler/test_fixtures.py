@@ -48,6 +48,7 @@ class Read:
     extenders: tuple[ExtenderConfig, ...]
     warnings: tuple[str, ...] = ()
     names: tuple[str, ...] = ("default-scheduler",)
+    percentage: int = 0
     more: dict[str, object] = field(default_factory=dict)
 
 
@@ -80,8 +81,8 @@ READ = {
     "everything-known-v1.yaml": Read(
         (entry(prioritize_verb="prioritize", weight=20),),
         names=("default-scheduler", "packing"),
+        percentage=50,
         more={
-            "percentage_of_nodes_to_score": 50,
             "pod_initial_backoff": 2.0,
             "pod_max_backoff": 20.0,
         },
@@ -155,10 +156,12 @@ def test_what_kube_scheduler_starts_from_is_read(name: str) -> None:
     assert found == SchedulerConfig(
         found.api_version,
         expected.extenders,
-        scheduler_names=expected.names,
+        profiles=found.profiles,
         warnings=found.warnings,
         **expected.more,  # type: ignore[arg-type]  # fields of several types
     )
+    assert found.scheduler_names == expected.names
+    assert found.percentage_of_nodes_to_score == expected.percentage
 
 
 @pytest.mark.parametrize("name", REFUSED)

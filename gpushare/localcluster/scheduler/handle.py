@@ -1,0 +1,67 @@
+"""The handle: what a plug-in may use of the scheduler that it runs in.
+
+A plug-in gets it when it is made, and keeps it. What a test does not need it leaves out.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.localcluster.client import ApiClient
+from gpushare.localcluster.scheduler.cache import Snapshot
+from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.extender import HttpExtender
+from gpushare.localcluster.scheduler.framework import ClusterEvent
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.runtime import Framework
+from gpushare.localcluster.scheduler.waiting import WaitingPods
+from gpushare.wire.budgets import DisruptionBudget
+from gpushare.wire.fields import Fields
+
+Nominated = Mapping[str, Sequence[PodView]]
+"""Node -> the waiting pods for which room was made there."""
+Evict = Callable[[PodView, Candidate], None]
+
+
+def _nobody(_pod: PodView, _candidate: Candidate) -> None:
+    """Evict nobody."""
+
+
+def _no_labels(_namespace: str) -> Mapping[str, str]:
+    return {}
+
+
+@dataclass
+class Handle:
+    """One for each scheduler.
+
+    api: the API server's client, None in a decision that is only tried. snapshot: all nodes, as
+    they were when the cycle began. profiles: by schedulerName. waiting: the pods that Permit
+    delays. evict: has victims go. activate: has waiting pods tried at once. nominated: for
+    whom room was made where. namespace_labels: of a namespace.
+    empty_candidates: see Preemption.
+    """
+
+    api: ApiClient | None = None
+    extenders: Sequence[HttpExtender] = ()
+    snapshot: Snapshot = field(default_factory=lambda: Snapshot(()))
+    profiles: dict[str, Framework] = field(default_factory=dict)
+    waiting: WaitingPods = field(default_factory=WaitingPods)
+    budgets: Callable[[], Sequence[DisruptionBudget]] = tuple
+    evict: Evict = _nobody
+    activate: Callable[[Iterable[PodView]], None] = lambda _pods: None
+    nominated: Callable[[], Nominated] = dict
+    namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
+    empty_candidates: bool = True
+
+    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
+        """Return the events after which a pod rejected by these is worth another try."""
+        found = (framework.events_of(plugin_names) for framework in self.profiles.values())
+        return frozenset().union(*found)
+
+
+class PlainPlugin:
+    """What plug-ins in tree have that take no arguments: how they are made."""
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Keep the handle."""
+        self._handle = handle or Handle()

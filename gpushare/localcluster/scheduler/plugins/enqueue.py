@@ -1,0 +1,32 @@
+"""SchedulingGates and PrioritySort: who may enter the queue, and who comes first in it."""
+
+from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Code, Queued, Status
+from gpushare.localcluster.scheduler.handle import PlainPlugin
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.queue import by_priority
+
+
+class SchedulingGates(PlainPlugin):
+    """Keeps pods with scheduling gates outside the queue."""
+
+    name = "SchedulingGates"
+    # When a gate goes, the pod itself changes, and the queue asks again.
+    events: frozenset[ClusterEvent] = frozenset()
+
+    def pre_enqueue(self, pod: PodView) -> Status:
+        """Return Success, or which gates are closed."""
+        gates = [str(gate.get("name")) for gate in pod.spec.get("schedulingGates") or ()]
+        if not gates:
+            return SUCCESS
+        return Status(Code.UNRESOLVABLE, (f"waiting for scheduling gates: [{' '.join(gates)}]",))
+
+
+class PrioritySort(PlainPlugin):
+    """Has the pod of the higher priority come first, and of equals who has waited longer."""
+
+    name = "PrioritySort"
+    events: frozenset[ClusterEvent] = frozenset()
+
+    def less(self, one: Queued, other: Queued) -> bool:
+        """Return whether `one` comes before `other`."""
+        return by_priority(one, other)

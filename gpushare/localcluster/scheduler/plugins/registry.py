@@ -1,0 +1,95 @@
+"""The plug-ins in tree, those that are on by default with their weights, and those not built.
+
+The order of the defaults is kube-scheduler's and matters to users: the first filter that objects to
+a node gives the reason they read.
+"""
+
+from collections.abc import Callable
+
+from gpushare.localcluster.scheduler.framework import Plugin
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.plugins.binder import DefaultBinder
+from gpushare.localcluster.scheduler.plugins.enqueue import PrioritySort, SchedulingGates
+from gpushare.localcluster.scheduler.plugins.images import ImageLocality
+from gpushare.localcluster.scheduler.plugins.node import NodeName, NodePorts, NodeUnschedulable
+from gpushare.localcluster.scheduler.plugins.node_affinity import NodeAffinity
+from gpushare.localcluster.scheduler.plugins.pod_affinity import InterPodAffinity
+from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
+from gpushare.localcluster.scheduler.plugins.resources import (
+    NodeResourcesBalancedAllocation,
+    NodeResourcesFit,
+)
+from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
+from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologySpread
+from gpushare.wire.fields import Fields
+
+IN_TREE: dict[str, Callable[[Fields, Handle], Plugin]] = {
+    "DefaultBinder": DefaultBinder,
+    "DefaultPreemption": DefaultPreemption,
+    "ImageLocality": ImageLocality,
+    "InterPodAffinity": InterPodAffinity,
+    "NodeAffinity": NodeAffinity,
+    "NodeName": NodeName,
+    "NodePorts": NodePorts,
+    "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
+    "NodeResourcesFit": NodeResourcesFit,
+    "NodeUnschedulable": NodeUnschedulable,
+    "PodTopologySpread": PodTopologySpread,
+    "PrioritySort": PrioritySort,
+    "SchedulingGates": SchedulingGates,
+    "TaintToleration": TaintToleration,
+}
+
+_V1 = (
+    ("SchedulingGates", 0),
+    ("PrioritySort", 0),
+    ("NodeName", 0),
+    ("NodeUnschedulable", 0),
+    ("TaintToleration", 3),
+    ("NodeAffinity", 2),
+    ("NodePorts", 0),
+    ("NodeResourcesFit", 1),
+    ("PodTopologySpread", 2),
+    ("InterPodAffinity", 2),
+    ("DefaultPreemption", 0),
+    ("NodeResourcesBalancedAllocation", 1),
+    ("ImageLocality", 1),
+    ("DefaultBinder", 0),
+)
+_LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
+# What a pod's author prefers weighed less up to v1beta2.
+_BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1)
+
+DEFAULTS = {
+    "v1": _V1,
+    "v1beta3": _V1,
+    **dict.fromkeys(("v1alpha1", "v1alpha2", "v1beta1", "v1beta2"), _BETA),
+}
+"""Name and weight of the plug-ins that are on by default, by version of the file."""
+
+NOT_BUILT = frozenset(
+    {
+        "AzureDiskLimits",
+        "CinderLimits",
+        "DeferredPodScheduling",
+        "DynamicResources",
+        "EBSLimits",
+        "GCEPDLimits",
+        "GangScheduling",
+        "NodeDeclaredFeatures",
+        "NodeLabel",
+        "NodePreferAvoidPods",
+        "NodeResourcesLeastAllocated",
+        "NodeResourcesMostAllocated",
+        "NodeVolumeLimits",
+        "PodGroupPodsCount",
+        "RequestedToCapacityRatio",
+        "SelectorSpread",
+        "ServiceAffinity",
+        "TopologyPlacementGenerator",
+        "VolumeBinding",
+        "VolumeRestrictions",
+        "VolumeZone",
+    }
+)
+"""Plug-ins of some release of kube-scheduler that this small one has not."""

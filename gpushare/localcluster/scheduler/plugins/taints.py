@@ -1,0 +1,55 @@
+"""TaintToleration: keeps pods from tainted nodes, and prefers nodes with fewer soft taints."""
+
+from collections.abc import Mapping, Sequence
+
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import (
+    NODE_CHANGES,
+    SUCCESS,
+    ClusterEvent,
+    Code,
+    Status,
+)
+from gpushare.localcluster.scheduler.handle import PlainPlugin
+from gpushare.localcluster.scheduler.objects import PodView, Taint, Toleration
+from gpushare.localcluster.scheduler.plugins.normalize import normalized
+
+_HARD_EFFECTS = ("NoSchedule", "NoExecute")
+_SOFT_EFFECT = "PreferNoSchedule"
+
+
+class TaintToleration(PlainPlugin):
+    """Rejects nodes with a hard taint that the pod does not tolerate, and counts soft ones."""
+
+    name = "TaintToleration"
+    events: frozenset[ClusterEvent] = NODE_CHANGES
+
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+        """Return Success, or that there is such a taint. Up to 1.35 it is named: `taint {KEY:
+        VALUE}`.
+        """
+        if untolerated(node.node.taints, pod.tolerations):
+            return Status(Code.UNRESOLVABLE, ("node(s) had untolerated taint(s)",))
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return how many soft taints of the node the pod does not tolerate."""
+        return sum(
+            taint.effect == _SOFT_EFFECT and not any(t.tolerates(taint) for t in pod.tolerations)
+            for taint in node.node.taints
+        )
+
+    def normalize_score(
+        self, state: CycleState, pod: PodView, scores: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return 100 for no such taint, 0 for the most of them."""
+        return normalized(scores, reverse=True)
+
+
+def untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
+    """Return whether a hard taint is tolerated by none of the tolerations."""
+    return any(
+        taint.effect in _HARD_EFFECTS and not any(t.tolerates(taint) for t in tolerations)
+        for taint in taints
+    )

@@ -1,0 +1,233 @@
+"""PodTopologySpread: spreads pods evenly over zones, nodes, or whatever a label tells apart.
+
+A constraint of DoNotSchedule rejects nodes where the skew would be too large; one of ScheduleAnyway
+only makes them score less. kube-scheduler also spreads the pods of a Service or a ReplicaSet by
+constraints of its own where a pod has none; those are not built here.
+"""
+
+import logging
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gpushare.localcluster.scheduler import framework as fwk
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.handle import Handle, PlainPlugin
+from gpushare.localcluster.scheduler.objects import Json, PodView
+from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
+from gpushare.localcluster.scheduler.plugins.taints import untolerated
+from gpushare.wire.budgets import selects
+from gpushare.wire.fields import Fields, items
+
+log = logging.getLogger(__name__)
+
+_HOSTNAME = "kubernetes.io/hostname"
+_FILTER_KEY, _SCORE_KEY = "PreFilterPodTopologySpread", "PreScorePodTopologySpread"
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """One constraint of a pod. selector: a LabelSelector, in it what matchLabelKeys add."""
+
+    max_skew: int
+    key: str
+    selector: Json | None
+    min_domains: int
+    honor_affinity: bool
+    honor_taints: bool
+
+    def counts(self, pod: PodView, node: NodeInfo) -> bool:
+        """Return whether the node's pods count: by default on nodes that the pod selects."""
+        if self.honor_affinity and not required_affinity(pod, node.node):
+            return False
+        return not (self.honor_taints and untolerated(node.node.taints, pod.tolerations))
+
+    def matching(self, pod: PodView, node: NodeInfo) -> int:
+        """Return how many pods on the node it selects."""
+        if not self.selector:  # an empty selector counts nobody, whatever else it means
+            return 0
+        return sum(
+            other.namespace == pod.namespace
+            and not other.deleting
+            and selects(self.selector, other.labels)
+            for other in node.pods.values()
+        )
+
+
+class _Counts:
+    """What PreFilter counts: for each constraint, the pods in each domain."""
+
+    def __init__(self, constraints: Sequence[Constraint], counts: Sequence[Counter[str]]) -> None:
+        self.constraints = constraints
+        self.counts = counts
+
+    def clone(self) -> "_Counts":
+        return _Counts(self.constraints, [Counter(count) for count in self.counts])
+
+    def change(self, pod: PodView, other: PodView, node: NodeInfo, by: int) -> None:
+        """Count a pod that comes to the node or leaves it."""
+        labels = node.node.labels
+        if other.namespace != pod.namespace or any(c.key not in labels for c in self.constraints):
+            return
+        for constraint, count in zip(self.constraints, self.counts, strict=True):
+            if selects(constraint.selector, other.labels) and constraint.counts(pod, node):
+                count[labels[constraint.key]] += by
+
+
+@dataclass(frozen=True)
+class _Soft:
+    """What PreScore counts; `ignored` lack a topology label and score 0."""
+
+    constraints: Sequence[Constraint]
+    counts: Sequence[Mapping[str, int]]
+    weights: Sequence[float]
+    ignored: frozenset[str]
+
+
+class PodTopologySpread(PlainPlugin):
+    """Rejects and scores nodes by the pod's topologySpreadConstraints."""
+
+    name = "PodTopologySpread"
+    events: frozenset[fwk.ClusterEvent] = (
+        fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES | {fwk.ClusterEvent.NODE_DELETE}
+    )
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in, with a warning where arguments ask for what is not built."""
+        super().__init__(args, handle)
+        if items(args or {}, "defaultConstraints"):
+            log.warning("PodTopologySpread: defaultConstraints are not built here, and left out")
+
+    def pre_filter(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[fwk.NodeNames | None, fwk.Status]:
+        """Count the pods in each domain; Skip for a pod without a hard constraint."""
+        constraints = _constraints(pod, "DoNotSchedule")
+        if not constraints:
+            return None, fwk.SKIP
+        counts: list[Counter[str]] = [Counter() for _ in constraints]
+        for node in nodes:
+            labels = node.node.labels
+            if any(constraint.key not in labels for constraint in constraints):
+                continue
+            for constraint, count in zip(constraints, counts, strict=True):
+                if constraint.counts(pod, node):
+                    count[labels[constraint.key]] += constraint.matching(pod, node)
+        state.write(_FILTER_KEY, _Counts(constraints, counts))
+        return None, fwk.SUCCESS
+
+    def add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Count `other` on the node."""
+        state.read(_FILTER_KEY, _Counts).change(pod, other, node, 1)
+
+    def remove_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Count `other` on the node no longer."""
+        state.read(_FILTER_KEY, _Counts).change(pod, other, node, -1)
+
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
+        """Return Success, or that a label is missing or a skew would be too large."""
+        found = state.read(_FILTER_KEY, _Counts)
+        for constraint, count in zip(found.constraints, found.counts, strict=True):
+            domain = node.node.labels.get(constraint.key)
+            reason = "node(s) didn't match pod topology spread constraints"
+            if domain is None:
+                return fwk.Status(fwk.Code.UNRESOLVABLE, (f"{reason} (missing required label)",))
+            least = min(count.values(), default=2**31)
+            if len(count) < constraint.min_domains:
+                least = 0
+            own = selects(constraint.selector, pod.labels)
+            if count[domain] + own - least > constraint.max_skew:
+                return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
+        return fwk.SUCCESS
+
+    def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
+        """Count the pods in each domain of `nodes`; Skip for a pod without a soft constraint."""
+        constraints = _constraints(pod, "ScheduleAnyway")
+        if not constraints:
+            return fwk.SKIP
+        ignored = frozenset(n.name for n in nodes if not _has_all(n, constraints))
+        counts: list[dict[str, int]] = [
+            {}
+            if constraint.key == _HOSTNAME
+            else {n.node.labels[constraint.key]: 0 for n in nodes if n.name not in ignored}
+            for constraint in constraints
+        ]
+        sizes = [len(count) for count in counts]
+        for index, constraint in enumerate(constraints):
+            if constraint.key == _HOSTNAME:
+                sizes[index] = len(nodes) - len(ignored)
+        for node in self._handle.snapshot.nodes:
+            if not _has_all(node, constraints):
+                continue
+            for constraint, count in zip(constraints, counts, strict=True):
+                domain = node.node.labels[constraint.key]
+                if domain in count and constraint.counts(pod, node):
+                    count[domain] += constraint.matching(pod, node)
+        weights = [math.log(size + 2) for size in sizes]
+        state.write(_SCORE_KEY, _Soft(constraints, counts, weights, ignored))
+        return fwk.SUCCESS
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return how crowded the node's domains are: the fewer pods, the better."""
+        soft = state.read(_SCORE_KEY, _Soft)
+        if node.name in soft.ignored:
+            return 0
+        total = 0.0
+        for constraint, count, weight in zip(
+            soft.constraints, soft.counts, soft.weights, strict=True
+        ):
+            pods = (
+                constraint.matching(pod, node)
+                if constraint.key == _HOSTNAME
+                else count[node.node.labels[constraint.key]]
+            )
+            total += pods * weight + (constraint.max_skew - 1)
+        return math.floor(total + 0.5)
+
+    def normalize_score(
+        self, state: CycleState, pod: PodView, scores: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return 100 for the least crowded nodes, 0 for those without the labels."""
+        ignored = state.read(_SCORE_KEY, _Soft).ignored
+        counted = [score for name, score in scores.items() if name not in ignored]
+        most, least = max(counted, default=0), min(counted, default=0)
+        return {
+            name: 0
+            if name in ignored
+            else fwk.MAX_NODE_SCORE * (most + least - score) // most
+            if most
+            else fwk.MAX_NODE_SCORE
+            for name, score in scores.items()
+        }
+
+
+def _has_all(node: NodeInfo, constraints: Sequence[Constraint]) -> bool:
+    return all(constraint.key in node.node.labels for constraint in constraints)
+
+
+def _constraints(pod: PodView, action: str) -> tuple[Constraint, ...]:
+    """Return the pod's constraints of one whenUnsatisfiable."""
+    return tuple(
+        Constraint(
+            max_skew=int(item.get("maxSkew") or 1),
+            key=str(item.get("topologyKey") or ""),
+            selector=_selector(pod, item),
+            min_domains=int(item.get("minDomains") or 1),
+            honor_affinity=item.get("nodeAffinityPolicy", "Honor") == "Honor",
+            honor_taints=item.get("nodeTaintsPolicy", "Ignore") == "Honor",
+        )
+        for item in pod.spec.get("topologySpreadConstraints") or ()
+        if item.get("whenUnsatisfiable") == action
+    )
+
+
+def _selector(pod: PodView, item: Json) -> Json | None:
+    """Return the label selector with the pod's own values of the keys in matchLabelKeys."""
+    selector: Json | None = item.get("labelSelector")
+    keys = [key for key in item.get("matchLabelKeys") or () if key in pod.labels]
+    if selector is None or not keys:
+        return selector
+    more = [{"key": key, "operator": "In", "values": [pod.labels[key]]} for key in keys]
+    return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *more]}

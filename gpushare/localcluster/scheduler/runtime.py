@@ -1,0 +1,256 @@
+"""The framework of one profile: its plug-ins by point, and how each point's plug-ins are run.
+
+Which objection counts, in what order, and what a Skip skips are kube-scheduler's
+(pkg/scheduler/framework/runtime). Knows no API server, no queue and no clock.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
+
+from gpushare.localcluster.scheduler import framework as fwk
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import (
+    ANY_EVENT,
+    MAX_NODE_SCORE,
+    SUCCESS,
+    ClusterEvent,
+    Code,
+    NodeNames,
+    Plugin,
+    PluginError,
+    Status,
+)
+from gpushare.localcluster.scheduler.objects import PodView
+
+PluginScores = Mapping[str, Mapping[str, int]]
+"""Plug-in -> node -> score, normalized and weighted."""
+
+
+class Framework:
+    """The plug-ins of one profile.
+
+    points: the plug-ins of each point in their order; without it each joins whatever it can.
+    weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
+    """
+
+    def __init__(
+        self,
+        plugins: Sequence[Plugin],
+        *,
+        points: Mapping[str, Sequence[Plugin]] | None = None,
+        weights: Mapping[str, int] | None = None,
+        percentage: int = 0,
+    ) -> None:
+        self.plugins = tuple(plugins)
+        self.percentage = percentage
+        self._weights = dict(weights or {})
+        at = points or {
+            point: [plugin for plugin in plugins if fwk.joins(plugin, point)]
+            for point in fwk.POINTS
+        }
+        one = {point: at.get(point, ()) for point in fwk.POINTS}
+        self.queue_sorts = [p for p in one["queueSort"] if isinstance(p, fwk.QueueSortPlugin)]
+        self.pre_enqueues = [p for p in one["preEnqueue"] if isinstance(p, fwk.PreEnqueuePlugin)]
+        self.pre_filters = [p for p in one["preFilter"] if isinstance(p, fwk.PreFilterPlugin)]
+        self.extensions = [p for p in self.pre_filters if isinstance(p, fwk.PreFilterExtensions)]
+        self.filters = [p for p in one["filter"] if isinstance(p, fwk.FilterPlugin)]
+        self.post_filters = [p for p in one["postFilter"] if isinstance(p, fwk.PostFilterPlugin)]
+        self.pre_scores = [p for p in one["preScore"] if isinstance(p, fwk.PreScorePlugin)]
+        self.scorers = [p for p in one["score"] if isinstance(p, fwk.ScorePlugin)]
+        self.reservers = [p for p in one["reserve"] if isinstance(p, fwk.ReservePlugin)]
+        self.permits = [p for p in one["permit"] if isinstance(p, fwk.PermitPlugin)]
+        self.pre_binders = [p for p in one["preBind"] if isinstance(p, fwk.PreBindPlugin)]
+        self.binders = [p for p in one["bind"] if isinstance(p, fwk.BindPlugin)]
+        self.post_binders = [p for p in one["postBind"] if isinstance(p, fwk.PostBindPlugin)]
+
+    def weight(self, plugin_name: str) -> int:
+        """Return what the plug-in's scores are multiplied with."""
+        return self._weights.get(plugin_name, 1)
+
+    def run_pre_enqueue(self, pod: PodView) -> Status:
+        """Return the first objection to trying the pod at all, or Success."""
+        return _first_objection(self.pre_enqueues, lambda plugin: plugin.pre_enqueue(pod))
+
+    def run_pre_filters(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[NodeNames | None, frozenset[str], Status]:
+        """Have all plug-ins prepare; return the only nodes worth a look (None: all), the plug-ins
+        that said so, and a status.
+
+        An unresolvable objection ends the point at once; of others the last one counts.
+        """
+        only: NodeNames | None = None
+        narrowed: list[str] = []
+        skipped: set[str] = set()
+        objection = SUCCESS
+        for plugin in self.pre_filters:
+            names, status = plugin.pre_filter(state, pod, nodes)
+            if status.code is Code.SKIP:
+                skipped.add(plugin.name)
+            elif not status.ok:
+                objection = Status(status.code, status.reasons, plugin.name)
+                if status.code is not Code.UNSCHEDULABLE:
+                    return None, frozenset(narrowed), objection
+            elif names is not None:
+                narrowed.append(plugin.name)
+                only = names if only is None else only & names
+                if not only:
+                    nowhere = Status(Code.UNRESOLVABLE, (_nowhere(narrowed),), plugin.name)
+                    return only, frozenset(narrowed), nowhere
+        state.skip_filter = frozenset(skipped)
+        return only, frozenset(narrowed), objection
+
+    def run_add_pod(self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo) -> None:
+        """Tell those that keep count that `other` is on the node now."""
+        for plugin in self.extensions:
+            if plugin.name not in state.skip_filter:
+                plugin.add_pod(state, pod, other, node)
+
+    def run_remove_pod(
+        self, state: CycleState, pod: PodView, other: PodView, node: NodeInfo
+    ) -> None:
+        """Tell those that keep count that `other` has left the node."""
+        for plugin in self.extensions:
+            if plugin.name not in state.skip_filter:
+                plugin.remove_pod(state, pod, other, node)
+
+    def run_filters(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
+        """Return the first objection, with its plug-in's name; Success when there is none."""
+        for plugin in self.filters:
+            if plugin.name not in state.skip_filter:
+                status = plugin.filter(state, pod, node)
+                if status.code is not Code.SUCCESS:
+                    return Status(status.code, status.reasons, plugin.name)
+        return SUCCESS
+
+    def run_filters_with_nominated(
+        self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]
+    ) -> Status:
+        """Return the first objection, also as if pods for which room was made here had come.
+
+        nominated: those pods; of lower priority than the pod they do not count. The pod must fit
+        without them too: they may go elsewhere, and its affinity be unmet.
+        """
+        others = [p for p in nominated if p.priority >= pod.priority and p.uid != pod.uid]
+        if others:
+            with_them, copy = node, state.clone()
+            for other in others:
+                with_them = with_them.with_pod(other)
+                self.run_add_pod(copy, pod, other, with_them)
+            status = self.run_filters(copy, pod, with_them)
+            if not status.ok:
+                return status
+        return self.run_filters(state, pod, node)
+
+    def run_post_filters(
+        self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
+    ) -> str:
+        """Return the text that the first plug-in to succeed, else all, add to the pod's message."""
+        texts: list[str] = []
+        for plugin in self.post_filters:
+            status = plugin.post_filter(state, pod, statuses)
+            if status.ok:
+                return status.message
+            texts.append(status.message)
+        return ", ".join(text for text in texts if text)
+
+    def run_pre_scores(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> None:
+        """Have all plug-ins prepare their scores. Raises PluginError."""
+        skipped: set[str] = set()
+        for plugin in self.pre_scores:
+            status = plugin.pre_score(state, pod, nodes)
+            if status.code is Code.SKIP:
+                skipped.add(plugin.name)
+            elif not status.ok:
+                raise PluginError(f'running PreScore plugin "{plugin.name}": {status.message}')
+        state.skip_score = frozenset(skipped)
+
+    def run_scores(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> PluginScores:
+        """Return what each plug-in adds to each node's score. Raises PluginError."""
+        found: dict[str, dict[str, int]] = {}
+        for plugin in self.scorers:
+            if plugin.name in state.skip_score:
+                continue
+            scores = {node.name: plugin.score(state, pod, node) for node in nodes}
+            if isinstance(plugin, fwk.ScoreExtensions):
+                scores = plugin.normalize_score(state, pod, scores)
+            weight = self.weight(plugin.name)
+            for score in scores.values():
+                if not 0 <= score <= MAX_NODE_SCORE:
+                    raise PluginError(
+                        f'plugin "{plugin.name}" returns an invalid score {score},'
+                        f" it should in the range of [0, {MAX_NODE_SCORE}] after normalizing"
+                    )
+            found[plugin.name] = {node: score * weight for node, score in scores.items()}
+        return found
+
+    def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Have all plug-ins reserve; return Success, or the first objection."""
+        return _first_objection(self.reservers, lambda p: p.reserve(state, pod, node_name))
+
+    def run_unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        """Give everything back, last plug-in first."""
+        for plugin in reversed(self.reservers):
+            plugin.unreserve(state, pod, node_name)
+
+    def run_permit(
+        self, state: CycleState, pod: PodView, node_name: str
+    ) -> tuple[Status, dict[str, float]]:
+        """Return the first objection, else Wait or Success; and how long each may have it wait."""
+        waits: dict[str, float] = {}
+        for plugin in self.permits:
+            status, longest = plugin.permit(state, pod, node_name)
+            if status.code is Code.WAIT:
+                waits[plugin.name] = longest
+            elif not status.ok:
+                return Status(status.code, status.reasons, plugin.name), {}
+        return Status(Code.WAIT) if waits else SUCCESS, waits
+
+    def run_pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Return the first objection, or Success."""
+        return _first_objection(self.pre_binders, lambda p: p.pre_bind(state, pod, node_name))
+
+    def run_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
+        """Return the answer of the first plug-in that does not leave the pod to the next."""
+        for plugin in self.binders:
+            status = plugin.bind(state, pod, node_name)
+            if status.code is not Code.SKIP:
+                return Status(status.code, status.reasons, plugin.name)
+        return Status(Code.ERROR, ("no bind plugin binds this pod",))
+
+    def run_post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        """Tell those that want to know that the pod is bound."""
+        for plugin in self.post_binders:
+            plugin.post_bind(state, pod, node_name)
+
+    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
+        """Return the events after which a pod rejected by these plug-ins is worth another try.
+
+        A pod that nobody in particular rejected (there was no node at all) waits for any event; so
+        does one rejected by who is no plug-in (an extender), or by a plug-in without `events`.
+        """
+        if not plugin_names:
+            return ANY_EVENT
+        known = {p.name: p.events for p in self.plugins if isinstance(p, fwk.EnqueueExtensions)}
+        return frozenset().union(*(known.get(name, ANY_EVENT) for name in plugin_names))
+
+
+AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)
+
+
+def _first_objection(plugins: Sequence[AnyPlugin], judge: Callable[[AnyPlugin], Status]) -> Status:
+    for plugin in plugins:
+        status = judge(plugin)
+        if not status.ok:
+            return Status(status.code, status.reasons, plugin.name)
+    return SUCCESS
+
+
+def _nowhere(plugins: Sequence[str]) -> str:
+    """Return kube-scheduler's sentence for plug-ins that leave no node between them."""
+    if len(plugins) == 1:
+        return f"node(s) didn't satisfy plugin {plugins[0]}"
+    return f"node(s) didn't satisfy plugin(s) [{' '.join(sorted(plugins))}] simultaneously"

@@ -1,0 +1,84 @@
+"""Plug-ins of others: found by their entry point, as docs/scheduler-tour.md says."""
+
+import re
+import textwrap
+from pathlib import Path
+from random import Random
+
+import pytest
+import yaml
+
+from gpushare.errors import SettingsError
+from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare.localcluster.scheduler.cycle import SchedulingCycle
+from gpushare.localcluster.scheduler.framework import SUCCESS, Code
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
+from gpushare.localcluster.scheduler.profiles import GROUP, build_frameworks, registry
+from gpushare.localcluster.scheduler.waiting import WaitingPod
+from gpushare.wire.scheduler.config import decode_scheduler_config
+from gpushare.wire.scheduler.profiles import PluginSet, Profile
+
+_PAGE = (Path(__file__).parents[3] / "docs/scheduler-tour.md").read_text(encoding="utf-8")
+
+
+def block(language: str) -> str:
+    """The page's block of code in a language."""
+    (found,) = re.findall(rf"```{language}\n(.*?)```", _PAGE, re.DOTALL)
+    return str(found)
+
+
+def install(folder: Path, name: str, module: str, source: str) -> None:
+    """Install a package that has the plug-in NAME, a class of that name."""
+    (folder / f"{module}.py").write_text(source)
+    info = folder / f"{module}-1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 1\n")
+    (info / "entry_points.txt").write_text(f"[{GROUP}]\n{name} = {module}:{name}\n")
+
+
+def pod(name: str) -> PodView:
+    spec = {"containers": [{"image": "app"}]}
+    return read_pod({"metadata": {"name": name, "uid": name}, "spec": spec})
+
+
+def test_the_pages_plug_in_scores_and_has_pods_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(tmp_path, "NodeNumber", "nodenumber", block("python"))
+    monkeypatch.syspath_prepend(tmp_path)
+    handle = Handle()
+    on = {"multiPoint": PluginSet(enabled=(("NodeNumber", 5),))}
+    build_frameworks((Profile(plugins=on, args={"NodeNumber": {"match": 7}}),), handle)
+    status = {"allocatable": {"pods": "9"}}
+    snapshot = Snapshot(
+        tuple(
+            NodeInfo(read_node({"metadata": {"name": f"n{i}"}, "status": status})) for i in range(4)
+        )
+    )
+    cycle = SchedulingCycle(handle, Random(1))
+    decision = cycle.decide(pod("web-1"), snapshot)
+    assert decision.node == "n1"
+    assert decision.details["NodeNumber"] == {"n0": 0, "n1": 35, "n2": 0, "n3": 0}
+    framework = handle.profiles["default-scheduler"]
+    answer, waits = framework.run_permit(decision.state, decision.pod, decision.node)
+    assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 11.0})
+    waiting = WaitingPod(decision.pod, decision.node, waits)
+    handle.waiting.add(waiting)
+    assert waiting.wait() is SUCCESS
+    assert "NodeNumber" not in cycle.decide(pod("web-x"), snapshot).details
+
+
+def test_a_name_in_tree_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = textwrap.dedent("class NodePorts: name = 'NodePorts'")
+    install(tmp_path, "NodePorts", "otherports", source)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SettingsError, match="a plugin named NodePorts already exists"):
+        registry()
+
+
+def test_the_pages_file_is_read() -> None:
+    handle = Handle()
+    build_frameworks(decode_scheduler_config(yaml.safe_load(block("yaml"))).profiles, handle)
+    assert [p.name for p in handle.profiles["images-only"].scorers] == ["ImageLocality"]
+    assert handle.profiles["images-only"].weight("ImageLocality") == 3
