@@ -24,16 +24,18 @@ from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
+from gpushare.localcluster.demo import device_plugins
 from gpushare.localcluster.demo.board import Board, told_of
-from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.kept import kept_lines
 from gpushare.localcluster.demo.manifests import free_lease_document
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
+from gpushare.localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
 from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import Program
 from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
+from gpushare.localcluster.devices.admission import Devices
 from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
@@ -54,8 +56,14 @@ class _Cluster:
     board: Board
     report: Report
     extender: ExtenderProcess
+    processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
+
+    def check(self) -> None:
+        """Raise GpuShareError if a process has died."""
+        for process in self.processes:
+            process.check()
 
 
 def main(argv: Sequence[str]) -> int:
@@ -137,7 +145,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 
 def _run(parts: Sequence[Part], *, keep: bool) -> int:
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-    report.line("starting API server, kubelet, extender and scheduler ...")
+    report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
     good = True
     with _cluster(report) as cluster:
         for number, part in enumerate(parts):
@@ -147,6 +155,7 @@ def _run(parts: Sequence[Part], *, keep: bool) -> int:
             report.title(part.title)
             good = _run_part(cluster, part) and good
             report.devices(cluster.runner.books())
+            cluster.runner.told()
         report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
         if keep:
             _keep(cluster)
@@ -161,7 +170,7 @@ def _run_part(cluster: _Cluster, part: Part) -> bool:
         return _run_program(cluster, part, part.content)
     except ApiError:
         # If the extender died, its log says more than a call that found nobody there.
-        cluster.extender.check()
+        cluster.check()
         raise
 
 
@@ -206,10 +215,12 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         port = free_port()
         settings = folder / "scheduler.yaml"
         settings.write_text(yaml.safe_dump(scheduler_config(port)), encoding="utf-8")
+        devices, processes = _device_plugins(folder, kubeconfig, report, ends)
         extender = ExtenderProcess(folder, kubeconfig, settings, port)
         ends.callback(extender.stop)
         extender.start()
-        kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)
+        client = ApiClient(server.url, user_agent="gpushare-local-kubelet")
+        kubelet = Kubelet(client, server.logs, devices)
         ends.callback(kubelet.stop)
         kubelet.start()
         for part, name in ((Heartbeat, "heartbeat"), (ControllerManager, "controllers")):
@@ -226,9 +237,22 @@ def _cluster(report: Report) -> Iterator[_Cluster]:
         board = Board(api, report.on_pod)
         ends.callback(board.stop)
         board.start()
-        yield _Cluster(
-            Runner(api, inspect, board, report), board, report, extender, kubeconfig, settings
-        )
+        runner = Runner(api, inspect, board, report, devices=devices)
+        processes = [extender, *processes]
+        yield _Cluster(runner, board, report, extender, processes, kubeconfig, settings)
+
+
+def _device_plugins(
+    folder: Path, kubeconfig: Path, report: Report, ends: contextlib.ExitStack
+) -> tuple[Devices, list[DemoProcess]]:
+    """Start them, and return what the kubelet knows of them; without them it takes their place."""
+    missing = device_plugins.missing()
+    if missing:
+        install = "pip install 'gpushare[device-plugin]'"
+        report.line(f"no device plug-ins, as there is no package {missing}: {install}")
+        return Devices(), []
+    devices, process = device_plugins.start(folder, kubeconfig, ends)
+    return devices, [process]
 
 
 def _keep(cluster: _Cluster) -> None:
@@ -241,7 +265,7 @@ def _keep(cluster: _Cluster) -> None:
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
         while not pause.wait(0.5):
-            cluster.extender.check()
+            cluster.check()
 
 
 def _end_by_signal() -> Callable[[], None]:
