@@ -203,8 +203,11 @@ class Allocator:
             if may_be_another(pod, listed[pod.key], answered)
         ]
         if doubtful:
-            self._pods.look_up(doubtful)
+            read = self._pods.look_up(doubtful)
             pods, changes = self._pods.now()
+            # Of one that cannot be read it is not known whether it is still the same.
+            unread = {key for key in doubtful if key not in read}
+            pods = {key: pod for key, pod in pods.items() if key not in unread}
             found = candidates(listed, pods, answered, refused, units)
         if found or any(key not in pods for key in listed):
             return found, True, changes

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.allocator import Allocator, Served
+from gpushare.device_plugin.allocator import PATIENCE, Allocator, Served
 from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.identity import Listed
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.pods import Pods
-from gpushare.errors import RequestRefused
+from gpushare.errors import ApiUnavailable, RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import Pod
@@ -271,6 +271,18 @@ def test_a_pod_that_came_again_is_not_given_the_device_of_the_former(world: Worl
     world.watch(again)
     world.watch(again, kind="DELETED")
     assert pods_by_name(world) == {}
+
+
+def test_a_pod_that_came_again_and_cannot_be_read_is_refused(world: World) -> None:
+    former = pod_json(4, devices=[0])
+    world.watch(former)
+    world.admit(former)
+    world.ask(4)
+    world.admit(former)  # as its successor of that name, which the watch has yet to show
+    world.api.forever = ApiUnavailable("no answer", 0)
+    with pytest.raises(RequestRefused, match="no pod of this node is known"):
+        world.ask(4)
+    assert world.now == pytest.approx(PATIENCE)
 
 
 def test_other_ids_than_preferred_are_nobodys_where_two_questions_are_open(world: World) -> None:
