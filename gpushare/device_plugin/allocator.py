@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
 from gpushare.device_plugin.checkpoint import Entry
@@ -27,6 +27,7 @@ from gpushare.device_plugin.identity import (
     next_part,
     unlisted,
 )
+from gpushare.device_plugin.memory import Memory
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import GpuShareError, RequestRefused
@@ -40,9 +41,6 @@ _AGAIN = 0.1
 _UNKNOWN_FOR = 10.0
 _MOST_PENDING = 64
 
-Container = tuple[str, str]
-"""A pod's uid and a container's name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -51,15 +49,6 @@ class Served:
     grant: Grant
     ids: frozenset[str]
     owners: tuple[Candidate, ...]
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What was answered. pending: preferred ids that the kubelet has not come back with."""
-
-    pending: dict[frozenset[str], Decided] = field(default_factory=dict)
-    served: dict[Container, frozenset[str]] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
 
 
 class Allocator:
@@ -89,14 +78,14 @@ class Allocator:
         self._clock = clock
         self._patience = patience
         self._lock = threading.Lock()
-        self._memory = _Memory()
+        self._memory = Memory()
         self._unknown: dict[PodKey, float] = {}
 
     def reset(self, entries: Iterable[Entry]) -> None:
         """Forget all answers but those that the kubelet has on record: it has been restarted."""
         served = {(entry.uid, entry.container): entry.ids for entry in entries}
         with self._lock:
-            self._memory = _Memory(served=served)
+            self._memory = Memory(served=served)
 
     def prefer(
         self, available: Collection[str], must_include: Collection[str], units: int
@@ -104,7 +93,7 @@ class Allocator:
         """Return the ids to take for so many units. Raises RequestRefused."""
         decided = self._decide(units)
         with self._lock:
-            in_use = self._in_use(decided.owners)
+            in_use = self._memory.in_use(decided.owners)
             ids, _ = choose_ids(decided.grant, available, must_include, in_use)
             pending = self._memory.pending
             pending.pop(frozenset(ids), None)
@@ -131,11 +120,15 @@ class Allocator:
         )
         served = Served(decided.grant, asked, decided.owners)
         with self._lock:
-            for owner in decided.owners if len(decided.owners) == 1 else ():
-                self._memory.served[owner.pod.ref.uid, owner.part.name] = asked
+            self._memory.note(asked, decided)
         if not uuids_of(asked) <= decided.grant.uuids:
             self._drifted(served)
         return served
+
+    def certain(self, ids: Collection[str]) -> bool:
+        """Return whether it was known whose ids these are, when they were served."""
+        with self._lock:
+            return frozenset(ids) not in self._memory.unshown
 
     def complete(self, pod: NodePod) -> bool:
         """Return whether each container of the pod has had its answer."""
@@ -151,9 +144,7 @@ class Allocator:
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         with self._lock:
-            memory = self._memory
-            memory.served = {key: ids for key, ids in memory.served.items() if key[0] in alive}
-            memory.refused &= set(alive)
+            self._memory.forget(alive)
 
     # -- which container --------------------------------------------------------------------------
 
@@ -167,7 +158,7 @@ class Allocator:
             if isinstance(decision, Decided):
                 # By the watch alone: a pod that it has yet to show may be meant.
                 if shown or left <= 0:
-                    return decision
+                    return replace(decision, shown=shown)
             elif left <= 0 or not decision.more_may_help:
                 raise self._refuse(decision, found)
             else:
@@ -285,16 +276,11 @@ class Allocator:
         with self._lock:
             answered, refused = set(self._memory.served), set(self._memory.refused)
         found = unlisted(pods.values(), answered, refused, len(asked))
-        return self._decided(found, len(asked), "the kubelet took ids without asking which: ")
+        decided = self._decided(found, len(asked), "the kubelet took ids without asking which: ")
+        return replace(decided, shown=False)
 
     def _decided(self, found: Sequence[Candidate], units: int, said: str = "") -> Decided:
         decision = decide(found, units, self._cards())
         if isinstance(decision, Undecided):
             raise RequestRefused(f"{said}{decision.why}")
         return decision
-
-    def _in_use(self, owners: Sequence[Candidate]) -> set[str]:
-        """Return the ids that other pods have."""
-        own = {owner.pod.ref.uid for owner in owners}
-        served = self._memory.served
-        return {device for (uid, _), ids in served.items() if uid not in own for device in ids}

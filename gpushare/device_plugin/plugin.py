@@ -82,7 +82,10 @@ class DevicePlugin:
             record=self._entries,
             drifted=self._drifted,
         )
-        check = StartCheck(self._pods, self._entries, self._resources.listed, cards, parse_answer)
+        check = StartCheck(
+            *(self._pods, self._entries, self._resources.listed, cards, parse_answer),
+            certain=self._allocator.certain,
+        )
         self._node = NodeWriter(self._client, options.node_name, names, cards)
         clear = options.delete_unexpected_admission_errors
         self._marker = Marker(

@@ -111,7 +111,8 @@ class OurPlugin(DeviceManager):
         )
         self._allocator.reset(self._record())
         self._check = StartCheck(
-            self._known, self._record, self._shown_to_plugin, lambda: self.cards, parse_answer
+            *(self._known, self._record, self._shown_to_plugin, lambda: self.cards, parse_answer),
+            certain=self._allocator.certain,
         )
 
     def count(self, slots: Sequence[str], units: dict[str, int], sick: frozenset[str]) -> None:

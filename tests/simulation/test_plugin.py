@@ -64,6 +64,14 @@ def test_a_pod_that_came_again_and_cannot_be_read_is_refused(plugin: OurPlugin) 
         plugin.serve(bound("p", 1, "second"), (), Weather(told=False, api=False))
 
 
+def test_who_was_served_by_a_late_watch_alone_does_not_start(plugin: OurPlugin) -> None:
+    waits = bound("q", 1)
+    plugin.serve(bound("p", 0), (waits,), FAIR)
+    deaf = Weather(told=False, api=False, listed=False)
+    with pytest.raises(AdmissionError, match="PreStartContainer: the pod is not known"):
+        plugin.serve(bound("r", 0), (), deaf)
+
+
 def test_units_that_an_init_container_has_are_used_again() -> None:
     init = Given({"a": 3}, frozenset("a"), frozenset(), init=True)
     one = Given({"a": 1}, frozenset("a"), frozenset(), init=False)

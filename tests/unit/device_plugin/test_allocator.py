@@ -98,6 +98,7 @@ def test_only_the_pod_that_the_kubelet_shows_is_served(world: World) -> None:
         world.admit(pods[index])
         assert world.ask(4) == {f"GPU-{index}"}
     assert world.now == 0.0
+    assert world.allocator.certain(ALL[:4])
 
 
 def test_a_list_that_fails_once_is_asked_for_again(world: World) -> None:
@@ -121,8 +122,10 @@ def test_by_the_watch_alone_nothing_is_decided_before_it_had_time(world: World) 
 def test_by_the_watch_alone_one_pod_is_served_in_the_end(world: World) -> None:
     world.watch(pod_json(4, devices=[2]))
     world.broken = 1000
-    assert world.ask(4) == {"GPU-2"}
+    ids = world.allocator.prefer(ALL, [], 4)
+    assert world.allocator.allocate(ids).grant.uuids == {"GPU-2"}
     assert world.now == pytest.approx(1.0)
+    assert not world.allocator.certain(ids)
 
 
 def test_a_pod_that_nobody_knows_is_never_taken_for_another(world: World) -> None:
