@@ -197,7 +197,7 @@ class Allocator:
             read = self._pods.look_up(doubtful)
             pods, changes = self._pods.now()
             # Of one that cannot be read it is not known whether it is still the same.
-            unread = {key for key in doubtful if key not in read}
+            unread = {key for key in doubtful if not read.get(key)}
             pods = {key: pod for key, pod in pods.items() if key not in unread}
             found = candidates(listed, pods, answered, refused, units)
         if found or any(key not in pods for key in listed):
@@ -212,9 +212,9 @@ class Allocator:
         now = self._clock()
         late = [key for key in listed if key not in pods and now > self._unknown.get(key, -1.0)]
         if late:
-            self._pods.look_up(late)
+            answered = self._pods.look_up(late)
             pods, changes = self._pods.now()
-            self._note_unknown(late, pods)
+            self._note_unknown(answered, pods)
         return pods, changes
 
     def _note_unknown(self, late: Iterable[PodKey], pods: Mapping[PodKey, NodePod]) -> None:

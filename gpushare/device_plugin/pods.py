@@ -6,7 +6,7 @@ handed in). Whoever waits for news is woken by each change.
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.node_pod import NodePod, node_pod
@@ -67,33 +67,34 @@ class Pods:
         with self._news:
             self._news.wait_for(lambda: self._changes != changes, seconds)
 
-    def look_up(self, keys: Iterable[PodKey]) -> Set[PodKey]:
+    def look_up(self, keys: Iterable[PodKey]) -> Mapping[PodKey, bool]:
         """Read the pods anew, by the kubelet where it tells, else one by one by the API server.
 
-        Return those that were read; the others stay as they are.
+        Return whether there is such a pod, of those that were answered for. Without an answer a pod
+        stays as it is.
         """
         wanted = set(keys)
-        read: set[PodKey] = set()
+        read: dict[PodKey, bool] = {}
         try:
             for pod in self._kubelet_pods():
                 metadata = pod.metadata or Metadata()
                 key = (metadata.namespace or "", metadata.name or "")
                 if key in wanted:
-                    read.add(key)
+                    read[key] = True
                     self._take(pod, ahead=True)
         except GpuShareError as error:
             log.warning("the kubelet's Pods API does not answer error=%s", error)
-        for namespace, name in sorted(wanted - read):
+        for namespace, name in sorted(wanted - read.keys()):
             try:
                 self._get(namespace, name)
-                read.add((namespace, name))
-            except WireError as error:
-                log.warning("pod not understood pod=%s/%s error=%s", namespace, name, error)
+                read[namespace, name] = True
+            except (ApiNotFound, WireError) as error:
+                log.warning("no such pod pod=%s/%s error=%s", namespace, name, error)
+                read[namespace, name] = False
             except ApiError as error:
                 log.warning("pod not read pod=%s/%s error=%s", namespace, name, error)
-                if not isinstance(error, ApiNotFound):
-                    # It would not answer for the others either, and the kubelet waits.
-                    break
+                # It would not answer for the others either, and the kubelet waits.
+                break
         return read
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:

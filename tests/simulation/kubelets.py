@@ -158,7 +158,7 @@ class Kubelets:
         """Our plug-in on the node, which knows what is on record there; it may have begun anew."""
         plugin = self.ours.get(node)
         if plugin is None:
-            plugin = self.ours[node] = OurPlugin(node, self._read)
+            plugin = self.ours[node] = OurPlugin(node, self._read, lambda: self.oracle.tasks.now)
         plugin.count(self.slots[node], self.sizes, self.sick[node])
         running = self.running_on(node)
         for uid in plugin.pods.keys() - running:

@@ -84,10 +84,12 @@ class Weather:
 class OurPlugin(DeviceManager):
     """A node's kubelet and our plug-in there, with no sockets between them.
 
-    read: a pod as the API server has it, by its name.
+    read: a pod as the API server has it, by its name. clock: the story's.
     """
 
-    def __init__(self, node: str, read: Callable[[str], Json]) -> None:
+    def __init__(
+        self, node: str, read: Callable[[str], Json], clock: Callable[[], float] = lambda: 0.0
+    ) -> None:
         super().__init__(Path(node), ALIYUN.resource)
         self.cards = Cards("GiB", ())
         self.weather = Weather()
@@ -96,6 +98,7 @@ class OurPlugin(DeviceManager):
         card."""
         self._node = node
         self._read = read
+        self._clock = clock
         self._served: dict[tuple[str, str], Served] = {}
         self._answered: Served | None = None
         self.restart_plugin()
@@ -106,7 +109,7 @@ class OurPlugin(DeviceManager):
         self._allocator = Allocator(
             *(self._known, self._shown_to_plugin, lambda: self.cards),
             record=self._record,
-            clock=lambda: 0.0,
+            clock=self._clock,
             patience=0.0,
         )
         self._allocator.reset(self._record())

@@ -146,6 +146,14 @@ def test_a_pod_that_the_watch_shows_late_is_read(world: World) -> None:
     assert call.path == f"/api/v1/namespaces/default/pods/{late['metadata']['name']}"
 
 
+def test_a_pod_is_read_as_soon_as_the_api_server_answers_again(world: World) -> None:
+    late = pod_json(4, devices=[3])
+    world.admit(late)
+    world.api.answers.append(ApiUnavailable("no answer", 0))
+    world.api.answers.append(json.dumps({"kind": "Pod", **late}).encode())
+    assert world.ask(4) == {"GPU-3"}
+
+
 def test_news_in_time_decides(world: World) -> None:
     ended, new = pod_json(4, devices=[0]), pod_json(4, devices=[1])
     world.watch(ended, new)
