@@ -45,9 +45,9 @@ class Place:
         ends.callback(kubelet.stop)
         kubelet.start()
 
-    def node(self, devices: int = 2) -> str:
-        """A new node whose device plug-in serves."""
-        name = self.cluster.node(devices=devices, total=devices * UNITS)
+    def node(self, devices: int = 2, units: int = UNITS) -> str:
+        """A new node whose device plug-in serves, if it gets one."""
+        name = self.cluster.node(devices=devices, total=devices * units)
         poll(lambda: self.devices.serve({name}), "the device plug-in does not serve")
         return name
 
@@ -135,6 +135,14 @@ def test_a_pod_that_the_plug_in_refuses_fails_with_its_words(place: Place) -> No
     assert status["reason"] == "UnexpectedAdmissionError"
     assert "Allocate failed due to GetPreferredAllocation: rpc error" in status["message"]
     assert "gpushare: pod " in status["message"]
+
+
+def test_on_a_node_of_too_many_units_the_kubelet_marks_the_pods_itself(place: Place) -> None:
+    pod = place.bound(place.node(units=20_000), 9000, device=1)
+    place.becomes(pod, "Running")
+    assert "9000 units of device memory on device 1" in place.log(pod, "c0")
+    assert not place.held(pod)
+    assert place.cluster.annotations(pod)[ALIYUN.assigned] == "true"
 
 
 def test_a_pods_units_are_free_when_it_is_gone_and_a_node_takes_its_plug_in_along(

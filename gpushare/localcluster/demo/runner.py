@@ -115,7 +115,7 @@ class Runner:
             return not any(pod.node and pod.phase == "Pending" for pod in pods.values())
 
         self._board.wait_until(started, _PATIENCE * self._stretch)
-        self._report.told(sorted(self._devices.told()))
+        self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
 
     def clean(self) -> None:
         """Delete all pods and nodes, and wait until nobody knows of them. Raises ApiError."""

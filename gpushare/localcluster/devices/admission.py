@@ -46,7 +46,7 @@ class Devices:
         """Take back what the pod has, if it has anything."""
 
     def serve(self, nodes: Set[str]) -> bool:
-        """Return whether the device plug-ins of these nodes have told of their devices."""
+        """Return whether the device plug-ins of these nodes, if any, have told of their devices."""
         del nodes
         return True
 

@@ -53,6 +53,8 @@ class NodeDevices(Devices):
         super().__init__()
         self.folder = folder
         self._nodes: dict[str, _Node] = {}
+        self._bare: set[str] = set()
+        """Nodes that get no device plug-in."""
         self._made = 0
 
     def see(self, node: Json) -> None:
@@ -64,6 +66,7 @@ class NodeDevices(Devices):
         self.forget(name)
         spec = node_spec(NODES.decode(json.dumps(node).encode()), ALIYUN, UNIT)
         if spec.closed or not 0 < sum(spec.capacity) <= _MOST_UNITS:
+            self._bare.add(name)
             return
         self._made += 1
         folder = self.folder / str(self._made)
@@ -77,6 +80,7 @@ class NodeDevices(Devices):
 
     def forget(self, node: str) -> None:
         """End the device manager of a node that is gone."""
+        self._bare.discard(node)
         known = self._nodes.pop(node, None)
         if known is not None:
             (known.manager.folder / NODE_FILE).unlink(missing_ok=True)
@@ -94,8 +98,8 @@ class NodeDevices(Devices):
         return (len(devices), [*devices.values()].count(HEALTHY)) if devices else None
 
     def serve(self, nodes: Set[str]) -> bool:
-        """Return whether the device plug-ins of these nodes have told of their devices."""
-        known = [self._nodes.get(name) for name in nodes]
+        """Return whether the device plug-ins of these nodes, if any, have told of their devices."""
+        known = [self._nodes.get(name) for name in nodes - self._bare]
         return all(node is not None and node.manager.devices for node in known)
 
     def admit(self, pod: Json) -> Told | None:
