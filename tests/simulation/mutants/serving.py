@@ -39,7 +39,13 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     return find
 
 
-@mutant("C8", "a pod that has come again is taken for the one before", allocator, "may_be_another")
+@mutant(
+    "C8",
+    "a pod that has come again is taken for the one before",
+    allocator,
+    "may_be_another",
+    first=1000,
+)
 def takes_a_new_pod_for_the_old(original: Any) -> Any:
     del original
     return lambda *of: False
@@ -83,7 +89,9 @@ def marks_nothing_where_there_is_one_card(original: Any) -> Any:
     return complete
 
 
-@mutant("C6", "health is read when the pod is bound, and not again", identity, "granted")
+@mutant(
+    "C6", "health is read when the pod is bound, and not again", identity, "granted", first=1700
+)
 def gives_a_sick_card(original: Any) -> Any:
     return lambda candidate, cards, **_: original(candidate, cards, healthy=False)
 
