@@ -9,8 +9,9 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
+from gpushare.device_plugin.answered import Answered
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
 from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.identity import (
@@ -40,9 +41,6 @@ _AGAIN = 0.1
 _UNKNOWN_FOR = 10.0
 _MOST_PENDING = 64
 
-Container = tuple[str, str]
-"""A pod's uid and a container's name."""
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -51,15 +49,6 @@ class Served:
     grant: Grant
     ids: frozenset[str]
     owners: tuple[Candidate, ...]
-
-
-@dataclass(slots=True)
-class _Memory:
-    """What was answered. pending: preferred ids that the kubelet has not come back with."""
-
-    pending: dict[frozenset[str], Decided] = field(default_factory=dict)
-    served: dict[Container, frozenset[str]] = field(default_factory=dict)
-    refused: set[str] = field(default_factory=set)
 
 
 class Allocator:
@@ -89,14 +78,14 @@ class Allocator:
         self._clock = clock
         self._patience = patience
         self._lock = threading.Lock()
-        self._memory = _Memory()
+        self._answered = Answered()
         self._unknown: dict[PodKey, float] = {}
 
     def reset(self, entries: Iterable[Entry]) -> None:
         """Forget all answers but those that the kubelet has on record: it has been restarted."""
         served = {(entry.uid, entry.container): entry.ids for entry in entries}
         with self._lock:
-            self._memory = _Memory(served=served)
+            self._answered = Answered(served=served)
 
     def prefer(
         self, available: Collection[str], must_include: Collection[str], units: int
@@ -104,9 +93,9 @@ class Allocator:
         """Return the ids to take for so many units. Raises RequestRefused."""
         decided = self._decide(units)
         with self._lock:
-            in_use = self._in_use(decided.owners)
+            in_use = self._answered.in_use(decided.owners)
             ids, _ = choose_ids(decided.grant, available, must_include, in_use)
-            pending = self._memory.pending
+            pending = self._answered.pending
             pending.pop(frozenset(ids), None)
             pending[frozenset(ids)] = decided
             while len(pending) > _MOST_PENDING:
@@ -131,29 +120,31 @@ class Allocator:
         )
         served = Served(decided.grant, asked, decided.owners)
         with self._lock:
-            for owner in decided.owners if len(decided.owners) == 1 else ():
-                self._memory.served[owner.pod.ref.uid, owner.part.name] = asked
+            self._answered.note(asked, decided)
         if not uuids_of(asked) <= decided.grant.uuids:
             self._drifted(served)
         return served
 
+    def certain(self, ids: Collection[str]) -> bool:
+        """Return whether it was known whose ids these are, when they were served."""
+        with self._lock:
+            return frozenset(ids) not in self._answered.unshown
+
     def complete(self, pod: NodePod) -> bool:
         """Return whether each container of the pod has had its answer."""
         with self._lock:
-            return next_part(pod, {}, self._memory.served.keys(), shown=False) is None
+            return next_part(pod, {}, self._answered.served.keys(), shown=False) is None
 
     def learn(self, entries: Iterable[Entry]) -> None:
         """Add what the kubelet has on record: whose some answers were was not certain."""
         with self._lock:
             for entry in entries:
-                self._memory.served.setdefault((entry.uid, entry.container), entry.ids)
+                self._answered.served.setdefault((entry.uid, entry.container), entry.ids)
 
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         with self._lock:
-            memory = self._memory
-            memory.served = {key: ids for key, ids in memory.served.items() if key[0] in alive}
-            memory.refused &= set(alive)
+            self._answered.forget(alive)
 
     # -- which container --------------------------------------------------------------------------
 
@@ -167,7 +158,7 @@ class Allocator:
             if isinstance(decision, Decided):
                 # By the watch alone: a pod that it has yet to show may be meant.
                 if shown or left <= 0:
-                    return decision
+                    return replace(decision, shown=shown)
             elif left <= 0 or not decision.more_may_help:
                 raise self._refuse(decision, found)
             else:
@@ -189,7 +180,7 @@ class Allocator:
             log.warning("pod-resources does not answer error=%s", error)
             listed = None
         with self._lock:
-            answered, refused = set(self._memory.served), set(self._memory.refused)
+            answered, refused = set(self._answered.served), set(self._answered.refused)
         if listed is None:
             pods, changes = self._pods.now()
             return unlisted(pods.values(), answered, refused, units), False, changes
@@ -203,8 +194,11 @@ class Allocator:
             if may_be_another(pod, listed[pod.key], answered)
         ]
         if doubtful:
-            self._pods.look_up(doubtful)
+            read = self._pods.look_up(doubtful)
             pods, changes = self._pods.now()
+            # Of one that cannot be read it is not known whether it is still the same.
+            unread = {key for key in doubtful if not read.get(key)}
+            pods = {key: pod for key, pod in pods.items() if key not in unread}
             found = candidates(listed, pods, answered, refused, units)
         if found or any(key not in pods for key in listed):
             return found, True, changes
@@ -218,9 +212,9 @@ class Allocator:
         now = self._clock()
         late = [key for key in listed if key not in pods and now > self._unknown.get(key, -1.0)]
         if late:
-            self._pods.look_up(late)
+            answered = self._pods.look_up(late)
             pods, changes = self._pods.now()
-            self._note_unknown(late, pods)
+            self._note_unknown(answered, pods)
         return pods, changes
 
     def _note_unknown(self, late: Iterable[PodKey], pods: Mapping[PodKey, NodePod]) -> None:
@@ -232,7 +226,7 @@ class Allocator:
     def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
         with self._lock:
             if len(found) == 1:
-                self._memory.refused.add(found[0].pod.ref.uid)
+                self._answered.refused.add(found[0].pod.ref.uid)
         return RequestRefused(decision.why)
 
     # -- which container, by its ids --------------------------------------------------------------
@@ -240,12 +234,12 @@ class Allocator:
     def _preferred(self, asked: frozenset[str]) -> Decided | None:
         """Return what was decided when these ids were preferred."""
         with self._lock:
-            return self._memory.pending.pop(asked, None)
+            return self._answered.pending.pop(asked, None)
 
     def _last_preferred(self, units: int) -> Decided | None:
         """Return what was decided for so many units, the one decision, where it took other ids."""
         with self._lock:
-            pending = self._memory.pending
+            pending = self._answered.pending
             (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
             if others or len(ids) != units:
                 return None
@@ -259,7 +253,7 @@ class Allocator:
         """
         pods, _ = self._pods.now()
         with self._lock:
-            served = dict(self._memory.served)
+            served = dict(self._answered.served)
         found = []
         for pod in pods.values():
             if pod.ended:
@@ -276,22 +270,17 @@ class Allocator:
 
         They were taken by NUMA node, or the process was asked that this one has taken over from.
         """
-        if not self._memory.pending:
+        if not self._answered.pending:
             return self._decide(len(asked))
         pods, _ = self._pods.now()
         with self._lock:
-            answered, refused = set(self._memory.served), set(self._memory.refused)
+            answered, refused = set(self._answered.served), set(self._answered.refused)
         found = unlisted(pods.values(), answered, refused, len(asked))
-        return self._decided(found, len(asked), "the kubelet took ids without asking which: ")
+        decided = self._decided(found, len(asked), "the kubelet took ids without asking which: ")
+        return replace(decided, shown=False)
 
     def _decided(self, found: Sequence[Candidate], units: int, said: str = "") -> Decided:
         decision = decide(found, units, self._cards())
         if isinstance(decision, Undecided):
             raise RequestRefused(f"{said}{decision.why}")
         return decision
-
-    def _in_use(self, owners: Sequence[Candidate]) -> set[str]:
-        """Return the ids that other pods have."""
-        own = {owner.pod.ref.uid for owner in owners}
-        served = self._memory.served
-        return {device for (uid, _), ids in served.items() if uid not in own for device in ids}

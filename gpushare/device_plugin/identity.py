@@ -60,10 +60,14 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What to give, and to whom: one, or several of which each would get the same."""
+    """What to give, and to whom: one, or several of which each would get the same.
+
+    shown: the kubelet has shown that it asks for them; else a pod that is not known may be meant.
+    """
 
     grant: Grant
     owners: tuple[Candidate, ...]
+    shown: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""`gpushare device-plugin`: the composition root. Options -> objects -> threads -> a signal.
+"""`gpushare device-plugin`: the composition root. Options -> the plug-in -> a signal.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -6,215 +6,20 @@ Tested in `tests/integration/test_device_plugin.py`.
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Sequence
 
-from gpushare.daemon.events.recorder import NullRecorder, Recorder
-from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import configure, start_logging
-from gpushare.device_plugin.allocator import Allocator, Served
-from gpushare.device_plugin.cards import Cards, unit_mib
-from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, Contract, answer, hami_core_folder
-from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
-from gpushare.device_plugin.health import Health
-from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
-from gpushare.device_plugin.marker import Marker
-from gpushare.device_plugin.memory import Memory, Seen
-from gpushare.device_plugin.metrics import Metrics
-from gpushare.device_plugin.node import NodeWriter
-from gpushare.device_plugin.notices import Notices
-from gpushare.device_plugin.options import Options, read_options
-from gpushare.device_plugin.pods import Pods
-from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
-from gpushare.device_plugin.rejected import Rejected
-from gpushare.device_plugin.server import PluginServer
-from gpushare.device_plugin.start_check import StartCheck
-from gpushare.errors import GpuShareError, RequestRefused, SettingsError
-from gpushare.kube.client import connect
-from gpushare.kube.listwatch import ListWatch
-from gpushare.kube.reflector import Reflector
-from gpushare.wire.objects import STARTED_PODS
+from gpushare.device_plugin.options import read_options
+from gpushare.device_plugin.plugin import DevicePlugin
+from gpushare.errors import SettingsError
 
 log = logging.getLogger("gpushare.device_plugin")
 
-NAME = "gpushare-device-plugin"
-
-_FIRST_SECONDS = 5.0
-"""Seconds to wait for the API server before the kubelet is told of us without it."""
-_LIMITING_DRIVER = 615
-_CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 _LAST_LINES = 2.0
 _SWITCH_INTERVAL = 0.001
 """Seconds that a thread may keep others from running: the kubelet waits for one of them."""
-
-
-class DevicePlugin:
-    """Everything the process needs, wired up; `start` sets it going."""
-
-    def __init__(self, options: Options) -> None:
-        """Wire everything up. Raises SettingsError."""
-        names = options.names
-        self._options = options
-        self._source = _source(options)
-        isolation = _isolation(options, self._source)
-        self._client = connect(
-            options.kubeconfig or None, options.context or None, pool_size=8, user_agent=NAME
-        )
-        self.health = Health(
-            self._source,
-            options.memory_unit,
-            options.reserve_mib,
-            recover=options.recover_seconds,
-            changed=self._cards_changed,
-        )
-        cards = self.health.cards
-        self._resources = PodResources(options.pod_resources_socket, names.resource)
-        pods_api = PodsApi(options.pods_api_socket) if options.pods_api_socket else None
-        kubelet_pods = pods_api.pods if pods_api else tuple
-        self._pods = Pods(self._client, names, options.node_name, kubelet_pods)
-        path, selector = "/api/v1/pods", f"spec.nodeName={options.node_name}"
-        watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
-        self._reflector = Reflector(self._client, watch, self._pods)
-        self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
-        self._notices = Notices(self._recorder if options.events else NullRecorder())
-        self._allocator = Allocator(
-            *(self._pods, self._resources.listed, cards),
-            record=self._entries,
-            drifted=self._drifted,
-        )
-        check = StartCheck(self._pods, self._entries, self._resources.listed, cards, parse_answer)
-        self._node = NodeWriter(self._client, options.node_name, names, cards)
-        clear = options.delete_unexpected_admission_errors
-        self._marker = Marker(
-            self._client,
-            self._pods,
-            self._allocator,
-            check,
-            tell=self._notices.wrong_device,
-            clear=Rejected(self._client).clear if clear else lambda pods: None,
-        )
-        self._memory = self._follow_memory(cards)
-        self._metrics = Metrics(
-            cards,
-            lambda: self._marker.wrong_containers,
-            lambda: self._pods.asking,
-            lambda: self._memory.seen() if self._memory else Seen(),
-        )
-        self._contract = _contract(options, isolation)
-        folder = options.device_plugin_dir
-        server = PluginServer(
-            folder / own_socket(),
-            self.health,
-            self._allocator,
-            check,
-            answer=self._answer,
-            observe=self._metrics.observe,
-        )
-        self._registration = Registration(folder, names.resource, server, self._before_registering)
-        self._waited = False
-        refuse_others(folder)
-        self._http = _http(options.health_port, self._live, self._ready, self._metrics.text)
-        log.info("isolation=%s unit=%s", isolation, options.memory_unit)
-
-    def start(self) -> None:
-        """Start all threads."""
-        self._http.start()
-        self._reflector.start()
-        self._node.start()
-        self._recorder.start()
-        self.health.start()
-        self._marker.start()
-        if self._memory:
-            self._memory.start()
-        self._registration.start()
-
-    def stop(self) -> None:
-        """End: the kubelet counts the devices as unhealthy, and running containers run on."""
-        self._registration.stop()
-        self.health.stop()
-        if self._memory:
-            self._memory.stop()
-        self._marker.stop()
-        self._node.stop()
-        self._recorder.stop()
-        self._reflector.stop()
-        self._resources.close()
-        self._http.stop()
-        self._client.close()
-
-    def _follow_memory(self, cards: Callable[[], Cards]) -> Memory | None:
-        """Return what follows the memory in use; a devices file tells nothing of it."""
-        if not isinstance(self._source, NvmlSource):
-            return None
-        cgroups = Cgroups(self._options.host_root)
-
-        def record() -> Sequence[tuple[Entry, Answer]]:
-            return [(entry, parse_answer(entry.response)) for entry in self._entries()]
-
-        tell = self._notices.memory
-        return Memory(self._source, cgroups, self._pods, record, cards, tell=tell)
-
-    def _before_registering(self) -> None:
-        """Take over what the kubelet has on record; the first time, wait for the API server.
-
-        Without it, pods that the kubelet's own APIs tell of are served all the same.
-        """
-        if not self._waited:
-            self._waited = True
-            if not self._node.wait(_FIRST_SECONDS):
-                log.warning("the API server does not answer; registering without it")
-        try:
-            self._allocator.reset(self._entries())
-        except GpuShareError as error:
-            log.warning("what the kubelet has given out is not known: %s", error)
-            self._allocator.reset(())
-
-    def _entries(self) -> Sequence[Entry]:
-        return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
-
-    def _answer(self, served: Served) -> Answer:
-        """Return what the container is told. Raises RequestRefused."""
-        contract = replace(self._contract, cgpu_disabled=self._node.cgpu_disabled)
-        owner = served.owners[0] if len(served.owners) == 1 else None
-        uid, container = (owner.pod.ref.uid, owner.part.name) if owner else ("", "")
-        if contract.isolation == "hami-core":
-            if owner is None:
-                raise RequestRefused("hami-core needs to know the pod, and several may be meant")
-            _make_folder(hami_core_folder(contract, uid, container))
-        for each in served.owners:
-            log.info(
-                "served pod=%s container=%s given=%s", each.pod.ref, each.part.name, served.grant
-            )
-        self._marker.served()
-        return answer(served.grant, contract, uid, container)
-
-    def _drifted(self, served: Served) -> None:
-        self._metrics.drifted()
-        for owner in served.owners:
-            log.warning("ids of other cards container=%s given=%s", owner, served.grant)
-            self._notices.other_ids(owner, served.grant)
-
-    def _cards_changed(self, before: Cards, after: Cards) -> None:
-        self._node.tell()
-        self._notices.cards_changed(before, after, self._pods.now()[0].values())
-
-    def _live(self) -> Mapping[str, str]:
-        stuck = "" if self._registration.alive() else "its thread has ended"
-        return {"registration": stuck}
-
-    def _ready(self) -> Mapping[str, str]:
-        synced = "" if self._reflector.status.synced else "not listed yet"
-        return {
-            "registration": self._registration.wrong(),
-            "pods": synced,
-            "node": self._node.wrong(),
-        }
 
 
 def main(argv: Sequence[str]) -> int:
@@ -237,59 +42,3 @@ def main(argv: Sequence[str]) -> int:
     plugin.stop()
     writer.stop(_LAST_LINES)
     return 0
-
-
-def _source(options: Options) -> Source:
-    if options.devices_file:
-        return FileSource(options.devices_file)
-    return NvmlSource(topology=options.numa, root=options.host_root)
-
-
-def _isolation(options: Options, source: Source) -> str:
-    """Return what is to be used, auto settled. Raises SettingsError where it cannot work here."""
-    why = ""
-    if isinstance(source, NvmlSource):
-        major = source.driver_major()
-        if major < _LIMITING_DRIVER:
-            why = f"the driver's version is {major}, and limits come with {_LIMITING_DRIVER}"
-        elif not (options.host_root / _CGROUP_V2).exists():
-            why = "the node has no cgroup v2"
-    if options.isolation == "auto":
-        return "driver" if isinstance(source, NvmlSource) and not why else "none"
-    if options.isolation == "driver" and why:
-        raise SettingsError(f"isolation: driver cannot limit memory here: {why}")
-    library = Path(options.hami_core_dir) / "libvgpu.so"
-    if options.isolation == "hami-core" and not library.exists():
-        raise SettingsError(f"isolation: hami-core needs {library}, which is not there")
-    return options.isolation
-
-
-def _contract(options: Options, isolation: str) -> Contract:
-    return Contract(
-        options.names,
-        unit_mib(options.memory_unit),
-        isolation,
-        options.device_id_strategy,
-        options.device_list_strategy,
-        options.cdi_kind,
-        options.hami_core_dir,
-        options.mps_pipe_dir,
-        options.mps_shm_dir,
-    )
-
-
-def _make_folder(path: str) -> None:
-    """Make a folder that any user of a container may write to. Raises RequestRefused."""
-    try:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        Path(path).chmod(0o777)
-    except OSError as error:
-        raise RequestRefused(f"hami-core: {path} cannot be made: {error}") from error
-
-
-def _http(port: int, live: Checks, ready: Checks, metrics: Callable[[], bytes]) -> HealthServer:
-    everywhere = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 -- for the kubelet
-    try:
-        return HealthServer(everywhere, port, live, ready, metrics)
-    except OSError as error:
-        raise SettingsError(f"health-port: {port}: {error}") from error

@@ -15,7 +15,7 @@ from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Decoded, Event, UnreadableObject
-from gpushare.wire.objects import STARTED_PODS, Pod
+from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
 
 log = logging.getLogger("gpushare.pods")
 
@@ -68,28 +68,35 @@ class Pods:
         with self._news:
             self._news.wait_for(lambda: self._changes != changes, seconds)
 
-    def look_up(self, keys: Iterable[PodKey]) -> None:
+    def look_up(self, keys: Iterable[PodKey]) -> Mapping[PodKey, bool]:
         """Read the pods anew, by the kubelet where it tells, else one by one by the API server.
 
-        Those that cannot be read stay as they are.
+        Return whether there is such a pod, of those that were answered for. Without an answer a pod
+        stays as it is.
         """
         wanted = set(keys)
+        read: dict[PodKey, bool] = {}
         try:
             for pod in self._kubelet_pods():
-                metadata = pod.metadata
-                if metadata and (metadata.namespace, metadata.name) in wanted:
-                    wanted.discard((metadata.namespace or "", metadata.name or ""))
+                metadata = pod.metadata or Metadata()
+                key = (metadata.namespace or "", metadata.name or "")
+                if key in wanted:
+                    read[key] = True
                     self._take(pod, ahead=True)
         except GpuShareError as error:
             log.warning("the kubelet's Pods API does not answer error=%s", error)
-        for namespace, name in sorted(wanted):
+        for namespace, name in sorted(wanted - read.keys()):
             try:
                 self._get(namespace, name)
+                read[namespace, name] = True
+            except (ApiNotFound, WireError) as error:
+                log.warning("no such pod pod=%s/%s error=%s", namespace, name, error)
+                read[namespace, name] = False
             except ApiError as error:
                 log.warning("pod not read pod=%s/%s error=%s", namespace, name, error)
-                if not isinstance(error, ApiNotFound):
-                    # It would not answer for the others either, and the kubelet waits.
-                    return
+                # It would not answer for the others either, and the kubelet waits.
+                break
+        return read
 
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         """Take over all pods (of the watch)."""
@@ -124,11 +131,8 @@ class Pods:
 
     def _get(self, namespace: str, name: str) -> None:
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
-        try:
-            body = self._api.request("GET", path, timeout=_GET_SECONDS)
-            self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
-        except WireError as error:
-            log.warning("pod not understood pod=%s/%s error=%s", namespace, name, error)
+        body = self._api.request("GET", path, timeout=_GET_SECONDS)
+        self._take(STARTED_PODS.decode_answer(body, namespace, name), ahead=True)
 
     def _take(self, item: Pod, *, ahead: bool = False) -> None:
         pod = self._read(item)

@@ -37,7 +37,10 @@ class Wrong:
 
 
 class StartCheck:
-    """The check. entries: the kubelet's record; listed: what it shows. Both raise GpuShareError."""
+    """The check. entries: the kubelet's record; listed: what it shows. Both raise GpuShareError.
+
+    certain: whether it was known whose ids these are, when they were served.
+    """
 
     def __init__(
         self,
@@ -46,12 +49,15 @@ class StartCheck:
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
         parse: Callable[[bytes], Answer],
+        *,
+        certain: Callable[[Collection[str]], bool] = lambda ids: True,
     ) -> None:
         self._pods = pods
         self._entries = entries
         self._listed = listed
         self._cards = cards
         self._parse = parse
+        self._certain = certain
 
     def check(self, ids: Collection[str]) -> None:
         """Return where the container of these ids may start. Raises RequestRefused."""
@@ -72,7 +78,7 @@ class StartCheck:
             wrong = self.wrong(entry)
             if wrong:
                 raise RequestRefused(f"{wrong}; delete the pod, so that it is started anew")
-        if not known and not self._of_its_own_cards(owners[-1]):
+        if not known and not (self._certain(asked) and self._of_its_own_cards(owners[-1])):
             raise RequestRefused(
                 "the pod is not known, as the API server does not answer, so it cannot be checked"
                 " which devices it has; the kubelet tries again"

@@ -1,6 +1,7 @@
 """The kubelet of every node: admits bound pods, runs them, ends them, confirms their deletion.
 
-It is its device plug-in, too: pods with devices are marked served, as plug-ins mark them.
+Where nodes have device plug-ins it asks them, by their own protocol (`devices/`). Where they have
+none it takes their place: pods with devices are marked served, as plug-ins mark them.
 
 Containers are no processes here: a pod "runs" by its status saying so. Admission is the real
 kubelet's: a pod that asks for more than its node has left fails, for devices of a plug-in with
@@ -16,6 +17,7 @@ from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare.localcluster.devices.admission import AdmissionError, Devices
 from gpushare.localcluster.grants import granted_devices
 from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.pod_status import (
@@ -38,6 +40,10 @@ RUN_SECONDS = "localcluster.gpushare.io/run-seconds"
 _STOP_SECONDS = 0.25
 """That containers take to stop. A client that deletes a pod and then waits for its end has begun to
 watch by then: kubectl would wait for good where a pod of the same name came before that."""
+_AGAIN_SECONDS = 0.1
+"""Until a pod is looked at again whose device plug-in is not ready."""
+_NODE = "node/"
+"""What keys of nodes begin with; those of pods are their uids."""
 
 
 class LogSink(Protocol):
@@ -53,11 +59,13 @@ class LogSink(Protocol):
 class Kubelet:
     """Runs the pods of all nodes in one thread; their output goes to `logs`.
 
-    It closes `api` at its end.
+    It closes `api` at its end. devices: None where no node has a device plug-in.
     """
 
-    def __init__(self, api: ApiClient, logs: LogSink) -> None:
+    def __init__(self, api: ApiClient, logs: LogSink, devices: Devices | None = None) -> None:
         self._logs = logs
+        self._devices = devices or Devices()
+        self._devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
         self._api = api
         self._lock = threading.Lock()
         self._pods: dict[str, Json] = {}
@@ -81,16 +89,20 @@ class Kubelet:
         self._api.close()
 
     def _on_node(self, before: Json | None, after: Json | None) -> None:
+        if after is None:
+            if before is not None:
+                name = before["metadata"]["name"]
+                self._devices.forget(name)
+                with self._lock:
+                    self._nodes.pop(name, None)
+            return
+        try:
+            node = read_node(after)
+            self._devices.see(after)
+        except WireError as error:
+            log.warning("node not understood name=%s error=%s", pod_name(after), error)
+            return
         with self._lock:
-            if after is None:
-                if before is not None:
-                    self._nodes.pop(before["metadata"]["name"], None)
-                return
-            try:
-                node = read_node(after)
-            except WireError as error:
-                log.warning("node not understood name=%s error=%s", pod_name(after), error)
-                return
             known = self._nodes.get(node.name)
             pods = known.pods.values() if known else ()
             info = NodeInfo(node)
@@ -117,6 +129,9 @@ class Kubelet:
         self._loop.add(uid)
 
     def _look(self, uid: str) -> float | None:
+        if uid.startswith(_NODE):
+            self._advertise(uid.removeprefix(_NODE))
+            return None
         with self._lock:
             pod = self._pods.get(uid)
         if pod is None:
@@ -139,8 +154,23 @@ class Kubelet:
             with self._lock:
                 self._release(uid)
         else:
-            self._admit(uid, pod)
+            return self._admit(uid, pod)
         return None
+
+    def _advertise(self, name: str) -> None:
+        """Write on the node how many units its device plug-in tells of, and how many are well."""
+        amounts = self._devices.amounts(name)
+        with self._lock:
+            node = self._nodes.get(name)
+        if amounts is None or node is None:
+            return
+        capacity, healthy = amounts
+        if node.node.allocatable.get(ALIYUN.resource) != healthy:
+            status = {
+                "capacity": {ALIYUN.resource: str(capacity)},
+                "allocatable": {ALIYUN.resource: str(healthy)},
+            }
+            self._api.patch(f"/api/v1/nodes/{name}/status", {"status": status})
 
     def _end(self, uid: str, pod: Json, phase: str) -> float | None:
         """Stop the containers of a pod that is being deleted, then confirm its deletion."""
@@ -152,26 +182,34 @@ class Kubelet:
         self._api.delete(_path(pod), grace_seconds=0, uid=uid)
         return None
 
-    def _admit(self, uid: str, pod: Json) -> None:
+    def _admit(self, uid: str, pod: Json) -> float | None:
         view = read_pod(pod)
         with self._lock:
             node = self._nodes.get(view.node_name)
         if node is None:
-            return
+            return None
         shortage = None if uid in self._admitted else admission_shortage(view, node)
         if shortage is not None:
             self._write_status(pod, failed_status(*shortage, _now()))
-            return
+            return None
         if uid not in self._admitted:
-            if granted_devices(pod):
+            try:
+                told = self._devices.admit(pod)
+            except AdmissionError as error:
+                self._write_status(pod, failed_status(*_unexpected(str(error)), _now()))
+                return None
+            if told is None:
+                return _AGAIN_SECONDS
+            if granted_devices(pod) and not told:
                 # As a device plug-in does when the kubelet has it serve the pod.
                 served = {"metadata": {"annotations": {ALIYUN.assigned: "true"}}}
                 self._api.patch(_path(pod), served, MERGE_PATCH)
             self._hold(uid, view)
             for container in pod["spec"]["containers"]:
-                text = container_log(pod, container)
+                text = container_log(pod, container, told.get(container["name"], {}))
                 self._logs.write(uid, container["name"], text, datetime.now(UTC))
         self._write_status(pod, running_status(pod, self._address(uid), _now()))
+        return None
 
     def _hold(self, uid: str, pod: PodView) -> None:
         """Count the pod on its node from now on."""
@@ -180,6 +218,8 @@ class Kubelet:
             if node is not None and uid in self._pods and uid not in self._admitted:
                 self._nodes[pod.node_name] = node.with_pod(pod)
                 self._admitted[uid] = pod.node_name
+            elif uid not in self._pods:
+                self._release(uid)
 
     def _address(self, uid: str) -> str:
         """Return the pod's address; nothing listens there."""
@@ -199,6 +239,7 @@ class Kubelet:
         return None
 
     def _release(self, uid: str) -> None:
+        self._devices.release(uid)
         node_name = self._admitted.pop(uid, None)
         node = self._nodes.get(node_name or "")
         if node is not None:
@@ -221,13 +262,17 @@ def admission_shortage(pod: PodView, node: NodeInfo) -> tuple[str, str] | None:
             continue
         if "/" in name:
             why = f"requested number of devices unavailable for {name}. Requested: {amount}"
-            why = f"Allocate failed due to {why}, Available: {free}, which is unexpected"
-            return "UnexpectedAdmissionError", f"Pod was rejected: {why}"
+            return _unexpected(f"{why}, Available: {free}")
         capacity = node.node.allocatable[name]
         why = f"Node didn't have enough resource: {name}, requested: {amount}"
         why = f"{why}, used: {capacity - free}, capacity: {capacity}"
         return f"OutOf{name}", f"Pod was rejected: {why}"
     return None
+
+
+def _unexpected(why: str) -> tuple[str, str]:
+    message = f"Pod was rejected: Allocate failed due to {why}, which is unexpected"
+    return "UnexpectedAdmissionError", message
 
 
 def _run_seconds(pod: Json) -> float | None:

@@ -9,64 +9,37 @@ import contextlib
 import os
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-import yaml
-
 from gpushare.commandline import Parser
 from gpushare.errors import ApiError, GpuShareError, SettingsError
-from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
-from gpushare.localcluster.controllers.manager import ControllerManager
-from gpushare.localcluster.demo.board import Board, told_of
+from gpushare.localcluster.demo.board import told_of
+from gpushare.localcluster.demo.cluster import DemoCluster, running
 from gpushare.localcluster.demo.cycle_log import cycle_log
-from gpushare.localcluster.demo.extender_process import ExtenderProcess, free_port
 from gpushare.localcluster.demo.kept import kept_lines
-from gpushare.localcluster.demo.manifests import free_lease_document, scheduler_config
+from gpushare.localcluster.demo.manifests import scheduler_config
 from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
-from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import Program, load_configuration
 from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
-from gpushare.localcluster.heartbeat import Heartbeat
-from gpushare.localcluster.http_client import HttpClient
-from gpushare.localcluster.kubelet import Kubelet
-from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.profiles import build_frameworks
-from gpushare.localcluster.scheduler.scheduler import Scheduler, Tracer
+from gpushare.localcluster.scheduler.scheduler import Tracer
 from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
-
-_LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
-_SEED = 7
-
-
-@dataclass(frozen=True)
-class _Cluster:
-    """A running cluster, as far as scenarios need it."""
-
-    runner: Runner
-    board: Board
-    report: Report
-    extender: ExtenderProcess
-    kubeconfig: Path
-    settings: Path
 
 
 @dataclass(frozen=True)
 class _Wishes:
     """What the command line asks for.
 
-    keep: to stay. ui: with the page of the cluster. trace, write: to print what the scheduler thinks, or write it. configuration: the
-    scheduler's, but for the extender.
+    keep: to stay. ui: with the page of the cluster. trace, write: to print what the scheduler
+    thinks, or write it. configuration: the scheduler's, but for the extender.
     """
 
     keep: bool
@@ -170,7 +143,7 @@ def _configuration(file: Path | None) -> dict[str, object]:
 
 def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
-    report.line("starting API server, kubelet, extender and scheduler ...")
+    report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
     good = True
 
     def tracer(cycle: CycleTrace) -> None:
@@ -178,7 +151,7 @@ def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
         if wishes.trace:
             report.on_cycle(cycle)
 
-    with _cluster(report, tracer, wishes) as cluster:
+    with running(report, tracer, wishes.configuration, ui=wishes.ui) as cluster:
         if wishes.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         for number, part in enumerate(parts):
@@ -188,13 +161,14 @@ def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
             report.title(part.title)
             good = _run_part(cluster, part) and good
             report.devices(cluster.runner.books())
+            cluster.runner.told()
         report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
         if wishes.keep:
             _keep(cluster)
     return 0 if good else 1
 
 
-def _run_part(cluster: _Cluster, part: Part) -> bool:
+def _run_part(cluster: DemoCluster, part: Part) -> bool:
     """Run a scenario; return whether its expectations held."""
     try:
         if isinstance(part.content, Scenario):
@@ -202,11 +176,11 @@ def _run_part(cluster: _Cluster, part: Part) -> bool:
         return _run_program(cluster, part, part.content)
     except ApiError:
         # If the extender died, its log says more than a call that found nobody there.
-        cluster.extender.check()
+        cluster.check()
         raise
 
 
-def _run_program(cluster: _Cluster, part: Part, program: Program) -> bool:
+def _run_program(cluster: DemoCluster, part: Part, program: Program) -> bool:
     """Run a program; return whether it ended without an exception.
 
     An assertion is its expectation.
@@ -231,50 +205,7 @@ def _run_program(cluster: _Cluster, part: Part, program: Program) -> bool:
     return True
 
 
-@contextlib.contextmanager
-def _cluster(report: Report, tracer: Tracer, wishes: _Wishes) -> Iterator[_Cluster]:
-    """Yield a cluster that runs while the context is open; everything is ended in reverse order."""
-    with contextlib.ExitStack() as ends:
-        folder = Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="gpushare-demo-")))
-        server = ApiServer(Store())
-        server.start()
-        ends.callback(server.stop)
-        kubeconfig = folder / "kubeconfig"
-        kubeconfig.write_text(server.kubeconfig(), encoding="utf-8")
-        api = ApiClient(server.url, user_agent="gpushare-demo")
-        ends.callback(api.close)
-        api.create(_LEASES, free_lease_document())
-        port = free_port()
-        settings = folder / "scheduler.yaml"
-        file = scheduler_config(port)
-        whole = {**file, **wishes.configuration, "extenders": file["extenders"]}
-        settings.write_text(yaml.safe_dump(whole), encoding="utf-8")
-        extender = ExtenderProcess(folder, kubeconfig, settings, port, ui=wishes.ui)
-        ends.callback(extender.stop)
-        extender.start()
-        kubelet = Kubelet(ApiClient(server.url, user_agent="gpushare-local-kubelet"), server.logs)
-        ends.callback(kubelet.stop)
-        kubelet.start()
-        for part, name in ((Heartbeat, "heartbeat"), (ControllerManager, "controllers")):
-            running = part(ApiClient(server.url, user_agent=f"gpushare-local-{name}"))
-            ends.callback(running.stop)
-            running.start()
-        document = yaml.safe_load(settings.read_text(encoding="utf-8"))
-        options = options_from(decode_scheduler_config(document), seed=_SEED)
-        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=tracer)
-        ends.callback(scheduler.stop)
-        scheduler.start()
-        inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
-        ends.callback(inspect.close)
-        board = Board(api, report.on_pod)
-        ends.callback(board.stop)
-        board.start()
-        yield _Cluster(
-            Runner(api, inspect, board, report), board, report, extender, kubeconfig, settings
-        )
-
-
-def _keep(cluster: _Cluster) -> None:
+def _keep(cluster: DemoCluster) -> None:
     """Wait for Ctrl-C. Raises GpuShareError if the extender dies meanwhile."""
     pause = threading.Event()
     with contextlib.suppress(KeyboardInterrupt):
@@ -284,7 +215,7 @@ def _keep(cluster: _Cluster) -> None:
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
         while not pause.wait(0.5):
-            cluster.extender.check()
+            cluster.check()
 
 
 def _end_by_signal() -> Callable[[], None]:

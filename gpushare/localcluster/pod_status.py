@@ -3,6 +3,7 @@
 Pure: documents in, documents out; times are RFC 3339 texts handed in.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from gpushare.localcluster.grants import container_units, granted_devices
@@ -16,13 +17,18 @@ def pod_name(item: Json) -> str:
     return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
 
 
-def container_log(pod: Json, container: Json) -> str:
-    """Return what a container prints when it starts: which devices it was given."""
+def container_log(pod: Json, container: Json, told: Mapping[str, str]) -> str:
+    """Return what a container prints when it starts: which devices it was given.
+
+    told: the variables of its device plug-in, where there is one.
+    """
     node, units = pod["spec"].get("nodeName"), container_units(container)
     lines = [f"container {container['name']} of pod {pod_name(pod)} started on node {node}"]
     devices = ",".join(str(index) for index in granted_devices(pod))
-    if units and devices:
+    lines += [f"{name}={value}" for name, value in sorted(told.items())]
+    if units and devices and not told:
         lines.append(f"NVIDIA_VISIBLE_DEVICES={devices}")
+    if units and devices:
         lines.append(f"{units} units of device memory on device {devices}")
     else:
         lines.append("no device was given to this container")

@@ -2,10 +2,10 @@
 
     python -m tests.bench.device_plugin
 
-A real `gpushare device-plugin` process with 8 cards of 141 GiB, a kubelet's device manager over
-unix sockets (tests/unit/device_plugin/fake_kubelet.py), an API server in memory. 110 pods come to
-the node; 109 stay, and another is bound, admitted, started and deleted again and again. Times are
-the kubelet's: from its call to the answer.
+A real `gpushare device-plugin` process with 8 cards of 141 GiB, the local cluster's device manager
+over unix sockets, an API server in memory. 110 pods come to the node; 109 stay, and another is
+bound, admitted, started and deleted again and again. Times are the kubelet's: from its call to the
+answer.
 """
 
 import random

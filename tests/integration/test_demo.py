@@ -18,14 +18,14 @@ COMMAND = (sys.executable, "-P", "-m", "gpushare.cli.main", "demo")
 
 
 def leftovers() -> list[str]:
-    """Command lines of extenders that still run, and temporary folders that are still there."""
+    """Command lines of the demo's processes that still run."""
     lines = []
     for process in Path("/proc").glob("[0-9]*/cmdline"):
         try:
             words = process.read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        if "serve" in words and any("gpushare-demo-" in word for word in words):
+        if any("gpushare-demo-" in word for word in words):
             lines.append(" ".join(words))
     return lines
 

@@ -24,6 +24,7 @@ VARIES = (
     (r"\d\d:\d\d:\d\d", "TIME"),
     (r"\bhalf-\d", "half-N"),
     (r"half-N -> node gpu-a device \d", "half-N -> node gpu-a device D"),
+    (r"(half-N, container main: \S+=GPU-gpu-a)-\d", r"\1-D"),
     (r"\bweb-\w{10}-\w{5}\b", "web-TEMPLATE-POD"),
     (r"(?m)^(web-TEMPLATE-POD +default +6 +)\S.*", r"\1REASON"),
 )

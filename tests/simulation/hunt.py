@@ -10,12 +10,13 @@ from tests.simulation.mutants import (
     input,  # noqa: A004 -- a hall
     leading,
     nodes,
+    serving,
     watching,
 )
 from tests.simulation.mutants.museum import MUSEUM, SEEDS, Mutant
 from tests.simulation.story import of_seed, tell
 
-HALLS = (answers, auditing, binding, cards, input, leading, nodes, watching)
+HALLS = (answers, auditing, binding, cards, input, leading, nodes, serving, watching)
 """Each module puts its mutants on show when it is imported."""
 
 

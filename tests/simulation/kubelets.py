@@ -10,11 +10,12 @@ aliyun  the original's: finds the oldest Pending pod not marked whose regular co
         size together, marks it; where there is none the container runs without a device. On nodes
         of one device it gives that and marks nothing.
 blind   gives the pod what its own annotation says, and marks nothing.
-exact   gives the pod the cards whose uuids its annotations name, and marks it; where they name
-        none, or one that is not there, it refuses. On its nodes the inventory says so.
+exact   gpushare's own, by its own code (plugin.py): gives the pod the cards whose uuids its
+        annotations name, where they name none what is at its indices, and marks it; it refuses
+        what it does not know. On its nodes the inventory says so.
 
-All but the last read indices: they give what is at that index when they are asked, by the order in
-which they count the cards then.
+All but the last read indices alone: they give what is at that index when they are asked, by the
+order in which they count the cards then.
 """
 
 from collections.abc import Callable
@@ -24,8 +25,10 @@ from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.objects import with_metadata
 from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import StatusError
+from gpushare.localcluster.devices.admission import AdmissionError
 from tests.simulation.chance import Chance
 from tests.simulation.oracle import Oracle, Violation
+from tests.simulation.plugin import OurPlugin, Weather, units_by_card, wrongly_given
 from tests.simulation.server import Server
 from tests.simulation.truth import ASSIGNED, ASSUMED, Cards, Json, PodTruth, Shares
 
@@ -41,7 +44,8 @@ class Kubelets:
     container of somebody else's has taken what was meant for ours; nobody can tell them apart there
     any more. forged: nodes with pods whose annotations somebody has written who should not. cards:
     the devices as the nodes' objects tell them. slots: the cards of each node, as its plug-in
-    counts them. memory: units that each kubelet has been told of.
+    counts them. memory: units that each kubelet has been told of. sizes: units of each card, sick:
+    those that are not well. ours: nodes with our own plug-in.
     """
 
     server: Server
@@ -50,10 +54,20 @@ class Kubelets:
     pairing: bool
     slots: dict[str, tuple[str, ...]] = field(default_factory=dict)
     memory: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    sick: dict[str, frozenset[str]] = field(default_factory=dict)
+    ours: dict[str, OurPlugin] = field(default_factory=dict)
     running: dict[str, list[str]] = field(default_factory=dict)
     served: dict[str, list[int]] = field(default_factory=dict)
     muddled: set[str] = field(default_factory=set)
     forged: set[str] = field(default_factory=set)
+
+    def count(self, node: str, cards: Cards) -> None:
+        """Take over how the plug-in of a node counts its cards, and tells them to the kubelet."""
+        self.slots[node], self.memory[node] = cards.ids, sum(cards.units)
+        self.sizes |= dict(zip(cards.ids, cards.units, strict=True))
+        sick = zip(cards.ids, cards.healthy, strict=True)
+        self.sick[node] = frozenset(card for card, healthy in sick if not healthy)
 
     def admissible(self) -> list[PodTruth]:
         """The pods that have a node and are not run yet."""
@@ -77,9 +91,11 @@ class Kubelets:
         """The pods that are admitted and not shown as Running: their images are pulled."""
         return [pod for pod in self.started() if not pod.runs]
 
-    def admit(self, pod: PodTruth) -> str:
-        """Admit the pod, or refuse it; what was done."""
+    def admit(self, pod: PodTruth, chance: Chance | None = None) -> str:
+        """Admit the pod, or refuse it; what was done. chance: None where all goes well."""
         cards = self.cards[pod.node]
+        if cards.plugin == "exact" and pod.asked.devices:
+            return self._admit_by_ours(pod, chance or Chance(0))
         held = sum(self.oracle.pods[uid].asked.total for uid in self.running_on(pod.node))
         if held + pod.asked.total > self.memory[pod.node]:
             return self._end(pod, "Failed")
@@ -87,8 +103,8 @@ class Kubelets:
         if cards.plugin == "own" and None in given:
             self.muddled.add(pod.node)
             return self._end(pod, "Failed")
-        counted = self._counted(pod, cards)
-        if given and not counted and cards.plugin in ("own", "exact"):
+        counted = self._counted(pod)
+        if given and not counted and cards.plugin == "own":
             return self._end(pod, "Failed")
         self.running[pod.uid] = [uid for uid in given if uid is not None]
         self._judge(pod)
@@ -97,15 +113,87 @@ class Kubelets:
         self._set_status(pod, startTime="2026-01-01T00:00:01Z")
         return "admitted"
 
-    def _counted(self, pod: PodTruth, cards: Cards) -> dict[str, int]:
-        """Units by card of what its annotations name, as the plug-in counts; {} where one is none.
+    def _admit_by_ours(self, pod: PodTruth, chance: Chance) -> str:
+        """Admit the pod on a node with our own plug-in, or refuse it. Raises Violation."""
+        plugin, weather = self._ours(pod.node, chance), Weather.of(chance)
+        others = [
+            self._body(other)
+            for other in self.admissible()
+            if other.node == pod.node and other is not pod and other.asked.devices
+        ]
+        wanted, free = self._wanted(pod), plugin.free()
+        try:
+            given = plugin.serve(self._body(pod), others, weather)
+        except AdmissionError as error:
+            plugin.remove(pod.uid)
+            there = bool(wanted) and wanted.keys() <= free.keys() - self.sick[pod.node]
+            if (
+                there
+                and weather.fair
+                and self._certain(pod)
+                and "devices unavailable" not in str(error)
+            ):
+                raise Violation(f"L3 {pod.uid} is refused by its plug-in: {error}") from error
+            return self._end(pod, "Failed")
+        self.running[pod.uid] = [pod.uid] * len(given)
+        told = frozenset().union(*(each.told for each in given.values()))
+        pod.cards = wanted if told == wanted.keys() else units_by_card(given.values())
+        if self._certain(pod):
+            # The kubelet takes any ids of an init container for those after it.
+            own_ids = not pod.asked.inits and all(
+                free.get(card, 0) >= units for card, units in wanted.items()
+            )
+            wrong = wrongly_given(pod, wanted, given.values(), own_ids=own_ids)
+            if wrong:
+                raise Violation(f"S4 {pod.uid} at {wanted} of {pod.node}: {wrong}: {given}")
+        if any(told & self.sick[pod.node] for told in (each.told for each in given.values())):
+            raise Violation(f"S4 {pod.uid} is given a sick card: {given}")
+        if not plugin.complete(self._body(pod)):
+            raise Violation(f"S4 {pod.uid} is served and would not be marked")
+        self._mark(pod)
+        self._set_status(pod, startTime="2026-01-01T00:00:01Z")
+        return f"admitted, {given}"
 
-        The plug-in that gives cards by uuid knows them by nothing else.
+    def _ours(self, node: str, chance: Chance) -> OurPlugin:
+        """Our plug-in on the node, which knows what is on record there; it may have begun anew."""
+        plugin = self.ours.get(node)
+        if plugin is None:
+            plugin = self.ours[node] = OurPlugin(node, self._read, lambda: self.oracle.tasks.now)
+        plugin.count(self.slots[node], self.sizes, self.sick[node])
+        running = self.running_on(node)
+        for uid in plugin.pods.keys() - running:
+            plugin.remove(uid)
+        for uid in running:
+            pod = self.oracle.pods[uid]
+            if uid not in plugin.pods and pod.asked.devices:
+                plugin.hold(self._body(pod), [*(pod.cards or ())])
+        if chance.once_in(6):
+            plugin.restart_plugin()
+        return plugin
+
+    def _wanted(self, pod: PodTruth) -> dict[str, int]:
+        """Units by card of what its annotations name, by uuid, else by index; {} as below."""
+        slots = self.slots[pod.node]
+        if pod.uuids:
+            return pod.asked.on_cards(pod.uuids) if set(pod.uuids) <= set(slots) else {}
+        return self._counted(pod)
+
+    @staticmethod
+    def _certain(pod: PodTruth) -> bool:
+        """Whether its annotations are those of a Binding of ours, and its spec makes sense."""
+        return bool(pod.by) and not pod.edited and not pod.forged
+
+    def _body(self, pod: PodTruth) -> Json:
+        return self._read(pod.name)
+
+    def _read(self, name: str) -> Json:
+        return self.server.registry.get(PODS, NAMESPACE, name).body
+
+    def _counted(self, pod: PodTruth) -> dict[str, int]:
+        """Units by card at the indices of its annotations, as the plug-in counts; {} where one has
+        none.
         """
         slots = self.slots[pod.node]
-        if cards.plugin == "exact":
-            named = bool(pod.uuids) and set(pod.uuids) <= set(slots)
-            return pod.asked.on_cards(pod.uuids) if named else {}
         claim = pod.claim or ()
         there = all(device < len(slots) for device, _ in claim)
         return {slots[device]: units for device, units in claim} if there else {}
@@ -165,9 +253,6 @@ class Kubelets:
 
     def _serve(self, pod: PodTruth, cards: Cards, size: int) -> str | None:
         """Whose devices the container gets; None: none at all."""
-        if cards.plugin == "exact":
-            self._mark(pod)
-            return pod.uid
         if cards.plugin == "blind":
             return pod.uid
         if cards.plugin == "aliyun" and len(self.slots[pod.node]) == 1:

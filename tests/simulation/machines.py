@@ -132,7 +132,7 @@ class Machines:
     def put(self, name: str, cards: Cards) -> str:
         """Write the node as its plug-in counts it."""
         body: Json = {"metadata": {"name": name}, **_node_body(cards)}
-        self.kubelets.slots[name], self.kubelets.memory[name] = cards.ids, sum(cards.units)
+        self.kubelets.count(name, cards)
         self.unsaid.discard(name)
         cards = _as_advertised(cards)
         if cards.tells in ("uuids", "devices"):
@@ -211,6 +211,14 @@ def first_shapes(chance: Chance) -> dict[str, Cards]:
             tells = "uuids" if exact else chance.pick(("devices", "uuids", "uuids"))
             shapes[name] = replace(cards, plugin=plugin, tells=tells)
     return shapes
+
+
+def with_ours(shapes: dict[str, Cards]) -> dict[str, Cards]:
+    """The nodes with our own device plug-in; those of the original's stay."""
+    return {
+        name: cards if cards.plugin == "aliyun" else replace(cards, plugin="exact", tells="uuids")
+        for name, cards in shapes.items()
+    }
 
 
 def _well(name: str, units: tuple[int, ...], plugin: str) -> Cards:

@@ -34,7 +34,7 @@ def strange(world: World, chance: Chance) -> str:
 def admit(world: World, chance: Chance) -> str:
     """A kubelet admits a pod, or refuses it."""
     pod = _some(world.kubelets.admissible(), chance)
-    return f"{pod.uid} on {pod.node}: {world.kubelets.admit(pod)}" if pod else ""
+    return f"{pod.uid} on {pod.node}: {world.kubelets.admit(pod, chance)}" if pod else ""
 
 
 def start(world: World, chance: Chance) -> str:

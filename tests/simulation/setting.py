@@ -45,7 +45,8 @@ _STOPS = ("crash", "freeze", "pause")
 class Setting:
     """How the world of a story is; all of it comes from the story's first number.
 
-    small: pods ask for little. pods: how many there may be at a time.
+    small: pods ask for little. pods: how many there may be at a time. ours: our own device plug-in
+    is on every node that can have it.
     """
 
     shape: Shape
@@ -53,6 +54,7 @@ class Setting:
     small: bool
     weights: Weighted
     pods: int
+    ours: bool
 
     @staticmethod
     def of(number: int) -> "Setting":
@@ -92,7 +94,9 @@ class Setting:
         if shape.audit < AUDIT_INTERVAL:
             # What goes and comes in step with the lists is what an audit takes for wrong.
             _scale(weights, ("flap",), 3)
-        return Setting(shape, replicas, small, Weighted(weights), 7 if ends == 1 else 12)
+        pods = 7 if ends == 1 else 12
+        ours = source.choice((True, False, False, False))
+        return Setting(shape, replicas, small, Weighted(weights), pods, ours)
 
 
 def _scale(weights: dict[str, int], names: Iterable[str], factor: int) -> None:

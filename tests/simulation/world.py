@@ -13,7 +13,7 @@ from gpushare.errors import ApiUnavailable
 from tests.simulation.chance import Chance
 from tests.simulation.kubelets import Kubelets
 from tests.simulation.leases import SchedulerLease
-from tests.simulation.machines import NODE_NAMES, Machines, first_shapes
+from tests.simulation.machines import NODE_NAMES, Machines, first_shapes, with_ours
 from tests.simulation.network import Late, Network, Request, Stream, told
 from tests.simulation.oracle import Oracle
 from tests.simulation.replica import Replica
@@ -59,6 +59,8 @@ class World:
     def _begin(self, chance: Chance) -> None:
         """Nodes and processes, all well and ready."""
         self.machines.shapes |= first_shapes(chance)
+        if self.setting.ours:
+            self.machines.shapes |= with_ours(self.machines.shapes)
         for name in NODE_NAMES:
             self.machines.put(name, self.machines.shapes[name])
         if self.setting.shape.leadership == "scheduler":

@@ -40,14 +40,21 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "doctor": ("errors", "commandline", "core.model", "wire", "kube"),
     "policy": ("errors", "core"),
     "sim": ("errors", "commandline", "core", "ledger"),
-    "localcluster": ("errors", "commandline", "wire"),
+    # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes.
+    "localcluster": (
+        *("errors", "commandline", "core.model", "wire", "device_plugin.checkpoint"),
+        *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
+    ),
 }
 """What each area may know besides itself: siblings do not know each other."""
 
 DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.http.app", "localcluster.api.apiserver"),
-    "google": ("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
-    "grpc": ("device_plugin.kubelet", "device_plugin.server", "localcluster.kubelet"),
+    "google": (
+        *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
+        "localcluster.devices",
+    ),
+    "grpc": ("device_plugin.kubelet", "device_plugin.server", "localcluster.devices"),
     "gunicorn": (
         "extender.http.connection",
         "extender.http.known_heads",

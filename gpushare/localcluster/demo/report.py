@@ -21,6 +21,8 @@ _COLOURS = {"good": "32", "bad": "31", "wait": "33", "head": "1", "dim": "2"}
 _BAR = 16
 _LONGEST_LIST = 60
 _MOST_ROWS = 40
+_MOST_TOLD = 3
+_TOLD = ("NVIDIA_VISIBLE_DEVICES", "ALIYUN_COM_GPU_MEM_CONTAINER")
 
 
 class Report:
@@ -98,6 +100,14 @@ class Report:
             cells = [cell.ljust(width) for cell, width in zip(row[:4], widths, strict=True)]
             text = f"   {'  '.join(cells)}  {row[4]}".rstrip()
             self._print(self._painted("head", text) if number == 0 else text)
+
+    def told(self, containers: Sequence[tuple[str, str, Mapping[str, str]]]) -> None:
+        """Print what (pod, container, variables) were told by device plug-ins, of the first few."""
+        for pod, container, variables in containers[:_MOST_TOLD]:
+            shown = " ".join(f"{name}={variables.get(name)}" for name in _TOLD)
+            self._print(f"   {pod}, container {container}: {shown}")
+        if len(containers) > _MOST_TOLD:
+            self._print(f"   and {len(containers) - _MOST_TOLD} containers more (kubectl logs)")
 
     def _news(self, before: PodState | None, after: PodState | None) -> list[str]:
         with self._lock:

@@ -35,6 +35,7 @@ from gpushare.localcluster.demo.plan import (
     WaitFor,
 )
 from gpushare.localcluster.demo.report import Report
+from gpushare.localcluster.devices.admission import Devices
 from gpushare.localcluster.http_client import HttpClient
 
 # The extender learns of changes by its own watch: an expectation has this long to come true.
@@ -57,7 +58,8 @@ _READY: dict[str, Callable[[PodState], bool]] = {
 class Runner:
     """Runs scenarios one after another on one cluster.
 
-    stretch: how many times as long everything may take there.
+    stretch: how many times as long everything may take there. devices: the nodes' own, if they are
+    the local cluster's.
     """
 
     def __init__(
@@ -68,12 +70,14 @@ class Runner:
         report: Report,
         *,
         stretch: float = 1.0,
+        devices: Devices | None = None,
     ) -> None:
         self._api = api
         self._extender = extender
         self._board = board
         self._report = report
         self._stretch = stretch
+        self._devices = devices or Devices()
 
     def run(self, scenario: Scenario) -> bool:
         """Run all steps; return whether every wait and every expectation held. Raises ApiError when
@@ -103,6 +107,15 @@ class Runner:
         except (OSError, http.client.HTTPException, ValueError, KeyError) as error:
             raise ApiUnavailable(f"the extender's inspect does not answer: {error}", 0) from error
         return nodes
+
+    def told(self) -> None:
+        """Print what containers were told of their devices, as far as there are device plug-ins."""
+
+        def started(pods: dict[str, PodState]) -> bool:
+            return not any(pod.node and pod.phase == "Pending" for pod in pods.values())
+
+        self._board.wait_until(started, _PATIENCE * self._stretch)
+        self._report.told(sorted(self._devices.told(), key=lambda row: row[:2]))
 
     def clean(self) -> None:
         """Delete all pods and nodes, and wait until nobody knows of them. Raises ApiError."""
@@ -200,11 +213,14 @@ class Runner:
         return Facts(self._board.pods(), nodes, self.books())
 
     def _wait_for_books(self, wanted: set[str]) -> bool:
-        """Wait until the extender lists exactly these nodes with devices; return whether it came
-        to.
+        """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
+        serve; return whether it came to.
         """
         deadline = time.monotonic() + _CLEAN_TIMEOUT * self._stretch
-        while {node["name"] for node in self.books() if node["devs"]} != wanted:
+        while not (
+            self._devices.serve(wanted)
+            and {node["name"] for node in self.books() if node["devs"]} == wanted
+        ):
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL)

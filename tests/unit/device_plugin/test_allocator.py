@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.allocator import Allocator, Served
+from gpushare.device_plugin.allocator import PATIENCE, Allocator, Served
 from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.identity import Listed
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.pods import Pods
-from gpushare.errors import RequestRefused
+from gpushare.errors import ApiUnavailable, RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import Pod
@@ -98,6 +98,7 @@ def test_only_the_pod_that_the_kubelet_shows_is_served(world: World) -> None:
         world.admit(pods[index])
         assert world.ask(4) == {f"GPU-{index}"}
     assert world.now == 0.0
+    assert world.allocator.certain(ALL[:4])
 
 
 def test_a_list_that_fails_once_is_asked_for_again(world: World) -> None:
@@ -121,8 +122,10 @@ def test_by_the_watch_alone_nothing_is_decided_before_it_had_time(world: World) 
 def test_by_the_watch_alone_one_pod_is_served_in_the_end(world: World) -> None:
     world.watch(pod_json(4, devices=[2]))
     world.broken = 1000
-    assert world.ask(4) == {"GPU-2"}
+    ids = world.allocator.prefer(ALL, [], 4)
+    assert world.allocator.allocate(ids).grant.uuids == {"GPU-2"}
     assert world.now == pytest.approx(1.0)
+    assert not world.allocator.certain(ids)
 
 
 def test_a_pod_that_nobody_knows_is_never_taken_for_another(world: World) -> None:
@@ -141,6 +144,14 @@ def test_a_pod_that_the_watch_shows_late_is_read(world: World) -> None:
     assert world.ask(4) == {"GPU-3"}
     (call,) = world.api.calls
     assert call.path == f"/api/v1/namespaces/default/pods/{late['metadata']['name']}"
+
+
+def test_a_pod_is_read_as_soon_as_the_api_server_answers_again(world: World) -> None:
+    late = pod_json(4, devices=[3])
+    world.admit(late)
+    world.api.answers.append(ApiUnavailable("no answer", 0))
+    world.api.answers.append(json.dumps({"kind": "Pod", **late}).encode())
+    assert world.ask(4) == {"GPU-3"}
 
 
 def test_news_in_time_decides(world: World) -> None:
@@ -271,6 +282,18 @@ def test_a_pod_that_came_again_is_not_given_the_device_of_the_former(world: Worl
     world.watch(again)
     world.watch(again, kind="DELETED")
     assert pods_by_name(world) == {}
+
+
+def test_a_pod_that_came_again_and_cannot_be_read_is_refused(world: World) -> None:
+    former = pod_json(4, devices=[0])
+    world.watch(former)
+    world.admit(former)
+    world.ask(4)
+    world.admit(former)  # as its successor of that name, which the watch has yet to show
+    world.api.forever = ApiUnavailable("no answer", 0)
+    with pytest.raises(RequestRefused, match="no pod of this node is known"):
+        world.ask(4)
+    assert world.now == pytest.approx(PATIENCE)
 
 
 def test_other_ids_than_preferred_are_nobodys_where_two_questions_are_open(world: World) -> None:

@@ -1,0 +1,46 @@
+"""What the allocator has answered so far.
+
+Pure. Tested in `tests/unit/device_plugin/test_allocator.py`.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+from gpushare.device_plugin.identity import Candidate, Decided
+
+Container = tuple[str, str]
+"""A pod's uid and a container's name."""
+
+
+@dataclass(slots=True)
+class Answered:
+    """What was answered.
+
+    pending: preferred ids that the kubelet has not come back with. served: the ids of containers.
+    refused: uids of pods. unshown: ids of containers that were served by the watch alone.
+    """
+
+    pending: dict[frozenset[str], Decided] = field(default_factory=dict)
+    served: dict[Container, frozenset[str]] = field(default_factory=dict)
+    refused: set[str] = field(default_factory=set)
+    unshown: set[frozenset[str]] = field(default_factory=set)
+
+    def note(self, ids: frozenset[str], decided: Decided) -> None:
+        """Remember who was served with these ids, where that is one."""
+        if decided.shown:
+            self.unshown.discard(ids)
+        else:
+            self.unshown.add(ids)
+        for owner in decided.owners if len(decided.owners) == 1 else ():
+            self.served[owner.pod.ref.uid, owner.part.name] = ids
+
+    def in_use(self, owners: Sequence[Candidate]) -> set[str]:
+        """Return the ids that other pods have."""
+        own = {owner.pod.ref.uid for owner in owners}
+        return {device for (uid, _), ids in self.served.items() if uid not in own for device in ids}
+
+    def forget(self, alive: Collection[str]) -> None:
+        """Drop what is known of pods that are not among these uids."""
+        self.served = {key: ids for key, ids in self.served.items() if key[0] in alive}
+        self.refused &= set(alive)
+        self.unshown &= set(self.served.values())

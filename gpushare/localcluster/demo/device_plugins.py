@@ -1,0 +1,54 @@
+"""The device plug-ins of the demo's nodes, where what they need is installed.
+
+They are an extra: `pip install 'gpushare[device-plugin]'`; `make demo` installs it. Tested in
+`tests/integration/test_demo_devices.py`.
+"""
+
+import contextlib
+import importlib.util
+import os
+import tempfile
+from pathlib import Path
+
+from gpushare.localcluster.demo.processes import DemoProcess
+from gpushare.localcluster.devices.admission import Devices
+
+_NEEDED = ("grpc", "google.protobuf", "pynvml")
+_MODULE = "gpushare.localcluster.devices.plugins"
+_LONGEST_FOLDER = 70
+"""A socket's path has 107 characters at most, and those in the folder are up to 37 longer."""
+
+
+def missing() -> str:
+    """Return the first package that device plug-ins lack, or ""."""
+    for name in _NEEDED:
+        try:
+            found = importlib.util.find_spec(name)
+        except ModuleNotFoundError:
+            found = None
+        if found is None:
+            return name
+    return ""
+
+
+def start(
+    folder: Path, kubeconfig: Path, ends: contextlib.ExitStack
+) -> tuple[Devices, DemoProcess]:
+    """Return the nodes' device managers, and the process of their device plug-ins.
+
+    folder: the demo's own. ends: what ends them.
+    """
+    from gpushare.localcluster.devices.nodes import NodeDevices  # noqa: PLC0415 -- it needs gRPC
+
+    sockets = folder
+    if len(str(folder)) > _LONGEST_FOLDER:
+        short = tempfile.TemporaryDirectory(prefix="gpushare-demo-", dir="/tmp")
+        sockets = Path(ends.enter_context(short))
+    log = folder / "device-plugins.log"
+    words = (str(kubeconfig), str(sockets), str(os.getpid()))
+    process = DemoProcess("the device plug-ins' process", log, _MODULE, *words)
+    ends.callback(process.stop)
+    process.start()
+    devices = NodeDevices(sockets)
+    ends.callback(devices.stop)
+    return devices, process
