@@ -86,7 +86,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "cli.whatif",
         "doctor.main",
         "extender.main",
-        "localcluster.main",
+        "localcluster.demo.cluster",
         "sim.main",
     ),
 }

@@ -13,7 +13,7 @@ from gpushare.extender.event_handlers import UnhealthyEventHandler
 from gpushare.ledger import records, store
 from gpushare.ledger.records import Step
 from gpushare.ledger.store import Store
-from gpushare.wire import nodes, pods
+from gpushare.wire import nodes, pod_sums
 from tests.simulation.mutants.museum import mutant
 
 
@@ -157,7 +157,7 @@ def waits_for_the_mark(original: Any) -> Any:
     return property(pins)
 
 
-@mutant("C10", "the original counts regular containers alone", pods, "_peak")
+@mutant("C10", "the original counts regular containers alone", pod_sums, "_peak")
 def forgets_init_containers(original: Any) -> Any:
     del original
 
