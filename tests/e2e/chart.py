@@ -5,6 +5,7 @@ Knows helm's command line; what must hold of the chart is in test_chart.py.
 
 import os
 import subprocess
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,15 @@ _TIMEOUT = 120.0
 
 def call(*arguments: str | Path) -> "subprocess.CompletedProcess[str]":
     """Run helm, which finds nothing of this user's."""
-    return subprocess.run(
-        [tool("helm"), *arguments],
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT,
-        check=False,
-        env={"PATH": os.environ["PATH"], "HOME": "/nonexistent"},
-    )
+    with tempfile.TemporaryDirectory() as home:
+        return subprocess.run(
+            [tool("helm"), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT,
+            check=False,
+            env={"PATH": os.environ["PATH"], "HOME": home},
+        )
 
 
 def template(
