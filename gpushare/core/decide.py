@@ -179,7 +179,11 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
     known = None
     if request.devices == 1 and row not in snapshot.pinned:  # a pin takes devices out
         known = scorer.best_device(snapshot, row, request)
-    chosen = best_devices(scorer, snapshot, rows, mask, request) if known is None else (known,)
+    # What is kept only saves time: no device is taken that has no room now.
+    if known is None or not mask[0, known]:
+        chosen = best_devices(scorer, snapshot, rows, mask, request)
+    else:
+        chosen = (known,)
     return Allocation(node, chosen, (request.units,) * len(chosen))
 
 

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from gpushare.core.decide import BEST, best_node, feasible, filter_nodes, place, score_nodes
 from gpushare.core.model import Reason, Request
 from gpushare.core.ranking import Ranking
+from gpushare.core.snapshot import Snapshot
 from gpushare.errors import InsufficientMemory, UnknownNode
 from tests.unit.core.clusters import (
     POLICIES,
@@ -42,6 +43,24 @@ def test_the_mask_holds_just_the_devices_that_may_take_the_request(
     for name in cluster.names:
         open_devices = np.flatnonzero(mask[view.row[name]]).tolist()
         assert open_devices == expected_devices(cluster, name, request)
+
+
+class WrongMemory(Ranking):
+    """A ranking that remembers the first device of each node as the best."""
+
+    def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
+        del snapshot, row, request
+        return 0
+
+
+@given(cluster=clusters(), request=requests())
+def test_a_device_that_is_remembered_wrongly_is_not_taken_without_room(
+    cluster: Cluster, request: Request
+) -> None:
+    view = cluster.snapshot()
+    for name in filter_nodes(view, cluster.names, request).fit:
+        allocation = place(view, name, request, WrongMemory(POLICIES["binpack"]))
+        assert set(allocation.devices) <= set(expected_devices(cluster, name, request))
 
 
 @given(cluster=clusters(), request=requests(), policy=policies)
