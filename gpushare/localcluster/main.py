@@ -219,16 +219,24 @@ def _keep(cluster: DemoCluster) -> None:
 
 
 def _end_by_signal() -> Callable[[], None]:
-    """Make SIGTERM end the demo as Ctrl-C does; the function returned undoes that."""
+    """Make SIGTERM, and a terminal that is closed, end the demo as Ctrl-C does.
+
+    The function returned undoes that. Under nohup a closed terminal ends nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         return lambda: None
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
-    return lambda: _restore(before)
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    heard = [number for number in numbers if before[number] is not signal.SIG_IGN]
+    for number in heard:
+        signal.signal(number, interrupt)
 
+    def restore() -> None:
+        for number in heard:
+            signal.signal(number, before[number])
 
-def _restore(handler: Callable[[int, FrameType | None], object] | int | None) -> None:
-    signal.signal(signal.SIGTERM, handler)
+    return restore

@@ -145,7 +145,7 @@ def test_the_list_names_every_shipped_scenario(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.timeout(120)
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_keep_prints_a_kubeconfig_that_works_and_a_signal_ends_everything(
     tmp_path: Path, number: signal.Signals
 ) -> None:
