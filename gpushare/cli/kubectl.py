@@ -28,6 +28,10 @@ _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
     "Expired": (ApiGone, 410),
     "Gone": (ApiGone, 410),
 }
+_COMPLAINT = re.compile(
+    rb"^(?:error: |Error from server|The connection to the server|Unable to connect)", re.MULTILINE
+)
+"""How the error begins with which kubectl ends; it is told once, by whoever called."""
 _LOG_LINE = re.compile(r"[IWEF][0-9]{4} ")
 _MAX_LENGTH = 1000
 
@@ -86,7 +90,7 @@ class Kubectl:
                     try:
                         output, stderr_text = process.communicate(timeout=PROMPT_AFTER)
                     except subprocess.TimeoutExpired as slow:
-                        stderr_text = slow.stderr or b""
+                        stderr_text = _COMPLAINT.split(slow.stderr or b"", maxsplit=1)[0]
                         _print_stderr(stderr_text[printed:])
                         printed = len(stderr_text)
                     else:

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from gpushare.cli import main as verbs
+from gpushare.cli.kubectl import PROMPT_AFTER
 from tests.unit.cli.fake_kubectl import MEM, FakeKubectl, inventory, node, pod
 
 Inspect = Callable[..., tuple[int, str, str]]
@@ -224,6 +225,14 @@ def test_what_kubectl_refuses_is_one_line(
     kubectl.otherwise(f'cat "{kubectl.folder}/said" >&2; exit 3')
     expected = (told or said.splitlines()[-1]) + "\n"
     assert inspect() == (1, "", expected)
+
+
+def test_an_error_of_a_kubectl_that_takes_its_time_to_end_is_told_once(
+    kubectl: FakeKubectl, inspect: Inspect
+) -> None:
+    text = 'error: context "nope" does not exist'
+    kubectl.otherwise(f"echo '{text}' >&2; sleep {PROMPT_AFTER + 0.5}; exit 1")
+    assert inspect() == (1, "", f"{text}\n")
 
 
 class Prompted(io.StringIO):
