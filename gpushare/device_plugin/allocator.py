@@ -9,6 +9,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from gpushare.device_plugin.answered import Answered
@@ -151,6 +152,7 @@ class Allocator:
     def _decide(self, units: int) -> Decided:
         """Return what to give; waits for news where that may help. Raises RequestRefused."""
         deadline = self._clock() + self._patience
+        read_anew = False
         while True:
             found, shown, changes = self._find(units)
             decision = decide(found, units, self._cards())
@@ -160,10 +162,25 @@ class Allocator:
                 if shown or left <= 0:
                     return replace(decision, shown=shown)
             elif left <= 0 or not decision.more_may_help:
-                raise self._refuse(decision, found)
+                if read_anew:
+                    raise self._refuse(decision, found)
+                # The pod fails for good: the watch must not have told of a former one of its name.
+                read_anew = True
+                self._read_anew(found)
+                continue
             else:
                 self._catch_up()
             self._pods.wait(changes, min(left, _AGAIN))
+
+    def _read_anew(self, found: Sequence[Candidate]) -> None:
+        """Read the pods that may be meant, and those that the kubelet shows and that wait."""
+        pods, _ = self._pods.now()
+        keys = {each.pod.key for each in found}
+        with suppress(GpuShareError):
+            listed = self._listed()
+            shown = {key: pods[key] for key in listed if key in pods}
+            keys |= {key for key, pod in shown.items() if next_part(pod, listed[key], frozenset())}
+        self._pods.look_up(keys)
 
     def _catch_up(self) -> None:
         """Learn what another process of ours served before the kubelet turned to this one."""

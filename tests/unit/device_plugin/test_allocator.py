@@ -284,6 +284,22 @@ def test_a_pod_that_came_again_is_not_given_the_device_of_the_former(world: Worl
     assert pods_by_name(world) == {}
 
 
+@pytest.mark.parametrize("units", [2, 4])
+def test_a_pod_that_came_again_after_a_refused_one_is_read_before_it_is_refused(
+    world: World, units: int
+) -> None:
+    former = pod_json(4, devices=[9])  # there is no such card
+    world.watch(former)
+    world.admit(former)
+    with pytest.raises(RequestRefused):
+        world.ask(4)
+    again = pod_json(units, devices=[2])
+    again["metadata"]["name"] = former["metadata"]["name"]
+    world.admit(again)
+    world.api.answers.append(json.dumps({"kind": "Pod", **again}).encode())
+    assert world.ask(units) == {"GPU-2"}
+
+
 def test_a_pod_that_came_again_and_cannot_be_read_is_refused(world: World) -> None:
     former = pod_json(4, devices=[0])
     world.watch(former)
