@@ -5,10 +5,12 @@ only the extender knows: binds that are under way, placements as first seen wher
 edited since, and the policy that it ranks by.
 """
 
+import argparse
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from gpushare.cli.cluster import NOT_ENDED, Getter, items
+from gpushare.cli.options import add_connection
 from gpushare.cli.report import LARGEST_IN_GIB
 from gpushare.core.model import Request
 from gpushare.core.policy import load_policy
@@ -47,6 +49,19 @@ class ClusterBooks:
             return Ranking(load_policy(request.policy or self.ranking_policy))
         except SettingsError as error:
             raise MessageError(f"{self.names.policy}: {error}") from error
+
+
+def add_books(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say how the books are read, and of which cluster."""
+    add = parser.add_argument
+    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
+    add(
+        "--extender-namespace",
+        default=NAMESPACE,
+        metavar="NAME",
+        help="where ConfigMaps close devices (default: %(default)s)",
+    )
+    add_connection(parser)
 
 
 def read_books(

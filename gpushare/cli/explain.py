@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.cli.books import DEFAULT_POLICY, NAMESPACE, checked_unit, read_books
+from gpushare.cli.books import DEFAULT_POLICY, add_books, checked_unit, read_books
 from gpushare.cli.ending import ended
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.options import add_connection, connection, make_parser, report_format
+from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.cli.yamltext import to_yaml
 from gpushare.errors import ApiError, GpuShareError, MessageError, SettingsError
@@ -149,12 +149,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
     )
-    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
-    add(
-        "--extender-namespace",
-        default=NAMESPACE,
-        metavar="NAME",
-        help="where ConfigMaps close devices (default: %(default)s)",
-    )
-    add_connection(parser)
+    add_books(parser)
     return parser

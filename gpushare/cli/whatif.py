@@ -14,10 +14,10 @@ from typing import Any
 
 import yaml
 
-from gpushare.cli.books import DEFAULT_POLICY, NAMESPACE, ClusterBooks, checked_unit, read_books
+from gpushare.cli.books import DEFAULT_POLICY, ClusterBooks, add_books, checked_unit, read_books
 from gpushare.cli.documents import API_VERSION
 from gpushare.cli.ending import ended
-from gpushare.cli.options import add_connection, connection, make_parser, report_format
+from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.saved import books_of_report
 from gpushare.cli.tables import printable
 from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
@@ -218,12 +218,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"the first is judged; others only tell pods of two (default: {ALIYUN.resource})",
     )
-    add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
-    add(
-        "--extender-namespace",
-        default=NAMESPACE,
-        metavar="NAME",
-        help="where ConfigMaps close devices (default: %(default)s)",
-    )
-    add_connection(parser)
+    add_books(parser)
     return parser
