@@ -13,11 +13,17 @@ PROOF_FIGURES = ROOT / "docs" / "research" / "proof-figures.md"
 _END = "<!-- end of the figures -->"
 
 
-def record(runs: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
-    """All runs of the file, with this one added to it at the end."""
+def recorded(runs: Path) -> list[dict[str, Any]]:
+    """All runs of the file, the oldest first."""
     known: list[dict[str, Any]] = []
     if runs.exists():
         known = json.loads(runs.read_text(encoding="utf-8"))
+    return known
+
+
+def record(runs: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
+    """All runs of the file, with this one added to it at the end."""
+    known = recorded(runs)
     known.append(run)
     runs.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     return known

@@ -32,14 +32,18 @@ def figures(runs: list[dict[str, Any]]) -> str:
     return "\n".join([*lines, "", *_mutants(runs)])
 
 
+def last_found(runs: list[dict[str, Any]]) -> dict[str, int]:
+    """The seed that found each mutant the last time."""
+    return {name: seed for run in runs for name, seed in run["mutants"].items() if seed is not None}
+
+
 def _mutants(runs: list[dict[str, Any]]) -> list[str]:
-    found: dict[str, int | None] = {}
-    for run in runs:
-        found |= run["mutants"]
-    lines = ["| fault | mutant | where it is, or was | seeds until found |"]
+    found = last_found(runs)
+    lines = ["| fault | mutant | where it is, or was | found by seed |"]
     lines.append("| --- | --- | --- | --- |")
     for mutant in sorted(all_mutants(), key=lambda each: (each.fault[0], int(each.fault[1:]))):
-        seeds = found.get(mutant.name)
         name = mutant.name.replace("_", " ")
-        lines.append(f"| {mutant.fault} | {name} | {mutant.where} | {seeds or '-'} |")
+        lines.append(
+            f"| {mutant.fault} | {name} | {mutant.where} | {found.get(mutant.name, '-')} |"
+        )
     return lines

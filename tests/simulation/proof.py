@@ -22,8 +22,8 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.figures import PROOF_FIGURES, commit, record, renew
-from tests.simulation.figures import figures
+from tests.figures import PROOF_FIGURES, commit, record, recorded, renew
+from tests.simulation.figures import figures, last_found
 from tests.simulation.hunt import Found, all_mutants, hunt
 from tests.simulation.orders import THREE, count_orders
 from tests.simulation.story import of_seed, replay, shrink, tell
@@ -93,14 +93,13 @@ def _orders() -> bool:
 def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
     began = time.monotonic()
     shown = [each.name for each in all_mutants() if not names or each.name in names]
-    for found in pool.map(partial(_hunt, steps=run.steps), shown):
+    known = last_found(recorded(_RUNS))
+    for found in pool.map(partial(_hunt, steps=run.steps, known=known), shown):
         mutant = found.mutant_name
-        run.mutants[mutant] = found.seeds
-        print(
-            f"  {found.fault:4} {mutant:32} {found.seeds or 'NOT FOUND':>9}  {found.error[:90]}",
-            flush=True,
-        )
-    killed = sum(seeds is not None for seeds in run.mutants.values())
+        run.mutants[mutant] = found.seed
+        seed = "NOT FOUND" if found.seed is None else found.seed
+        print(f"  {found.fault:4} {mutant:32} {seed:>9}  {found.error[:90]}", flush=True)
+    killed = sum(seed is not None for seed in run.mutants.values())
     print(f"mutants: {killed} of {len(shown)} found ({time.monotonic() - began:.0f} s)")
     return killed == len(shown)
 
@@ -109,14 +108,14 @@ def _mutants(pool: ProcessPoolExecutor, run: Run, names: Sequence[str]) -> bool:
 class _Hunted:
     fault: str
     mutant_name: str
-    seeds: int | None
+    seed: int | None
     error: str
 
 
-def _hunt(name: str, steps: int) -> _Hunted:
+def _hunt(name: str, steps: int, known: dict[str, int]) -> _Hunted:
     mutant = next(each for each in all_mutants() if each.name == name)
-    found: Found = hunt(mutant, steps)
-    return _Hunted(mutant.fault, name, found.seeds, found.error)
+    found: Found = hunt(mutant, steps, known=known.get(name))
+    return _Hunted(mutant.fault, name, found.seed, found.error)
 
 
 def _ignore_interrupts() -> None:

@@ -2,11 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gpushare.device_plugin.allocator import Allocator
 from tests.simulation.chance import Chance, Weighted
-from tests.simulation.hunt import all_mutants, hunt
+from tests.simulation.hunt import MutantIsBroken, all_mutants, hunt
 from tests.simulation.mutants.museum import Mutant
 from tests.simulation.story import of_seed, replay, shrink, tell
 
@@ -58,7 +60,16 @@ def test_a_failing_story_is_made_short_and_fails_the_same_way() -> None:
 )
 def test_a_mutant_is_found(name: str) -> None:
     mutant = next(each for each in all_mutants() if each.name == name)
-    assert hunt(mutant, STEPS, 100).seeds
+    assert hunt(mutant, STEPS, 100).seed is not None
+
+
+def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:
+    def find(self: Any, units: int) -> Any:
+        return self.no_such_attribute
+
+    broken = Mutant("C8", "broken", "nobody", ((Allocator, "_find", lambda _: find),))
+    with pytest.raises(MutantIsBroken, match="no_such_attribute"):
+        hunt(broken, STEPS, 100)
 
 
 @pytest.mark.parametrize("mutant", all_mutants(), ids=lambda mutant: mutant.name)

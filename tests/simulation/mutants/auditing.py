@@ -60,7 +60,6 @@ def frees_binds_under_way(original: Any) -> Any:
     "ours took a node that changed to and fro for wrong",
     UnconfirmedFindings,
     "_was_found_before",
-    first=400,
 )
 def suspects_by_looks(original: Any) -> Any:
     del original
@@ -71,9 +70,7 @@ def suspects_by_looks(original: Any) -> Any:
     return suspected
 
 
-@mutant(
-    "B22", "ours took a node that went and came for the same", auditor, "compare_nodes", first=860
-)
+@mutant("B22", "ours took a node that went and came for the same", auditor, "compare_nodes")
 def suspects_by_name(original: Any) -> Any:
     def compare_nodes(*of: Any) -> Any:
         return [replace(finding, uid="") for finding in original(*of)]

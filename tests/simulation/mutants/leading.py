@@ -73,7 +73,7 @@ def leads_until_it_is_told(original: Any) -> Any:
     return until
 
 
-@mutant("D5", "a Lease is given away while binds are in doubt", Readiness, "stop", first=490)
+@mutant("D5", "a Lease is given away while binds are in doubt", Readiness, "stop")
 def always_gives_the_lease_away(original: Any) -> Any:
     def stop(self: Any, settled: Any) -> None:
         del settled
@@ -82,7 +82,7 @@ def always_gives_the_lease_away(original: Any) -> Any:
     return stop
 
 
-@mutant("D9", "a term counts from the answer to a renewal", Elector, "on_written", first=490)
+@mutant("D9", "a term counts from the answer to a renewal", Elector, "on_written")
 def leads_from_the_answer_on(original: Any) -> Any:
     def on_written(self: Any, body: bytes, now: float) -> None:
         sent, self._sent_at = self._sent_at, now

@@ -16,15 +16,12 @@ SEEDS = 5000
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One bug. fault: its number; where: who has it, or had it. patches: what it replaces. first:
-    the seed it is looked for from, where no story before showed it: that spares CI telling them.
-    """
+    """One bug. fault: its number; where: who has it, or had it. patches: what it replaces."""
 
     fault: str
     name: str
     where: str
     patches: tuple["Patch", ...]
-    first: int = 0
 
     @contextmanager
     def at_large(self) -> Iterator[None]:
@@ -52,14 +49,12 @@ def mutant(
     home: Any,
     attribute: str,
     also: Sequence[Patch] = (),
-    *,
-    first: int = 0,
 ) -> Callable[[Change], Change]:
     """Put a mutant on show, under the name of the function that is its first patch."""
 
     def show(change: Change) -> Change:
         patches = ((home, attribute, change), *also)
-        MUSEUM.append(Mutant(fault, change.__name__, where, patches, first))
+        MUSEUM.append(Mutant(fault, change.__name__, where, patches))
         return change
 
     return show

@@ -17,6 +17,11 @@ def _starts_anything(original: Any) -> Any:
     return lambda self, ids: None
 
 
+def _reads_nothing_anew(original: Any) -> Any:
+    del original
+    return lambda self, found: None
+
+
 UNCHECKED: tuple[Patch, ...] = ((StartCheck, "check", _starts_anything),)
 """Who takes one pod for another is caught where the container starts; but for the checks there."""
 
@@ -32,8 +37,8 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
 
     def find(self: Any, units: int) -> Any:
         pods, changes = self._pods.now()
-        memory = self._memory
-        found = identity.unlisted(pods.values(), memory.served.keys(), memory.refused, units)
+        answered = self._answered
+        found = identity.unlisted(pods.values(), answered.served.keys(), answered.refused, units)
         return found[:1], True, changes
 
     return find
@@ -44,7 +49,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     "a pod that has come again is taken for the one before",
     allocator,
     "may_be_another",
-    first=1000,
+    ((Allocator, "_read_anew", _reads_nothing_anew),),
 )
 def takes_a_new_pod_for_the_old(original: Any) -> Any:
     del original
@@ -89,9 +94,7 @@ def marks_nothing_where_there_is_one_card(original: Any) -> Any:
     return complete
 
 
-@mutant(
-    "C6", "health is read when the pod is bound, and not again", identity, "granted", first=1700
-)
+@mutant("C6", "health is read when the pod is bound, and not again", identity, "granted")
 def gives_a_sick_card(original: Any) -> Any:
     return lambda candidate, cards, **_: original(candidate, cards, healthy=False)
 
