@@ -1,4 +1,4 @@
-"""Lets each mutant loose, and counts the seeds until the simulation finds it."""
+"""Lets each mutant loose until a story finds it."""
 
 from dataclasses import dataclass
 from itertools import chain
