@@ -18,7 +18,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.errors import AnnotationError, ApiError, MessageError, SettingsError, WireError
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import decode_inventory, decode_unhealthy, is_unit
+from gpushare.wire.inventory import decode_inventory, decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, ConfigMap, Node, Pod
 from gpushare.wire.pods import observe_pod
@@ -146,10 +146,3 @@ def _unit(nodes: Iterable[Node], every: Sequence[Names]) -> str:
         units = " and ".join(sorted(stated))
         raise SettingsError(f"nodes count memory in {units}: say --unit, as of `gpushare serve`")
     return next(iter(stated), "MiB" if largest > LARGEST_IN_GIB else "GiB")
-
-
-def checked_unit(unit: str) -> str:
-    """Return the unit of a flag. Raises SettingsError where it is none."""
-    if unit and not is_unit(unit):
-        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
-    return unit

@@ -10,12 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from gpushare.core.model import NodeSpec, ObservedPod
-from gpushare.errors import MessageError, SettingsError, WireError
+from gpushare.errors import MessageError, WireError
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.wire.annotations import Names
 from gpushare.wire.codec import Codec
-from gpushare.wire.inventory import is_unit
+from gpushare.wire.inventory import check_unit
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
@@ -55,8 +55,7 @@ def live_rows(
 
     Raises SettingsError, ApiError, MessageError.
     """
-    if not is_unit(unit):
-        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    check_unit(unit)
     names = Names.for_resource(resource)
     with closing(_connect(kubeconfig, context, "gpushare-simulate")) as client:
         found = list_cluster(client, names, unit)

@@ -9,6 +9,8 @@ import os
 import sys
 from collections.abc import Callable
 
+from gpushare.errors import ApiError, GpuShareError
+
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _FAILING = ("strict", "surrogateescape")
@@ -30,6 +32,26 @@ def ended(run: Callable[[], int]) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     return code
+
+
+def ended_as_kubectl(run: Callable[[], None]) -> int:
+    """Return the exit code of a command in kubectl's manner: 1 after one line of what was wrong,
+    else as of `ended`.
+    """
+
+    def code() -> int:
+        try:
+            run()
+        except GpuShareError as error:
+            from gpushare.cli.tables import printable
+
+            text = printable(str(error))
+            # What kubectl says of the API server is passed on as it says it.
+            print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
+            return 1
+        return 0
+
+    return ended(code)
 
 
 def _write_plainly() -> None:

@@ -14,17 +14,18 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.cli.books import DEFAULT_POLICY, add_books, checked_unit, read_books
-from gpushare.cli.ending import ended
+from gpushare.cli.books import DEFAULT_POLICY, add_books, read_books
+from gpushare.cli.ending import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.cli.yamltext import to_yaml
-from gpushare.errors import ApiError, GpuShareError, MessageError, SettingsError
+from gpushare.errors import MessageError, SettingsError
 from gpushare.explain.document import document
 from gpushare.explain.pod import explain_pod
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.fields import NAME
+from gpushare.wire.inventory import check_unit
 from gpushare.wire.objects import PODS
 
 _EPILOG = """\
@@ -38,31 +39,26 @@ _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> int:
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
-    return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
+    words = sys.argv[1:] if argv is None else argv
+    return ended_as_kubectl(lambda: _explain(_parser(prog).parse_intermixed_args(words)))
 
 
-def _run(words: Sequence[str], prog: str) -> int:
-    try:
-        options = _parser(prog).parse_intermixed_args(words)
-        found = _explained(options)
-        match options.output:
-            case "json":
-                text = json.dumps(found, indent=4) + "\n"
-            case "yaml":
-                text = to_yaml(found)
-            case _:
-                text = "".join(f"{printable(line)}\n" for line in found["lines"])
-        print(text, end="")
-    except GpuShareError as error:
-        text = printable(str(error))
-        print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
-        return 1
-    return 0
+def _explain(options: argparse.Namespace) -> None:
+    found = _explained(options)
+    match options.output:
+        case "json":
+            text = json.dumps(found, indent=4) + "\n"
+        case "yaml":
+            text = to_yaml(found)
+        case _:
+            text = "".join(f"{printable(line)}\n" for line in found["lines"])
+    print(text, end="")
 
 
 def _explained(options: argparse.Namespace) -> dict[str, Any]:
     """Return the document."""
-    unit = checked_unit(options.unit)
+    if options.unit:
+        check_unit(options.unit)
     kubectl = connection(vars(options), os.environ)
     namespace, name = _pod_named(options.pod, options.namespace, kubectl)
     if options.extender:
@@ -71,7 +67,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     pod = PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
     found = read_books(
-        kubectl, every, unit, policy=options.policy, namespace=options.extender_namespace
+        kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
     )
     for note in found[0].notes:
         print(f"Warning: {printable(note)}", file=sys.stderr)

@@ -11,13 +11,12 @@ from dataclasses import replace
 from typing import NoReturn
 
 from gpushare.cli.documents import as_json, as_names, as_yaml
-from gpushare.cli.ending import ended
+from gpushare.cli.ending import ended_as_kubectl
 from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.style import PLAIN, Style, style_of
 from gpushare.cli.tables import details, printable, summary, waiting
-from gpushare.errors import ApiError, GpuShareError
 
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -30,18 +29,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushar
         from gpushare.cli.explain import main as explain
 
         return explain(words[1:], f"{prog} explain")
-    return ended(lambda: _run(words, prog))
-
-
-def _run(words: Sequence[str], prog: str) -> int:
-    try:
-        _show(read_options(words, os.environ, prog))
-    except GpuShareError as error:
-        text = printable(str(error))
-        # What kubectl says of the API server is passed on as it says it.
-        print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
-        return 1
-    return 0
+    return ended_as_kubectl(lambda: _show(read_options(words, os.environ, prog)))
 
 
 def complete(argv: Sequence[str] | None = None) -> int:

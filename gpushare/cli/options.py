@@ -15,7 +15,7 @@ from gpushare.cli.kubectl import Kubectl
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.inventory import is_unit
+from gpushare.wire.inventory import check_unit
 
 FORMATS = ("json", "name", "wide", "yaml")
 
@@ -76,8 +76,8 @@ def read_options(words: Sequence[str], environ: Mapping[str, str], prog: str) ->
             f'unable to match a printer suitable for the output format "{output[:40]}",'
             f" allowed formats are: {','.join(FORMATS)}"
         )
-    if flag_values["unit"] and not is_unit(flag_values["unit"]):
-        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    if flag_values["unit"]:
+        check_unit(flag_values["unit"])
     if flag_values["extender"]:
         from gpushare.wire.metrics import check_health_url
 

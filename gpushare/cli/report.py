@@ -15,6 +15,7 @@ from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
 from gpushare.core.cover import resolve
 from gpushare.core.model import Cover, NodeSpec, Reason, Shares
 from gpushare.wire.annotations import Names
+from gpushare.wire.inventory import mib_of
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.wire.metrics import RankingPolicy
@@ -194,13 +195,9 @@ def _fallback(nodes: Sequence[NodeFacts], flag: str) -> tuple[str, str]:
     return guess, "guess" if silent or not stated else "inventory"
 
 
-def _mebibytes(unit: str) -> int:
-    return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or 1)
-
-
 def _scale(unit: str, common: str) -> int:
     """Return the factor of the node's numbers; the common unit is its own, or MiB."""
-    return 1 if unit == common else _mebibytes(unit)
+    return 1 if unit == common else mib_of(unit)
 
 
 def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int) -> NodeLine:

@@ -14,7 +14,7 @@ from gpushare.core.model import MAX_UNITS, NodeSpec, Request
 from gpushare.errors import SettingsError, WireError
 from gpushare.explain.whatif import Wanted
 from gpushare.wire.annotations import Names
-from gpushare.wire.inventory import MAX_DEVICES
+from gpushare.wire.inventory import MAX_DEVICES, mib_of
 from gpushare.wire.objects import PODS
 from gpushare.wire.pods import MAX_DEVICES_PER_POD, request_among
 
@@ -89,15 +89,11 @@ def _units(size: int, size_unit: str | None, unit: str, text: str) -> int:
     """Return the size in units of the cluster. size_unit None: it is in these already."""
     amount, chunk = size, 1
     if size_unit is not None:
-        amount = size * _mebibytes(size_unit)
-        chunk = _mebibytes(unit)
+        amount = size * mib_of(size_unit)
+        chunk = mib_of(unit)
     if not amount or amount % chunk or amount // chunk > MAX_UNITS:
         raise SettingsError(f"{text!r}: {size}{size_unit or ''} is no number of units of {unit}")
     return amount // chunk
-
-
-def _mebibytes(unit: str) -> int:
-    return 1024 if unit == "GiB" else int(unit.removesuffix("MiB") or 1)
 
 
 def _items(document: object, where: str) -> Iterator[dict[str, Any]]:

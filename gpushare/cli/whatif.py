@@ -14,9 +14,9 @@ from typing import Any
 
 import yaml
 
-from gpushare.cli.books import DEFAULT_POLICY, ClusterBooks, add_books, checked_unit, read_books
+from gpushare.cli.books import DEFAULT_POLICY, ClusterBooks, add_books, read_books
 from gpushare.cli.documents import API_VERSION
-from gpushare.cli.ending import ended
+from gpushare.cli.ending import ended_as_kubectl
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.saved import books_of_report
 from gpushare.cli.tables import printable
@@ -24,10 +24,11 @@ from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
 from gpushare.cli.yamltext import to_yaml
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
-from gpushare.errors import ApiError, GpuShareError, SettingsError
+from gpushare.errors import SettingsError
 from gpushare.explain.whatif import MOST, Outcome, Placed, Sums, Wanted, what_if
 from gpushare.explain.words import amount
 from gpushare.wire.annotations import ALIYUN, Names
+from gpushare.wire.inventory import check_unit
 
 KIND = "GPUShareWhatIf"
 _EPILOG = """\
@@ -45,18 +46,8 @@ _NOT_JUDGED = "taints, affinity other than to GPU models, quotas and priorities 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
     """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
-    return ended(lambda: _run(sys.argv[1:] if argv is None else argv, prog))
-
-
-def _run(words: Sequence[str], prog: str) -> int:
-    try:
-        options = _parser(prog).parse_args(words)
-        print(_answer(options), end="")
-    except GpuShareError as error:
-        text = printable(str(error))
-        print(text if isinstance(error, ApiError) else f"error: {text}", file=sys.stderr)
-        return 1
-    return 0
+    words = sys.argv[1:] if argv is None else argv
+    return ended_as_kubectl(lambda: print(_answer(_parser(prog).parse_args(words)), end=""))
 
 
 def _answer(options: argparse.Namespace) -> str:
@@ -82,13 +73,18 @@ def _answer(options: argparse.Namespace) -> str:
 
 
 def _books(options: argparse.Namespace, every: Sequence[Names]) -> ClusterBooks:
-    unit = checked_unit(options.unit)
+    if options.unit:
+        check_unit(options.unit)
     if options.snapshot:
         document = _load(options.snapshot)[0]
         return books_of_report(document, options.snapshot, options.policy)
     kubectl = connection(vars(options), os.environ)
     return read_books(
-        kubectl, every[:1], unit, policy=options.policy, namespace=options.extender_namespace
+        kubectl,
+        every[:1],
+        options.unit,
+        policy=options.policy,
+        namespace=options.extender_namespace,
     )[0]
 
 

@@ -24,7 +24,7 @@ from gpushare.kube.server_clock import ServerTimeClient
 from gpushare.kube.session import usual_kubeconfig
 from gpushare.settings import address
 from gpushare.wire.annotations import ALIYUN, Names
-from gpushare.wire.inventory import is_unit
+from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyFile, policy_source
@@ -53,8 +53,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _check_options(options: argparse.Namespace) -> Names:
-    if not is_unit(options.unit):
-        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
+    check_unit(options.unit)
     if options.namespace.strip("/.") != options.namespace or "/" in options.namespace:
         raise SettingsError(f"--namespace: {options.namespace[:80]!r} is no namespace")
     if options.listen:

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gpushare.core.model import MAX_UNITS
-from gpushare.errors import AnnotationError
+from gpushare.errors import AnnotationError, SettingsError
 from gpushare.wire.annotations import is_uuid, strict_number
 
 _T = TypeVar("_T")
@@ -121,6 +121,12 @@ def decode_inventory(text: str) -> Inventory:
 def is_unit(text: str) -> bool:
     """Return whether the text names a unit of memory: GiB, MiB, or a chunk such as 256MiB."""
     return _UNIT.fullmatch(text) is not None
+
+
+def check_unit(unit: str) -> None:
+    """Raise SettingsError where the value of the flag --unit is no unit of memory."""
+    if not is_unit(unit):
+        raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
 
 
 def mib_of(unit: str) -> int:
