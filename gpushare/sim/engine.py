@@ -7,17 +7,13 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, fits
-from gpushare.core.policies.binpack import Binpack
-from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import KINDS
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
-from gpushare.sim.compiled import COMPILED
 from gpushare.sim.fast import FastRanking, has_kernel
-from gpushare.sim.simple import SimpleRanking
 from gpushare.sim.trace import TraceNode, TracePod
 
 MIB = 2**20
@@ -61,13 +57,10 @@ def size_class(request: Request, capacity: int) -> str:
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
     """Return a ranking by the policy, of what fits as kube-scheduler and the extender see it."""
-    # To compile, or to load what was compiled, costs more than few nodes take.
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
-    if nodes >= COMPILED_FROM and COMPILED:
-        if isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
-            return FastRanking(policy, kinds, fits)
-        if isinstance(policy, DeviceBestFit | Binpack):
-            return SimpleRanking(policy, fits)
+    # To compile, or to load what was compiled, costs more than few nodes take.
+    if nodes >= COMPILED_FROM and isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
+        return FastRanking(policy, kinds, fits)
     return Ranking(policy, kinds, fits)
 
 

@@ -13,14 +13,12 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from gpushare.core.model import Request
-from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policy import load_policy
-from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
+from gpushare.sim.course import Course
 from gpushare.sim.dice import Dice
-from gpushare.sim.engine import Cluster, ranking, request_of, size_class, workload_of_trace
+from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
 from gpushare.sim.learner import KNOWN, LEARNED, Learner, chosen
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
@@ -82,7 +80,7 @@ def inflation(
     learned = workload if known is None else workload_of_trace(nodes, known)
     cluster, choices = _cluster(nodes, learned, policy, seed, options)
     stream = [requests[index] for index in filling(pods, cluster.capacity, seed)]
-    course = _Course(cluster, workload)
+    course = Course(cluster, workload)
     named = _named("inflation", policy, seed, options)
     for place, request in enumerate(stream):
         if not go_on(place / len(stream)):
@@ -241,61 +239,6 @@ def filling(pods: Sequence[TracePod], capacity: int, seed: int) -> list[int]:
             return chosen
         chosen.append(index)
         asked += sizes[index]
-
-
-class _Course:
-    """What is measured while a cluster fills."""
-
-    def __init__(self, cluster: Cluster, workload: Workload) -> None:
-        self._cluster = cluster
-        self._measure = Fragmentation(workload.typical())
-        self._largest = int(cluster.view.capacity.max())
-        self._asked = 0
-        self._arrived: list[int] = []
-        self._allocated: list[int] = []
-        self._fragmented: dict[int, float] = {0: self._fragmentation()}
-        self._refused: dict[str, int] = {}
-
-    def arrived(self, request: Request, placed: bool) -> None:
-        """Count a pod that has come, and was placed or refused."""
-        self._asked += request.total
-        self._arrived.append(self._asked)
-        self._allocated.append(self._cluster.allocated)
-        if not placed:
-            size = size_class(request, self._largest)
-            self._refused[size] = self._refused.get(size, 0) + 1
-        load = round(100 * self._asked / self._cluster.capacity)
-        if load not in self._fragmented:
-            self._fragmented[load] = self._fragmentation()
-
-    def record(self) -> Record:
-        """Return allocated: by arrived load the mean share of GPU allocated; fragmentation: the
-        share that a typical pod could not use; both in % by whole % of arrived load. failed: pods
-        refused, and by size.
-        """
-        capacity = self._cluster.capacity
-        loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
-        sums = np.bincount(loads, weights=100 * np.array(self._allocated) / capacity)
-        seen = np.bincount(loads)
-        curve = {
-            str(load): float(sums[load] / seen[load]) for load in np.flatnonzero(seen).tolist()
-        }
-        return {
-            "allocated": curve,
-            "fragmentation": {str(load): value for load, value in self._fragmented.items()},
-            "pods": len(loads),
-            "failed": sum(self._refused.values()),
-            "failed_by_size": self._refused,
-        }
-
-    def _fragmentation(self) -> float:
-        return 100 * fragmented(self._measure, self._cluster.view) / self._cluster.capacity
-
-
-def fragmented(measure: Fragmentation, view: Snapshot) -> float:
-    """Return the free units of the cluster that the mean typical pod could not use."""
-    lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
-    return float(lost.sum()) / max(measure.pods, 1)
 
 
 def _picture(cluster: Cluster, options: Options) -> Record:

@@ -10,8 +10,6 @@ from gpushare.core.decide import best_node, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.pairing import Pairing
-from gpushare.core.policies.binpack import Binpack
-from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
@@ -19,7 +17,6 @@ from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
 from gpushare.sim.engine import MIB, Cluster, request_of, workload_of_trace
 from gpushare.sim.fast import FastRanking
-from gpushare.sim.simple import SimpleRanking
 from gpushare.sim.trace import TraceNode, TracePod
 
 NODES = [
@@ -157,15 +154,6 @@ def test_row_by_row_every_value_is_that_of_the_arrays(
 ) -> None:
     fast = Cluster(nodes, FastRanking(policy(WORKLOAD), 99, fits))
     arrays = Ranking(policy(WORKLOAD), 99, fits)
-    _values_agree(fast, arrays)
-
-
-@pytest.mark.parametrize("policy", [DeviceBestFit, Binpack])
-def test_simple_policies_by_loops_value_every_row_as_the_arrays_do(
-    policy: type[DeviceBestFit] | type[Binpack],
-) -> None:
-    fast = Cluster(NODES, SimpleRanking(policy(), fits))
-    arrays = Ranking(policy(), 99, fits)
     _values_agree(fast, arrays)
 
 

@@ -1,0 +1,65 @@
+"""What is measured while a cluster fills: what is allocated, refused, and free but of no use.
+
+Knows a cluster and the pods that have come; not where they come from. Tested in
+`tests/unit/sim/test_experiments.py`.
+"""
+
+import numpy as np
+
+from gpushare.core.model import Request
+from gpushare.core.policies.fragmentation import Fragmentation
+from gpushare.core.workload import Workload
+from gpushare.sim.engine import Cluster, size_class
+from gpushare.sim.flow import Record
+
+
+class Course:
+    """What is measured while a cluster fills."""
+
+    def __init__(self, cluster: Cluster, workload: Workload) -> None:
+        self._cluster = cluster
+        self._measure = Fragmentation(workload.typical())
+        self._largest = int(cluster.view.capacity.max())
+        self._asked = 0
+        self._arrived: list[int] = []
+        self._allocated: list[int] = []
+        self._fragmented: dict[int, float] = {0: self._fragmentation()}
+        self._refused: dict[str, int] = {}
+
+    def arrived(self, request: Request, placed: bool) -> None:
+        """Count a pod that has come, and was placed or refused."""
+        self._asked += request.total
+        self._arrived.append(self._asked)
+        self._allocated.append(self._cluster.allocated)
+        if not placed:
+            size = size_class(request, self._largest)
+            self._refused[size] = self._refused.get(size, 0) + 1
+        load = round(100 * self._asked / self._cluster.capacity)
+        if load not in self._fragmented:
+            self._fragmented[load] = self._fragmentation()
+
+    def record(self) -> Record:
+        """Return allocated: by arrived load the mean share of GPU allocated; fragmentation: the
+        share that a typical pod could not use; both in % by whole % of arrived load. failed: pods
+        refused, and by size.
+        """
+        capacity = self._cluster.capacity
+        loads = np.rint(100 * np.array(self._arrived) / capacity).astype(int)
+        sums = np.bincount(loads, weights=100 * np.array(self._allocated) / capacity)
+        seen = np.bincount(loads)
+        curve = {
+            str(load): float(sums[load] / seen[load]) for load in np.flatnonzero(seen).tolist()
+        }
+        return {
+            "allocated": curve,
+            "fragmentation": {str(load): value for load, value in self._fragmented.items()},
+            "pods": len(loads),
+            "failed": sum(self._refused.values()),
+            "failed_by_size": self._refused,
+        }
+
+    def _fragmentation(self) -> float:
+        """Return the free share in % of the cluster that the mean typical pod could not use."""
+        view, measure = self._cluster.view, self._measure
+        lost = measure.lost(measure.tables(view), view, np.arange(len(view.names)))
+        return 100 * (float(lost.sum()) / max(measure.pods, 1)) / self._cluster.capacity
