@@ -8,7 +8,7 @@ charge is what this reads: a contract test holds the two together. Knows nothing
 A field of an impossible type counts as absent; the API server lets none through.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
@@ -16,6 +16,7 @@ from gpushare.errors import AnnotationError, QuantityError
 from gpushare.wire.annotations import Names, device_uuids, placement
 from gpushare.wire.given import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
+from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import to_units
 
 Fields = Mapping[str, object]
@@ -202,13 +203,9 @@ def _from_totals(
 
 def _gpu_request(spec: Fields, resource: str) -> tuple[int, Shares]:
     """Return (units of the whole pod, units of each regular container that asks)."""
-
-    def units_of(container: Fields) -> int:
-        return _limit(container, resource)
-
-    regular = [units_of(mapping(item)) for item in elements(spec.get("containers"))]
-    inits = [mapping(item) for item in elements(spec.get("initContainers"))]
-    units = _peak(regular, inits, units_of)
+    regular = [_limit(mapping(item), resource) for item in elements(spec.get("containers"))]
+    inits = map(mapping, elements(spec.get("initContainers")))
+    units = peak(regular, ((_limit(each, resource), each.get("restartPolicy")) for each in inits))
     if units > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
     return units, tuple((index, each) for index, each in enumerate(regular) if each)
@@ -229,22 +226,3 @@ def _units(quantity: object, where: str = "") -> int:
         return to_units(quantity)
     except QuantityError as error:
         raise QuantityError(f"{where}{error}") from error
-
-
-def _peak(
-    regular: Iterable[int], inits: Iterable[Fields], units_of: Callable[[Fields], int]
-) -> int:
-    """Return the most held at any time.
-
-    Init containers run one by one, beside the sidecars before them (restartPolicy Always), as
-    `PodRequests` of k8s.io/component-helpers counts it.
-    """
-    sidecars = 0
-    peak = 0
-    for container in inits:
-        units = units_of(container)
-        if container.get("restartPolicy") == "Always":
-            sidecars += units
-            units = 0
-        peak = max(peak, sidecars + units)
-    return max(sum(regular) + sidecars, peak)

@@ -5,11 +5,12 @@ container with the sidecars before it; for CPU and memory then the overhead. Tes
 `tests/unit/wire/test_pods.py`.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, Request, Shares
 from gpushare.errors import QuantityError
 from gpushare.wire.objects import Container, Pod, PodSpec, Resources
+from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
 
 
@@ -21,7 +22,7 @@ def units_of(pod: Pod, resource: str) -> int:
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
     units = [gpu_units(container, resource) for container in regular]
-    total = _peak(units, inits, lambda container: gpu_units(container, resource))
+    total = peak(units, ((gpu_units(each, resource), each.restart_policy) for each in inits))
     if total > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
     return total
@@ -98,7 +99,9 @@ def _host_sum(
 
     total = _amount(spec.resources, name, convert)
     if not total:
-        total = _peak([amount_of(container) for container in regular], inits, amount_of)
+        total = peak(
+            map(amount_of, regular), ((amount_of(each), each.restart_policy) for each in inits)
+        )
     total += _amount(Resources(requests=spec.overhead), name, convert)
     if total > MAX_VALUE:
         raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
@@ -114,22 +117,3 @@ def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity]
     if quantity is None:
         quantity = (resources.limits or {}).get(name)
     return 0 if quantity is None else convert(quantity)
-
-
-def _peak(
-    regular: Iterable[int], inits: Iterable[Container], amount_of: Callable[[Container], int]
-) -> int:
-    """Return the most held at any time (`PodRequests` of k8s.io/component-helpers).
-
-    Init containers run one after the other, beside the sidecars (restartPolicy Always) started
-    before.
-    """
-    sidecars = 0
-    peak = 0
-    for container in inits:
-        units = amount_of(container)
-        if container.restart_policy == "Always":
-            sidecars += units
-            units = 0
-        peak = max(peak, sidecars + units)
-    return max(sum(regular) + sidecars, peak)
