@@ -12,10 +12,10 @@ from typing import Any
 
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.deletion import DeleteOptions
-from gpushare.localcluster.api.faults import Fault, FaultPlan, FaultRequest
 from gpushare.localcluster.api.records import Change
 from gpushare.localcluster.api.resources import RESOURCES, Resource
 from gpushare.localcluster.api.store import Store
+from tests.faults import Fault, FaultPlan, FaultRequest, faulty
 
 Json = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Cluster:
         self.store = Store()
         self.faults = FaultPlan()
         self.hook: Callable[[FaultRequest], Fault | None] | None = None
-        self.server = ApiServer(self.store, fault=self._fault)
+        self.server = ApiServer(self.store, wrap=faulty(self._fault))
         self.server.start()
         self.port = int(self.server.url.rpartition(":")[2])
 
@@ -53,7 +53,7 @@ class Cluster:
 
     def restart(self) -> None:
         """Serve the same store on the same port again, after `stop`."""
-        self.server = ApiServer(self.store, port=self.port, fault=self._fault)
+        self.server = ApiServer(self.store, port=self.port, wrap=faulty(self._fault))
         self.server.start()
 
     def kubeconfig(self, folder: Path) -> str:

@@ -12,8 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpushare.localcluster.api import faults
-from gpushare.localcluster.api.faults import Fault, FaultRequest, Refusal
+from tests import faults
+from tests.faults import Fault, FaultRequest, Refusal
 from tests.integration.cluster import MARK, MEM, NODES, PODS, Cluster, Json
 from tests.integration.oracle import expected_inspect, over_capacity
 from tests.integration.verbs import PATIENCE, poll

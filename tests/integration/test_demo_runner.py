@@ -4,7 +4,6 @@ import io
 from pathlib import Path
 
 from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.faults import FaultPlan, delay
 from gpushare.localcluster.api.httpserver import Environ, HttpServer, StartResponse
 from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
@@ -13,6 +12,7 @@ from gpushare.localcluster.demo.report import Report
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import load_scenario
 from gpushare.localcluster.http_client import HttpClient
+from tests.faults import FaultPlan, delay, faulty
 
 
 def no_books(_: Environ, start: StartResponse) -> list[bytes]:
@@ -29,7 +29,7 @@ def test_what_was_applied_is_seen_by_the_next_step(tmp_path: Path) -> None:
     )
     plan = FaultPlan()
     plan.on("GET", "^/api/v1/pods$", delay(0.5))
-    server, extender = ApiServer(Store(), fault=plan), HttpServer("127.0.0.1", 0, no_books)
+    server, extender = ApiServer(Store(), wrap=faulty(plan)), HttpServer("127.0.0.1", 0, no_books)
     server.start()
     extender.start()
     api = ApiClient(server.url, user_agent="test")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare.cli.main import main
-from gpushare.localcluster.api.faults import status
+from tests.faults import status
 from tests.integration.cluster import LEASES, MAPS, MEM, NODES, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
 from tests.integration.process import Extender, free_port

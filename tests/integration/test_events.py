@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from gpushare.localcluster.api.faults import Fault, FaultRequest, delay, status
 from gpushare.localcluster.http_client import HttpClient
+from tests.faults import Fault, FaultRequest, delay, status
 from tests.integration.cluster import COUNT, Cluster, Json
 from tests.integration.conftest import StartExtender, World
 from tests.integration.verbs import PATIENCE, poll

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.api.faults import Fault, Refusal
 from gpushare.localcluster.api.resources import RESOURCES
+from tests.faults import Fault, Refusal
 from tests.integration.cluster import NODES, PODS, Cluster
 
 pytestmark = [

@@ -14,8 +14,8 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from gpushare.localcluster.api import faults
-from gpushare.localcluster.api.faults import Fault, FaultRequest
+from tests import faults
+from tests.faults import Fault, FaultRequest
 from tests.integration.cluster import LEASES, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gpushare.localcluster.api import faults
+from tests import faults
 from tests.integration.cluster import LEASES, MARK, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.test_leadership import LEASE

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.listwatch import Timing
-from gpushare.localcluster.api import faults
-from gpushare.localcluster.api.faults import Fault, FaultRequest
+from tests import faults
+from tests.faults import Fault, FaultRequest
 from tests.integration.cluster import MARK, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
 from tests.integration.torn import TornRelay

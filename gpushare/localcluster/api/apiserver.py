@@ -13,13 +13,13 @@ from werkzeug.exceptions import HTTPException
 
 from gpushare.localcluster.api import discovery
 from gpushare.localcluster.api.calls import Answer, Call, json_answer
-from gpushare.localcluster.api.faults import FaultInjector, Hook
 from gpushare.localcluster.api.httpserver import (
     BODY_LIMIT,
     CONNECTION,
     Environ,
     HttpServer,
     StartResponse,
+    WsgiApp,
 )
 from gpushare.localcluster.api.objects import Object, to_json
 from gpushare.localcluster.api.podlogs import PodLogs
@@ -50,16 +50,17 @@ class ApiServer:
         *,
         host: str = "127.0.0.1",
         port: int = 0,
-        fault: Hook | None = None,
+        wrap: Callable[[WsgiApp], WsgiApp] = lambda app: app,
         bookmark_every: float = 60.0,
     ) -> None:
-        """Listen at once (port 0: any free one); `fault` is asked about every request."""
+        """Listen at once (port 0: any free one); `wrap` may put something before the
+        API, such as faults on order.
+        """
         self.store = store
         self.registry = Registry(store)
         self.logs = PodLogs()
         self.requests: deque[tuple[str, str]] = deque(maxlen=REQUESTS_KEPT)
-        self._app = _application(Rest(self.registry, self.logs, bookmark_every))
-        self._faults = FaultInjector(self._app, fault)
+        self._app = wrap(_application(Rest(self.registry, self.logs, bookmark_every)))
         self._server = HttpServer(host, port, self._record)
 
     @property
@@ -75,7 +76,6 @@ class ApiServer:
     def stop(self) -> None:
         """End all watches, close all connections, and return when all threads have ended."""
         self._server.closing.set()
-        self._faults.stop()
         self.store.wake()
         self.logs.wake()
         self._server.stop()
@@ -86,7 +86,7 @@ class ApiServer:
 
     def _record(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         self.requests.append((environ["REQUEST_METHOD"], environ["PATH_INFO"]))
-        return self._faults(environ, start_response)
+        return self._app(environ, start_response)
 
 
 _KUBECONFIG = """\

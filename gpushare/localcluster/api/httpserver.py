@@ -35,16 +35,16 @@ class ConnectionDropped(Exception):
 
 
 class ClientConnection:
-    """The other end of a request."""
+    """The other end of a request; `closing` is set when the server stops."""
 
     def __init__(self, sock: socket.socket, closing: threading.Event) -> None:
         """Look at this socket, and at whether the server is stopping."""
         self._socket = sock
-        self._closing = closing
+        self.closing = closing
 
     def alive(self) -> bool:
         """Return whether the client is there and the server is not stopping."""
-        if self._closing.is_set():
+        if self.closing.is_set():
             return False
         try:
             return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""

@@ -11,7 +11,10 @@ import pytest
 import yaml
 
 from gpushare.localcluster.api.apiserver import ApiServer
-from gpushare.localcluster.api.faults import (
+from gpushare.localcluster.api.store import Store
+from tests.contract.apiserver.client import STRATEGIC, Api, Json
+from tests.contract.apiserver.conftest import binding, config_map, pod
+from tests.faults import (
     Fault,
     FaultPlan,
     Refusal,
@@ -20,11 +23,9 @@ from gpushare.localcluster.api.faults import (
     delay,
     drop_after,
     drop_before,
+    faulty,
     status,
 )
-from gpushare.localcluster.api.store import Store
-from tests.contract.apiserver.client import STRATEGIC, Api, Json
-from tests.contract.apiserver.conftest import binding, config_map, pod
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -38,7 +39,7 @@ def plan() -> FaultPlan:
 
 @pytest.fixture
 def local(plan: FaultPlan) -> Iterator[ApiServer]:
-    server = ApiServer(Store(), fault=plan, bookmark_every=0.1)
+    server = ApiServer(Store(), wrap=faulty(plan), bookmark_every=0.1)
     server.start()
     yield server
     server.stop()
@@ -88,7 +89,7 @@ def test_a_delay_delays(api: Api, plan: FaultPlan) -> None:
 def test_a_delayed_request_ends_with_the_server_and_has_not_acted() -> None:
     plan = FaultPlan()
     plan.on("POST", "configmaps", delay(3600))
-    server = ApiServer(Store(), fault=plan)
+    server = ApiServer(Store(), wrap=faulty(plan))
     server.start()
     lost: list[bool] = []
 

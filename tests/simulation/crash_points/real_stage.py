@@ -11,10 +11,10 @@ from contextlib import suppress
 from http.client import HTTPException
 from pathlib import Path
 
-from gpushare.localcluster.api import faults
-from gpushare.localcluster.api.faults import Fault, FaultRequest
 from gpushare.localcluster.api.objects import Object
 from gpushare.localcluster.api.records import Record
+from tests import faults
+from tests.faults import Fault, FaultRequest
 from tests.integration.cluster import LEASES, MEM, NODES, PODS, Cluster
 from tests.integration.oracle import expected_inspect, over_capacity
 from tests.integration.process import Extender

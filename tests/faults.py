@@ -9,10 +9,18 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal, TypeAlias
 from urllib.parse import parse_qsl
 
-from gpushare.localcluster.api.httpserver import ConnectionDropped, Environ, StartResponse, WsgiApp
+from gpushare.localcluster.api.httpserver import (
+    CONNECTION,
+    ClientConnection,
+    ConnectionDropped,
+    Environ,
+    StartResponse,
+    WsgiApp,
+)
 from gpushare.localcluster.api.objects import to_json
 from gpushare.localcluster.api.status import StatusError
 
@@ -127,27 +135,22 @@ class FaultPlan:
 
 
 class FaultInjector:
-    """A WSGI application around another one, with the faults that its hook orders."""
+    """A WSGI application around another one, with the faults that its hook orders.
 
-    def __init__(self, app: WsgiApp, hook: Hook | None) -> None:
+    The end of the server ends all delays; requests that were still to act then never will.
+    """
+
+    def __init__(self, hook: Hook, app: WsgiApp) -> None:
         """Ask `hook` about every request."""
         self._app = app
         self._hook = hook
-        self._stopping = threading.Event()
-        self._late: list[threading.Thread] = []
-
-    def stop(self) -> None:
-        """End all delays; requests that were still to act never will."""
-        self._stopping.set()
-        for thread in self._late:
-            thread.join()
 
     def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
         """Answer a request, well or badly."""
         fault = self._fault(environ)
         if fault is None:
             return self._app(environ, start_response)
-        stopped = self._stopping.wait(fault.delay) if fault.delay else False
+        stopped = _closing(environ).wait(fault.delay) if fault.delay else False
         if stopped or fault.drop == "before":
             raise ConnectionDropped
         if fault.late is not None:
@@ -163,8 +166,6 @@ class FaultInjector:
         return answer if fault.cut_after is None else _cut(answer, fault.cut_after)
 
     def _fault(self, environ: Environ) -> Fault | None:
-        if self._hook is None:
-            return None
         query = dict(parse_qsl(environ["QUERY_STRING"], keep_blank_values=True))
         return self._hook(FaultRequest(environ["REQUEST_METHOD"], environ["PATH_INFO"], query))
 
@@ -172,12 +173,20 @@ class FaultInjector:
         later = {**environ, "wsgi.input": io.BytesIO(environ["wsgi.input"].read())}
 
         def act() -> None:
-            if not self._stopping.wait(seconds):
+            if not _closing(environ).wait(seconds):
                 _consume(self._app(later, _ignore))
 
-        thread = threading.Thread(target=act, name="apiserver-late", daemon=True)
-        self._late.append(thread)
-        thread.start()
+        threading.Thread(target=act, name="apiserver-late", daemon=True).start()
+
+
+def faulty(hook: Hook) -> Callable[[WsgiApp], WsgiApp]:
+    """Return what an `ApiServer` is wrapped in for the faults that the hook orders."""
+    return partial(FaultInjector, hook)
+
+
+def _closing(environ: Environ) -> threading.Event:
+    connection: ClientConnection = environ[CONNECTION]
+    return connection.closing
 
 
 def _ignore(_status: str, _headers: object, _: object = None) -> Callable[[bytes], object]:
