@@ -12,7 +12,6 @@ from gpushare.localcluster.api.resources import NAMESPACES, Resource, find
 from gpushare.localcluster.api.status import bad_request, no_such_path
 
 JSON = "application/json"
-TABLE_OF_META = "as=Table"
 
 
 class Connection(Protocol):

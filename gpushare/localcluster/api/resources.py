@@ -7,7 +7,6 @@ kube-scheduler wait for ever in its cache sync, since it takes 404 for "not yet"
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-READ = ("get", "list", "watch")
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 """Verbs in the order of a real server's discovery."""
 
