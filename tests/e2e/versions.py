@@ -20,6 +20,8 @@ LOCAL = "the local cluster"
 _HEAD = """\
 # What was run with what
 
+For operators who ask whether gpushare was run with their release of Kubernetes.
+
 Written by `make e2e VERSION=...` and `make e2e-all`, a section for each release, when all of its
 tests have passed ([how to run them](local-cluster.md#on-the-real-thing)). The versions are what the
 programs say of themselves. A kube-scheduler's file is as `gpushare scheduler-config` prints it for

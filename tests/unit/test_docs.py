@@ -115,6 +115,13 @@ def test_a_page_is_read_in_ten_minutes_its_tables_apart(document: Path) -> None:
     assert len(" ".join(prose).split()) <= 2000
 
 
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda file: file.stem)
+def test_a_page_says_first_for_whom_it_is(page: Path) -> None:
+    title, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
+    assert title.startswith("# ")
+    assert first.startswith("For ") or page.stem == "README"
+
+
 def test_the_ways_through_the_code_name_functions_that_are_there() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
     table = page.partition("## Four ways through the code")[2].partition("\n## ")[0]
