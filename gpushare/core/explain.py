@@ -29,7 +29,7 @@ _MAX_NODES = 32
 """Nodes searched for pods whose end helps: those that lack least."""
 
 _STEPS = 100_000
-"""Of all these searches together: some 0.3 s."""
+"""Steps of all these searches together: some 0.3 s."""
 
 _NO_ROOM = 2**40
 """Stands for the shortage of a device that the request can never use."""

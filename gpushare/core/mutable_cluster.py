@@ -50,18 +50,18 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 
 class MutableCluster:
-    """Nodes in their order, what is placed on them, and a judge of where to place.
+    """Nodes in their order, what is placed on them, and a scorer of where to place.
 
     view: belongs to the cluster, which changes it. moved: told 1 for every pod that is placed, -1
     for every one that leaves.
     """
 
     def __init__(
-        self, view: MutableSnapshot, judge: Scorer, moved: Callable[[int], None] | None = None
+        self, view: MutableSnapshot, scorer: Scorer, moved: Callable[[int], None] | None = None
     ) -> None:
         view.free.flags.writeable = True
         self.view = view
-        self.judge = judge
+        self.scorer = scorer
         self._moved = moved
         self.capacity = int(self.view.capacity.sum())
         self.allocated = int(self.view.used.sum())
@@ -71,12 +71,12 @@ class MutableCluster:
 
         Raises nothing: what does not fit is no error of a simulation.
         """
-        judged = self.judge.scores(self.view, request)
-        row = int(judged.values.argmax())
-        if judged.values[row] == -np.inf:
+        scores = self.scorer.scores(self.view, request)
+        row = int(scores.values.argmax())
+        if scores.values[row] == -np.inf:
             return None
         if request.devices == 1:
-            return self.put(row, (judged.device(row),), request)
+            return self.put(row, (scores.device(row),), request)
         return self._put_best(row, request)
 
     def place_on(self, row: int, request: Request) -> Placement | None:
@@ -94,7 +94,7 @@ class MutableCluster:
         if request.devices:
             rows = np.array([row])
             mask = fits_devices(self.view, rows, request)
-            devices = best_devices(self.judge, self.view, rows, mask, request)
+            devices = best_devices(self.scorer, self.view, rows, mask, request)
         return self.put(row, devices, request)
 
     def put(self, row: int, devices: tuple[int, ...], request: Request) -> Placement:

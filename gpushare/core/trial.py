@@ -36,7 +36,7 @@ FEWEST_SEEN = 100
 
 _FEWEST_STREAMS = 4
 _FEWEST_PODS = 2_500
-"""Of all streams: where few pods fill a cluster, what makes the difference comes seldom."""
+"""Pods of all streams: if few pods fill a cluster, those that make the difference are rare."""
 _ALIKE = 0.2
 """Points of memory allocated that are not worth another stream."""
 _ERRORS = 2.0

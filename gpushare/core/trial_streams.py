@@ -28,12 +28,12 @@ kinds of cards apart.
 """
 
 _TOO_MANY_PODS = 3 * MOST_PODS_OF_STREAM
-"""Of one stream: where so many fit the nodes that show each group, nothing is tried."""
+"""Pods of one stream: if so many fit the nodes that show each group, nothing is tried."""
 _MOST_STREAMS = 24
 _FULL = (0.95, 1.05)
-"""Where pods stay: between these shares asked for, what is allocated counts."""
+"""If pods stay, what is allocated counts while between these shares have been asked for."""
 _WARMUP, _LIFE = 2.0, 6.0
-"""Where they come and go: mean lifetimes from when on it counts, and until when."""
+"""If they come and go: from when on it counts, and until when, in mean lifetimes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -50,7 +50,7 @@ def skip(check: str, what: str, todo: str = "") -> Finding:
 def judged(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
     """Yield one finding for all things with the same verdict, which begins with their names.
 
-    Of very many verdicts the last ones are counted alone.
+    If there are very many verdicts, the last ones are only counted.
     """
     alike: dict[Finding, list[str]] = {}
     for name, verdict in verdicts:

@@ -89,6 +89,6 @@ class Heartbeat:
         try:
             self._api.patch(f"{_LEASES}/{name}", lease, MERGE_PATCH)
         except ApiNotFound:
-            # Of a node that was deleted a moment ago there must not be another Lease.
+            # A node that was deleted a moment ago must not get another Lease.
             if self._api.get(f"/api/v1/nodes/{name}")["metadata"]["uid"] == uid:
                 self._api.create(_LEASES, lease)

@@ -11,13 +11,13 @@ from gpushare.core.policies.node_shape import HAIR
 from gpushare.core.policies.shadow_price.policy import THETA
 from gpushare.core.policies.shadow_price.scarcity import DEAREST, FINE
 from gpushare.core.snapshot import Floats, Rows
-from gpushare.sim.compiled import FileOptions, Supply, World, compiled
+from gpushare.sim.compiled import Supply, WantedKind, World, compiled
 from gpushare.sim.kernel import blocks_left, idle_devices, judge
 
 
 @compiled
 def judge_and_price(
-    world: World, supply: Supply, wanted: FileOptions, known: int, counted: int
+    world: World, supply: Supply, wanted: WantedKind, known: int, counted: int
 ) -> None:
     """Bring a kind and the supply up to date, and add the prices of the moment.
 
@@ -49,7 +49,7 @@ def _count_supply(world: World, supply: Supply, rows: Rows) -> None:
 
 
 @compiled
-def _price(supply: Supply, wanted: FileOptions) -> None:
+def _price(supply: Supply, wanted: WantedKind) -> None:
     """Take the prices of the moment from what is kept of the kind."""
     judged = wanted.judged
     group_cost = _group_costs(supply, wanted.weights)

@@ -129,7 +129,7 @@ class Supply(NamedTuple):
     totals: Ints
 
 
-class FileOptions(NamedTuple):
+class WantedKind(NamedTuple):
     """A kind of request: what it is, what is kept of it, and what a Judgement holds.
 
     weight: of blocks, weights: of a device by group. values, by_state: changed in place.

@@ -1,4 +1,4 @@
-"""The nodes and pods of a trace as a cluster in memory, and its judges."""
+"""The nodes and pods of a trace as a cluster in memory, and what ranks on it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -68,9 +68,9 @@ class Cluster(MutableCluster):
     """The nodes of a trace, empty."""
 
     def __init__(
-        self, nodes: Sequence[TraceNode], judge: Scorer, moved: Callable[[int], None] | None = None
+        self, nodes: Sequence[TraceNode], scorer: Scorer, moved: Callable[[int], None] | None = None
     ) -> None:
-        super().__init__(empty(nodes), judge, moved)
+        super().__init__(empty(nodes), scorer, moved)
 
 
 def empty(nodes: Sequence[TraceNode]) -> MutableSnapshot:

@@ -155,8 +155,8 @@ def replay(
 def _cluster(
     nodes: Sequence[TraceNode], workload: Workload, policy: str, seed: int, options: Options
 ) -> tuple[Cluster, list[Choice]]:
-    """Return (the empty cluster with the judge that the options want, the choices of `auto`, a list
-    that grows).
+    """Return (the empty cluster with the scorer for the options, the choices of `auto`: a list that
+    grows).
 
     Raises SettingsError when there is no such policy.
     """
@@ -167,8 +167,8 @@ def _cluster(
         learner = Learner(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved), learner.choices
     choice = chosen(nodes, workload) if policy == AUTO else None
-    judge = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
-    return Cluster(ordered, judge), [choice] if choice else []
+    scorer = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
+    return Cluster(ordered, scorer), [choice] if choice else []
 
 
 def _told(choices: Sequence[Choice]) -> Record:

@@ -19,12 +19,12 @@ from gpushare.sim.compiled import (
     COMPILED,
     Asked,
     Blocks,
-    FileOptions,
     Judged,
     Prices,
     State,
     Supply,
     Typical,
+    WantedKind,
     World,
 )
 from gpushare.sim.kernel import judge
@@ -47,7 +47,7 @@ class FastRanking(Ranking):
         self._pricing_policy = policy if isinstance(policy, ShadowPrice) else None
         self._fast = policy
         self._world: World | None = None
-        self._wanted: dict[Kind, FileOptions] = {}
+        self._wanted: dict[Kind, WantedKind] = {}
         self._seen: dict[Kind, int] = {}
         self._supply: Supply | None = None
         self._counted = -1
@@ -76,7 +76,7 @@ class FastRanking(Ranking):
         if len(rows):
             judge(world, wanted.asked, wanted.judged, rows)
         self._seen[request.kind] = snapshot.generation
-        # Asked only where the policy has no prices, for which alone it matters what is taken.
+        # This is called only if the policy has no prices; what is taken matters for prices alone.
         best, devices = wanted.judged.best, wanted.judged.devices
         return Known(snapshot.generation, snapshot.capacity, best, devices, NOTHING)
 
@@ -138,9 +138,9 @@ class FastRanking(Ranking):
         scarce = self._pricing_policy.scarce(snapshot)
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted)
 
-    def _kept(self, snapshot: Snapshot, request: Request, world: World) -> FileOptions:
-        """Return what is kept of the kind. Of too many, the one asked for longest
-        ago is forgotten.
+    def _kept(self, snapshot: Snapshot, request: Request, world: World) -> WantedKind:
+        """Return what is kept of the kind; if there are too many, forget the one asked for longest
+        ago.
         """
         wanted = self._wanted.pop(request.kind, None) or self._want(snapshot, request, world)
         self._wanted[request.kind] = wanted
@@ -149,7 +149,7 @@ class FastRanking(Ranking):
             del self._wanted[oldest], self._seen[oldest]
         return wanted
 
-    def _want(self, snapshot: Snapshot, request: Request, world: World) -> FileOptions:
+    def _want(self, snapshot: Snapshot, request: Request, world: World) -> WantedKind:
         accepted = [not request.models or model in request.models for model in snapshot.models]
         asked = Asked(
             max(request.units, 1) if request.devices else 0,
@@ -170,7 +170,7 @@ class FastRanking(Ranking):
         if self._pricing_policy is not None:
             weight = self._pricing_policy.block_weight(request)
             per_unit = self._pricing_policy.scarce(snapshot).per_unit
-        return FileOptions(
+        return WantedKind(
             asked,
             judged,
             weight,

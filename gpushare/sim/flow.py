@@ -1,9 +1,9 @@
 """Pods that come and go: virtual time, departures, and the queue of those that fit nowhere.
 
 It knows a cluster and a stream of arrivals drawn beforehand; nothing of where streams come from.
-Departures that are due are handled before an arrival. Of those that wait, first come first served:
-at each departure they are tried in the order of arrival on the node that changed, since they fit no
-other.
+Departures that are due are handled before an arrival. Pods that wait are served first come, first
+served: at each departure they are tried in the order of arrival on the node that changed, since
+they fit no other.
 """
 
 import heapq

@@ -17,10 +17,10 @@ from gpushare.sim.options import Options
 from gpushare.sim.tables import Table
 
 _SEEDS = tuple(range(42, 52))
-"""Of the runs, unless others are named; of a large cluster the first two."""
+"""Seeds of the runs, unless others are named; for a large cluster the first two."""
 
 _MOST_PODS = 5_000_000
-"""Of a run: about an hour of the quickest policy."""
+"""The most pods of a run: about an hour of the quickest policy."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A judge that knows only the pods that have come so far, as the extender does.
+"""A scorer that knows only the pods that have come so far, as the extender does.
 
 It learns by the same rule (core/workload_estimator.py). Only that a making takes no time here, and
 that two are not held a minute apart: simulated pods come in no minutes. For the same reason `auto`
@@ -24,7 +24,7 @@ KNOWN, LEARNED = "known", "learned"
 
 
 _SEED = 0
-"""Of all trials: the choice is a property of the cluster, not of the run."""
+"""The seed of all trials: the choice is a property of the cluster, not of the run."""
 
 
 def chosen(nodes: Sequence[TraceNode], workload: Workload) -> Choice | None:

@@ -48,7 +48,7 @@ class Lifetimes:
         """Return which pods run at a moment, the oldest first, and how long each still stays, where
         `rate` pods come in a unit of time.
 
-        Of those that run, the long-lived are seen as often as they live long, each at any age.
+        A pod is among those that run with a chance in proportion to its lifetime, at any age.
         """
         means = self.means
         number = rng.poisson(rate * means.mean())

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from tqdm import tqdm
 
 GoOn = Callable[[float], bool]
-"""Told by a run which share of it is done, from 0 to 1; answers whether the run shall go on."""
+"""Takes the share of a run that is done, from 0 to 1; returns whether the run shall go on."""
 
 PATIENCE = 5.0
 """Seconds that runs have to end by themselves when they are asked to."""
@@ -86,10 +86,10 @@ def always(_share: float) -> bool:
 def bar(progress: Progress) -> Iterator[None]:
     """Show on stderr, while open, how many runs are done, how fast they go and what is left.
 
-    Nothing is shown unless stderr is a terminal. Runs may take minutes, so the bar moves with the
+    It is shown only if stderr is a terminal. Runs may take minutes, so the bar moves with the
     shares of those under way.
     """
-    # disable=None: of the bar nothing is seen unless stderr is a terminal.
+    # disable=None: the bar is shown only if stderr is a terminal.
     with tqdm(
         total=progress.runs,
         desc=_told(progress),

@@ -83,7 +83,7 @@ def measures_of(records: Sequence[Record], load: float = 1.0) -> Sequence[Measur
 
 @dataclass(frozen=True, slots=True)
 class Statistic:
-    """Of a measure over seeds. spread: standard deviation, of one seed None.
+    """A measure over seeds. spread: the standard deviation, None for one seed.
 
     difference: the mean of what it is above the first policy with the same seed, error: the
     standard error of that; None where there is nothing to compare with.

@@ -192,7 +192,7 @@ def _pod(row: Row, known: Collection[str] | None) -> TracePod:
         row.count("cpu", 0, _MOST_CPU),
         row.count("memory", 0, _MOST_MEMORY),
         devices,
-        # Of a pod that asks for no device, neither size nor model means anything.
+        # Size and model mean nothing where a pod asks for no device.
         _units(row) if devices else 0,
         _models(row, known) if devices else (),
         created,

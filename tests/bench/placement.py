@@ -36,7 +36,7 @@ def _agree(nodes: list[TraceNode], pods: list[TracePod], policy: str, number: in
     for index, pod in enumerate(pods[:number]):
         if one.place(request_of(pod)) != other.place(request_of(pod)):
             return f"differ at pod {index}"
-    return f"the same {number} placements by {type(one.judge).__name__} and Ranking"
+    return f"the same {number} placements by {type(one.scorer).__name__} and Ranking"
 
 
 def main() -> None:

@@ -98,7 +98,7 @@ def simulated(nodes: list[TraceNode], pods: list[TracePod], policies: list[str])
             fit_at = next_fit(arrivals.seen)
             workload = arrivals.workload(devices)
         if fits_anew or after != policy:
-            cluster.judge = ranking(load_policy(after, workload), len(nodes))
+            cluster.scorer = ranking(load_policy(after, workload), len(nodes))
     return 100 * cluster.allocated / cluster.capacity
 
 

@@ -104,7 +104,7 @@ def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods)
     """
     if not preemptor.counted_by_scheduler:
         return ()
-    # Of all devices, healthy or not: the largest sum that kube-scheduler can have counted with.
+    # All devices, healthy or not: the largest sum that kube-scheduler can have counted with.
     left = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
     left += sum(entry.request.total for entry in proposed_pods)
     wanted = preemptor.request.total

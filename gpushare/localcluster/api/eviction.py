@@ -1,7 +1,7 @@
 """What POST pods/{name}/eviction does before it deletes: it asks the budget that covers the pod.
 
 Pure: the pod and the budgets in, the budget counted down out. Facts: k8s.io/kubernetes
-pkg/registry/core/pod/storage/eviction.go. Nobody counts here who is healthy: a budget allows what
+pkg/registry/core/pod/storage/eviction.go. Healthy pods are not counted here: a budget allows what
 its status says.
 """
 

@@ -249,7 +249,7 @@ def _check_resource(
     name, where = name_of(pod), f"spec.containers[{container.get('name')}].resources.{resource}"
     if resource.startswith("hugepages-"):
         return
-    # Of a quota the resources are called requests.NAME, of a container never.
+    # The resources of a quota are called requests.NAME, those of a container never.
     of_quota = resource.startswith("requests.") and not is_native(resource)
     odd = of_quota or ("/" not in resource and resource not in NATIVE)
     if odd or not is_qualified(resource):

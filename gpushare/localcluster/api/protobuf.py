@@ -16,7 +16,7 @@ _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 
 Value = int | bytes
-"""Of a field as it stands there: a number, or what has a length."""
+"""The value of a field as it is encoded: a number, or bytes that have a length."""
 Read = Callable[[Value], object]
 
 

@@ -21,7 +21,7 @@ class Devices:
 
     def __init__(self) -> None:
         self.changed: Callable[[str], None] = lambda node: None
-        """Told the name of a node whose devices changed; the kubelet sets it."""
+        """Called with the name of a node whose devices changed; the kubelet sets it."""
 
     def see(self, node: Json) -> None:
         """Give the node a device manager, where it has devices and none yet. Raises WireError."""

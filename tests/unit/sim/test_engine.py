@@ -137,7 +137,7 @@ def _values_agree(fast: Cluster, arrays: Ranking) -> None:
             if placed:
                 fast.release(placed.pop(step % len(placed)))
             continue
-        one, other = fast.judge.scores(fast.view, step), arrays.scores(fast.view, step)
+        one, other = fast.scorer.scores(fast.view, step), arrays.scores(fast.view, step)
         assert np.array_equal(one.values, other.values)
         for row in np.flatnonzero(one.values > -np.inf).tolist() if step.devices == 1 else ():
             assert one.device(row) == other.device(row)
@@ -165,12 +165,12 @@ def test_row_by_row_what_is_forgotten_is_judged_anew(
     arrays = Ranking(policy(WORKLOAD), 99, fits)
     requests = [request_of(pod) for pod in PODS[::2]]
     for request in requests:
-        one, other = fast.judge.scores(fast.view, request), arrays.scores(fast.view, request)
+        one, other = fast.scorer.scores(fast.view, request), arrays.scores(fast.view, request)
         assert np.array_equal(one.values, other.values)
         fast.place(request)
     last = list(dict.fromkeys(request.kind for request in reversed(requests)))[:2]
-    assert isinstance(fast.judge, FastRanking)
-    assert fast.judge.asked == tuple(reversed(last))
+    assert isinstance(fast.scorer, FastRanking)
+    assert fast.scorer.asked == tuple(reversed(last))
 
 
 def test_what_is_released_is_free_again() -> None:

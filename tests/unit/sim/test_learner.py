@@ -33,7 +33,7 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
         arrivals.observe(class_of(request))
         if arrivals.seen == fit_at:
             fit_at = next_fit(fit_at)
-            cluster.judge = Ranking(load_policy(policy, arrivals.workload(SIZES)), 99, fits)
+            cluster.scorer = Ranking(load_policy(policy, arrivals.workload(SIZES)), 99, fits)
     return placed
 
 

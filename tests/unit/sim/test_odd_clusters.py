@@ -56,7 +56,7 @@ def test_every_policy_lives_with_it(policy: str, name: str) -> None:
         nodes, Ranking(load_policy(policy, workload_of_trace(nodes, pods, 0.5)), 9, fits)
     )
     for pod in pods * 12:
-        judged = cluster.judge.scores(cluster.view, request_of(pod)).values
+        judged = cluster.scorer.scores(cluster.view, request_of(pod)).values
         assert not np.isnan(judged).any()
         cluster.place(request_of(pod))
     assert (cluster.allocated > 0) == (name != "no GPU")
