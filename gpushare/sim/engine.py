@@ -7,8 +7,6 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.mutable_cluster import MutableCluster, MutableSnapshot, fits
-from gpushare.core.policies.fgd import Fgd
-from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import KINDS
@@ -59,7 +57,7 @@ def ranking(policy: Policy, nodes: int) -> Ranking:
     """Return a ranking by the policy, of what fits as kube-scheduler and the extender see it."""
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
     # To compile, or to load what was compiled, costs more than few nodes take.
-    if nodes >= COMPILED_FROM and isinstance(policy, Fgd | ShadowPrice) and has_kernel(policy):
+    if nodes >= COMPILED_FROM and has_kernel(policy):
         return FastRanking(policy, kinds, fits)
     return Ranking(policy, kinds, fits)
 

@@ -4,6 +4,8 @@ It keeps what a Ranking keeps, changed in place since a simulation has one threa
 prices of the moment to the policy.
 """
 
+from typing import TypeGuard
+
 import numpy as np
 
 from gpushare.core.model import Kind, Request
@@ -33,7 +35,7 @@ _NONE = np.zeros(0, dtype=np.int64)
 _NO_PRICES = np.zeros(0)
 
 
-def has_kernel(policy: Policy) -> bool:
+def has_kernel(policy: Policy) -> TypeGuard[Fgd | ShadowPrice]:
     """Return whether compiled loops can stand in for the policy here."""
     known = isinstance(policy, Fgd | ShadowPrice) and policy.measure.pods > 0
     return COMPILED and known and not (isinstance(policy, ShadowPrice) and not policy.classes)
