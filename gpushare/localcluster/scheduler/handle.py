@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.scheduler.cache import Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.cluster_events import Change
 from gpushare.localcluster.scheduler.extender import HttpExtender
-from gpushare.localcluster.scheduler.framework import ClusterEvent
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPods
@@ -53,10 +53,9 @@ class Handle:
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     empty_candidates: bool = True
 
-    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Return the events after which a pod rejected by these is worth another try."""
-        found = (framework.events_of(plugin_names) for framework in self.profiles.values())
-        return frozenset().union(*found)
+    def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
+        """Return whether a change can make a rejected pod fit, by the hints of its profile."""
+        return self.profiles[pod.scheduler_name].is_worth_requeuing(pod, rejected_by, change)
 
 
 class PlainPlugin:

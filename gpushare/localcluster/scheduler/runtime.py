@@ -4,17 +4,17 @@ Which objection counts, in what order, and what a Skip skips are kube-scheduler'
 (pkg/scheduler/framework/runtime). Knows no API server, no queue and no clock.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import ANY_EVENT, Change, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import (
-    ANY_EVENT,
     MAX_NODE_SCORE,
     SUCCESS,
-    ClusterEvent,
     Code,
     NodeNames,
     Plugin,
@@ -22,6 +22,8 @@ from gpushare.localcluster.scheduler.framework import (
     Status,
 )
 from gpushare.localcluster.scheduler.objects import PodView
+
+log = logging.getLogger(__name__)
 
 PluginScores = Mapping[str, Mapping[str, int]]
 """Plug-in -> node -> score, normalized and weighted."""
@@ -63,6 +65,11 @@ class Framework:
         self.pre_binders = [p for p in one["preBind"] if isinstance(p, fwk.PreBindPlugin)]
         self.binders = [p for p in one["bind"] if isinstance(p, fwk.BindPlugin)]
         self.post_binders = [p for p in one["postBind"] if isinstance(p, fwk.PostBindPlugin)]
+        self._events = {
+            plugin.name: plugin.events_to_register()
+            for plugin in plugins
+            if isinstance(plugin, fwk.EnqueueExtensions)
+        }
 
     def weight(self, plugin_name: str) -> int:
         """Return what the plug-in's scores are multiplied with."""
@@ -226,16 +233,24 @@ class Framework:
         for plugin in self.post_binders:
             plugin.post_bind(state, pod, node_name)
 
-    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Return the events after which a pod rejected by these plug-ins is worth another try.
+    def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
+        """Return whether a change can make a pod fit that these plug-ins rejected.
 
         A pod that nobody in particular rejected (there was no node at all) waits for any event; so
-        does one rejected by who is no plug-in (an extender), or by a plug-in without `events`.
+        does one rejected by who is no plug-in (an extender), or registers no events.
         """
-        if not plugin_names:
-            return ANY_EVENT
-        known = {p.name: p.events for p in self.plugins if isinstance(p, fwk.EnqueueExtensions)}
-        return frozenset().union(*(known.get(name, ANY_EVENT) for name in plugin_names))
+        if not rejected_by or change.resource is Resource.WILDCARD:
+            return True
+        return any(self._hints(name, pod, change) for name in rejected_by)
+
+    def _hints(self, plugin_name: str, pod: PodView, change: Change) -> bool:
+        registered = self._events.get(plugin_name, ANY_EVENT)
+        try:
+            return any(event.wants(pod, change) for event in registered)
+        except Exception:
+            # As in kube-scheduler: a bug in a hint must not leave a pod waiting.
+            log.exception("queueing hint failed plugin=%s pod=%s", plugin_name, pod.key)
+            return True
 
 
 AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)

@@ -17,6 +17,7 @@ from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.scheduler import trace
 from gpushare.localcluster.scheduler.binding_cycle import BindingCycle
 from gpushare.localcluster.scheduler.cache import Cache
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, Resource
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle import CycleError, Decision, FitError, SchedulingCycle
 from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
@@ -24,7 +25,7 @@ from gpushare.localcluster.scheduler.events import EventRecorder, timestamp, wri
 from gpushare.localcluster.scheduler.eviction import Evictor
 from gpushare.localcluster.scheduler.extender import PLUGIN_NAME, HttpExtender
 from gpushare.localcluster.scheduler.feed import Feed
-from gpushare.localcluster.scheduler.framework import ClusterEvent, Code, Status
+from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.others import OtherObjects
@@ -69,7 +70,7 @@ class Scheduler:
         self._binding = BindingCycle(self._handle)
         first = next(iter(self._handle.profiles.values()))
         self._queue = SchedulingQueue(
-            self._handle.events_of,
+            self._handle.is_worth_requeuing,
             initial_backoff=options.initial_backoff,
             max_backoff=options.max_backoff,
             less=first.queue_sorts[0].less,
@@ -255,7 +256,8 @@ class Scheduler:
         self._undo(decision)
         with self._changed:
             # As if the assumed pod had been deleted: others may fit now.
-            self._queue.move(ClusterEvent.ASSIGNED_POD_DELETE, time.monotonic())
+            gone = Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod)
+            self._queue.move(gone, time.monotonic())
         self._failed(entry, decision, status)
 
     def _failed(self, entry: QueuedPod, decision: Decision, status: Status) -> None:

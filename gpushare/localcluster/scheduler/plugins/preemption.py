@@ -7,12 +7,7 @@ from collections.abc import Mapping
 
 from gpushare.errors import ApiError, SettingsError
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    ANY_EVENT,
-    ClusterEvent,
-    Code,
-    Status,
-)
+from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
@@ -26,7 +21,6 @@ class DefaultPreemption:
     """
 
     name = "DefaultPreemption"
-    events: frozenset[ClusterEvent] = ANY_EVENT
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""

@@ -10,6 +10,12 @@ from math import sqrt
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import (
+    Action,
+    Change,
+    ClusterEventWithHint,
+    Resource,
+)
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
@@ -32,7 +38,6 @@ class NodeResourcesFit:
     """
 
     name = "NodeResourcesFit"
-    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES | {fwk.ClusterEvent.ASSIGNED_POD_DELETE}
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""
@@ -53,6 +58,26 @@ class NodeResourcesFit:
         elif kind not in ("LeastAllocated", "MostAllocated"):
             known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
             raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
+
+    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+        """Return that pods may go or shrink, a node come or grow, or the pod ask for less."""
+        pod, node = Resource.ASSIGNED_POD, Resource.NODE
+        return (
+            ClusterEventWithHint(pod, Action.DELETE),
+            ClusterEventWithHint(pod, Action.UPDATE_POD_SCALE_DOWN, _frees),
+            ClusterEventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN),
+            ClusterEventWithHint(node, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._grew),
+        )
+
+    def _grew(self, pod: PodView, change: Change) -> bool:
+        """Return whether the pod fits the node when empty, and something that it asks for grew."""
+        old, new = change.old_node, change.new_node
+        if new is None or not self.filter(CycleState(), pod, NodeInfo(new)).ok:
+            return False
+        wanted = [PODS, *(name for name, amount in pod.requests.items() if amount)]
+        return old is None or any(
+            new.allocatable.get(name, 0) > old.allocatable.get(name, 0) for name in wanted
+        )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or every resource that is short, in kube-scheduler's order."""
@@ -181,6 +206,14 @@ def _rank(reason: str) -> tuple[int, str]:
     if name == reason:
         return -1, ""
     return _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+
+
+def _frees(pod: PodView, change: Change) -> bool:
+    """Return whether another pod asks for less of what this one needs."""
+    if change.old_pod is None or change.new_pod is None:
+        return True
+    old, new = change.old_pod.requests, change.new_pod.requests
+    return any(amount and old.get(n, 0) > new.get(n, 0) for n, amount in pod.requests.items())
 
 
 def _left(used: int, allocatable: int) -> int:

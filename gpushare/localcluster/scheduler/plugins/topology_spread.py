@@ -13,9 +13,15 @@ from dataclasses import dataclass
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import (
+    Action,
+    Change,
+    ClusterEventWithHint,
+    Resource,
+)
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle, PlainPlugin
-from gpushare.localcluster.scheduler.objects import Json, PodView
+from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
 from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
 from gpushare.localcluster.scheduler.plugins.taints import untolerated
 from gpushare.wire.budgets import selects
@@ -90,15 +96,50 @@ class PodTopologySpread(PlainPlugin):
     """Rejects and scores nodes by the pod's topologySpreadConstraints."""
 
     name = "PodTopologySpread"
-    events: frozenset[fwk.ClusterEvent] = (
-        fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES | {fwk.ClusterEvent.NODE_DELETE}
-    )
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in, with a warning where arguments ask for what is not built."""
         super().__init__(args, handle)
         if items(args or {}, "defaultConstraints"):
             log.warning("PodTopologySpread: defaultConstraints are not built here, and left out")
+
+    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+        """Return that pods may come to count or cease to, domains change, or the pod itself."""
+        labels, taints = Action.UPDATE_POD_LABEL, Action.UPDATE_NODE_TAINT
+        pods, own = Action.ADD | Action.DELETE | labels, labels | Action.UPDATE_POD_TOLERATION
+        nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | taints
+        return (
+            ClusterEventWithHint(Resource.ASSIGNED_POD, pods, self._counts_otherwise),
+            ClusterEventWithHint(Resource.TARGET_POD, own, self._counts_otherwise),
+            ClusterEventWithHint(Resource.NODE, nodes, self._other_domains),
+        )
+
+    def _counts_otherwise(self, pod: PodView, change: Change) -> bool:
+        """Return whether a constraint selects the changed pod now and did not before, or did."""
+        old, new = change.old_pod, change.new_pod
+        constraints = _constraints(pod, "DoNotSchedule")
+        tolerated = change.action & Action.UPDATE_POD_TOLERATION
+        if tolerated and new and new.uid == pod.uid and any(c.honor_taints for c in constraints):
+            return True
+
+        def counts(constraint: Constraint, other: PodView | None) -> bool:
+            if other is None or other.namespace != pod.namespace:
+                return False
+            return selects(constraint.selector, other.labels)
+
+        return any(counts(constraint, old) != counts(constraint, new) for constraint in constraints)
+
+    def _other_domains(self, pod: PodView, change: Change) -> bool:
+        """Return whether the changed node counts now and did not before, or in another way."""
+        old, new = change.old_node, change.new_node
+        constraints = _constraints(pod, "DoNotSchedule")
+        before = old is not None and _has_all(old, constraints)
+        if before != (new is not None and _has_all(new, constraints)):
+            return True
+        if not before or old is None or new is None:
+            return False
+        keys = [constraint.key for constraint in constraints]
+        return old.taints != new.taints or any(old.labels[k] != new.labels[k] for k in keys)
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
@@ -110,7 +151,7 @@ class PodTopologySpread(PlainPlugin):
         counts: list[Counter[str]] = [Counter() for _ in constraints]
         for node in nodes:
             labels = node.node.labels
-            if any(constraint.key not in labels for constraint in constraints):
+            if not _has_all(node.node, constraints):
                 continue
             for constraint, count in zip(constraints, counts, strict=True):
                 if constraint.counts(pod, node):
@@ -147,7 +188,7 @@ class PodTopologySpread(PlainPlugin):
         constraints = _constraints(pod, "ScheduleAnyway")
         if not constraints:
             return fwk.SKIP
-        ignored = frozenset(n.name for n in nodes if not _has_all(n, constraints))
+        ignored = frozenset(n.name for n in nodes if not _has_all(n.node, constraints))
         counts: list[dict[str, int]] = [
             {}
             if constraint.key == _HOSTNAME
@@ -159,7 +200,7 @@ class PodTopologySpread(PlainPlugin):
             if constraint.key == _HOSTNAME:
                 sizes[index] = len(nodes) - len(ignored)
         for node in self._handle.snapshot.nodes:
-            if not _has_all(node, constraints):
+            if not _has_all(node.node, constraints):
                 continue
             for constraint, count in zip(constraints, counts, strict=True):
                 domain = node.node.labels[constraint.key]
@@ -203,8 +244,8 @@ class PodTopologySpread(PlainPlugin):
         }
 
 
-def _has_all(node: NodeInfo, constraints: Sequence[Constraint]) -> bool:
-    return all(constraint.key in node.node.labels for constraint in constraints)
+def _has_all(node: NodeView, constraints: Sequence[Constraint]) -> bool:
+    return all(constraint.key in node.labels for constraint in constraints)
 
 
 def _constraints(pod: PodView, action: str) -> tuple[Constraint, ...]:
