@@ -162,6 +162,12 @@ class Scheduler:
             self._queue.activate(pod.uid for pod in pods)
             self._changed.notify_all()
 
+    def _activate_asked(self, decision: Decision) -> None:
+        """Have the pods tried at once that plug-ins asked for; each request counts once."""
+        if asked := decision.state.pods_to_activate:
+            self._activate(asked.values())
+            asked.clear()
+
     def _nominated(self) -> dict[str, list[PodView]]:
         with self._changed:
             return self._queue.nominated()
@@ -227,6 +233,7 @@ class Scheduler:
             self._undo(decision)
             self._failed(entry, decision, status)
             return
+        self._activate_asked(decision)
         self._observer(decision)
         if waits:  # in a thread of its own: any number may wait, and others must get through
             self._handle.waiting.add(WaitingPod(pod, node, waits))
@@ -251,6 +258,7 @@ class Scheduler:
             self._tracer(trace.decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
+            self._activate_asked(decision)
             self._events.scheduled(pod, decision.node)
             return
         self._undo(decision)
