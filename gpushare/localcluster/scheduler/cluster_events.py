@@ -62,7 +62,7 @@ def queue(_pod: PodView, _change: Change) -> bool:
     return True
 
 
-class ClusterEventWithHint(NamedTuple):
+class EventWithHint(NamedTuple):
     """An event that a plug-in registers: any of some actions on a resource."""
 
     resource: Resource
@@ -75,7 +75,7 @@ class ClusterEventWithHint(NamedTuple):
         return matches and bool(self.actions & change.action) and self.hint(pod, change)
 
 
-ANY_EVENT = (ClusterEventWithHint(Resource.WILDCARD, ~Action(0)),)
+ANY_EVENT = (EventWithHint(Resource.WILDCARD, ~Action(0)),)
 
 
 def node_actions(old: Json, new: Json) -> Action:

@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import ClusterEventWithHint
+from gpushare.localcluster.scheduler.cluster_events import EventWithHint
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.objects import PodView
 
@@ -80,7 +80,7 @@ class Plugin(Protocol):
 class EnqueueExtensions(Protocol):
     """Says after which events a pod that it rejected is worth another try."""
 
-    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+    def events_to_register(self) -> Sequence[EventWithHint]:
         """Return the events that can turn this plug-in's rejection, with their queueing hints."""
 
 

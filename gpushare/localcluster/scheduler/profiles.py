@@ -15,6 +15,7 @@ from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.fields import Fields
+from gpushare.wire.scheduler.policy_plugins import POLICY
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,9 @@ def build_framework(
         point: [plugins[name] for name in _expanded(point, sets[point], multi, plugins, where)]
         for point in POINTS
     }
+    if profile.defaults == POLICY:  # a predicate or priority brings what prepares it
+        for before, point in (("preFilter", "filter"), ("preScore", "score")):
+            points[before] = [plugin for plugin in points[point] if joins(plugin, before)]
     if len(points["queueSort"]) != 1:
         raise SettingsError(f"{where}: one queue sort plugin is needed, not {points['queueSort']}")
     if not points["bind"]:
@@ -77,6 +81,7 @@ def build_framework(
         points=points,
         weights=weights,
         percentage=profile.percentage,
+        check_all_filters=profile.check_all_filters,
     )
     handle.profiles[profile.scheduler_name] = made
     return made

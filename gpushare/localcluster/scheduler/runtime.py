@@ -34,6 +34,7 @@ class Framework:
 
     points: the plug-ins of each point in their order; without it each joins whatever it can.
     weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
+    check_all_filters: all filters are asked of a node, not only until the first objects.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class Framework:
         points: Mapping[str, Sequence[Plugin]] | None = None,
         weights: Mapping[str, int] | None = None,
         percentage: int = 0,
+        check_all_filters: bool = False,
     ) -> None:
         self.plugins = tuple(plugins)
         self.percentage = percentage
+        self._check_all = check_all_filters
         self._weights = dict(weights or {})
         at = points or {
             point: [plugin for plugin in plugins if fwk.joins(plugin, point)]
@@ -123,13 +126,22 @@ class Framework:
                 plugin.remove_pod(state, pod, other, node)
 
     def run_filters(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
-        """Return the first objection, with its plug-in's name; Success when there is none."""
+        """Return the first objection, with its plug-in's name; Success when there is none.
+
+        Where all are asked, the reasons of all, and evicting does not help if one says so.
+        """
+        found = SUCCESS
         for plugin in self.filters:
-            if plugin.name not in state.skip_filter:
-                status = plugin.filter(state, pod, node)
-                if status.code is not Code.SUCCESS:
-                    return Status(status.code, status.reasons, plugin.name)
-        return SUCCESS
+            if plugin.name in state.skip_filter:
+                continue
+            status = plugin.filter(state, pod, node)
+            if status.ok:
+                continue
+            code = found.code if found.code is Code.UNRESOLVABLE else status.code
+            found = Status(code, (*found.reasons, *status.reasons), found.plugin or plugin.name)
+            if not (self._check_all and status.rejected):
+                break
+        return found
 
     def run_filters_with_nominated(
         self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]

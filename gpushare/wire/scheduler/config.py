@@ -23,6 +23,7 @@ from gpushare.wire.scheduler.dialects import (
     Strict,
 )
 from gpushare.wire.scheduler.policy import check_keys, check_priorities, policy_source
+from gpushare.wire.scheduler.policy_plugins import policy_profile
 from gpushare.wire.scheduler.profiles import Profile
 
 GROUP = "kubescheduler.config.k8s.io"
@@ -108,11 +109,12 @@ def _policy(top: Fields) -> SchedulerConfig:
     dialect = Legacy()
     extenders = _extenders(dialect, policy, warnings)
     unknown = [_unknown(dialect.unknown, "Policy")] if dialect.unknown else []
-    return SchedulerConfig("v1", extenders, warnings=(*unknown, *dialect.remarks, *warnings))
+    told = (*unknown, *dialect.remarks, *warnings)
+    return SchedulerConfig("v1", extenders, (policy_profile(policy),), warnings=told)
 
 
 def _with_policy(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
-    """Return the configuration with the extenders of the Policy it names."""
+    """Return the configuration with the extenders and the plug-ins of the Policy it names."""
     try:
         if text(fields_of(policy, "policy"), "kind") != "Policy":
             raise SettingsError("kind: must be Policy")
@@ -120,7 +122,11 @@ def _with_policy(config: SchedulerConfig, policy: object, source: str) -> Schedu
     except SettingsError as error:
         raise SettingsError(f"{source}: {error}") from error
     warnings = config.warnings + tuple(f"{source}: {warning}" for warning in found.warnings)
-    return replace(config, extenders=found.extenders, warnings=warnings)
+    own = config.profiles[0]
+    profile = replace(
+        found.profiles[0], scheduler_name=own.scheduler_name, percentage=own.percentage
+    )
+    return replace(config, extenders=found.extenders, profiles=(profile,), warnings=warnings)
 
 
 def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:

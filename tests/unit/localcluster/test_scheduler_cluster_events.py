@@ -10,7 +10,7 @@ from gpushare.localcluster.scheduler.cluster_events import (
     FORCE_ACTIVATE,
     Action,
     Change,
-    ClusterEventWithHint,
+    EventWithHint,
     Resource,
 )
 from gpushare.localcluster.scheduler.feed import Feed
@@ -140,11 +140,11 @@ class Broken:
 
     name = "Broken"
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         def hint(_pod: PodView, _change: Change) -> bool:
             raise RuntimeError("a bug")
 
-        return (ClusterEventWithHint(Resource.NODE, Action.ADD, hint),)
+        return (EventWithHint(Resource.NODE, Action.ADD, hint),)
 
 
 def test_a_hint_that_fails_wakes_the_pod_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:

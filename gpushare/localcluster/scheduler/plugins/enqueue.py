@@ -1,6 +1,6 @@
 """SchedulingGates and PrioritySort: who may enter the queue, and who comes first in it."""
 
-from gpushare.localcluster.scheduler.cluster_events import Action, ClusterEventWithHint, Resource
+from gpushare.localcluster.scheduler.cluster_events import Action, EventWithHint, Resource
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Queued, Status
 from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView
@@ -12,10 +12,10 @@ class SchedulingGates(PlainPlugin):
 
     name = "SchedulingGates"
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that the pod's own gates must go."""
         gone = Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
-        return (ClusterEventWithHint(Resource.TARGET_POD, gone),)
+        return (EventWithHint(Resource.TARGET_POD, gone),)
 
     def pre_enqueue(self, pod: PodView) -> Status:
         """Return Success, or which gates are closed."""

@@ -7,12 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
-    Action,
-    Change,
-    ClusterEventWithHint,
-    Resource,
-)
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import HostPort, PodView, Taint
@@ -26,9 +21,9 @@ class NodeName(PlainPlugin):
 
     name = "NodeName"
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that the node may come."""
-        return (ClusterEventWithHint(Resource.NODE, Action.ADD),)
+        return (EventWithHint(Resource.NODE, Action.ADD),)
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that another node was named."""
@@ -42,11 +37,11 @@ class NodeUnschedulable(PlainPlugin):
 
     name = "NodeUnschedulable"
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that a node may come or be uncordoned, or the pod tolerate the cordon."""
         return (
-            ClusterEventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _opened),
-            ClusterEventWithHint(
+            EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _opened),
+            EventWithHint(
                 Resource.TARGET_POD,
                 Action.UPDATE_POD_TOLERATION,
                 lambda pod, _change: _tolerates_cordon(pod),
@@ -65,11 +60,11 @@ class NodePorts(PlainPlugin):
 
     name = "NodePorts"
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that a node may come, or a pod go that has one of the ports."""
         return (
-            ClusterEventWithHint(Resource.NODE, Action.ADD),
-            ClusterEventWithHint(
+            EventWithHint(Resource.NODE, Action.ADD),
+            EventWithHint(
                 Resource.ASSIGNED_POD,
                 Action.DELETE,
                 lambda pod, change: (

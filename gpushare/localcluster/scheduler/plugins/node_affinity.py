@@ -8,12 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
-    Action,
-    Change,
-    ClusterEventWithHint,
-    Resource,
-)
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
@@ -42,10 +37,10 @@ class NodeAffinity:
             dict(fields_of(term, _PREFERRED)) for term in items(added, _PREFERRED, "addedAffinity")
         )
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that a node may come, or get labels, that the pod selects."""
         actions = Action.ADD | Action.UPDATE_NODE_LABEL
-        return (ClusterEventWithHint(Resource.NODE, actions, self._matches_now),)
+        return (EventWithHint(Resource.NODE, actions, self._matches_now),)
 
     def _matches_now(self, pod: PodView, change: Change) -> bool:
         old, new = change.old_node, change.new_node

@@ -12,12 +12,7 @@ from dataclasses import dataclass
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
-    Action,
-    Change,
-    ClusterEventWithHint,
-    Resource,
-)
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
@@ -71,14 +66,14 @@ class InterPodAffinity:
             raise SettingsError("hardPodAffinityWeight: not in valid range [0, 100]")
         self._only_own = flag(args or {}, "ignorePreferredTermsOfExistingPods")
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that pods or places may change that the terms mean, or the pod's labels."""
         labels = Action.UPDATE_POD_LABEL
         pods, nodes = Action.ADD | Action.DELETE | labels, Action.ADD | Action.UPDATE_NODE_LABEL
         return (
-            ClusterEventWithHint(Resource.ASSIGNED_POD, pods, self._pod_matters),
-            ClusterEventWithHint(Resource.TARGET_POD, labels),
-            ClusterEventWithHint(Resource.NODE, nodes, _place_matters),
+            EventWithHint(Resource.ASSIGNED_POD, pods, self._pod_matters),
+            EventWithHint(Resource.TARGET_POD, labels),
+            EventWithHint(Resource.NODE, nodes, _place_matters),
         )
 
     def _pod_matters(self, pod: PodView, change: Change) -> bool:

@@ -18,10 +18,14 @@ from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare.localcluster.scheduler.plugins.resources import (
     NodeResourcesBalancedAllocation,
     NodeResourcesFit,
+    NodeResourcesLeastAllocated,
+    NodeResourcesMostAllocated,
+    RequestedToCapacityRatio,
 )
 from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologySpread
 from gpushare.wire.fields import Fields
+from gpushare.wire.scheduler.policy_plugins import POLICY
 
 IN_TREE: dict[str, Callable[[Fields, Handle], Plugin]] = {
     "DefaultBinder": DefaultBinder,
@@ -33,9 +37,12 @@ IN_TREE: dict[str, Callable[[Fields, Handle], Plugin]] = {
     "NodePorts": NodePorts,
     "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
     "NodeResourcesFit": NodeResourcesFit,
+    "NodeResourcesLeastAllocated": NodeResourcesLeastAllocated,
+    "NodeResourcesMostAllocated": NodeResourcesMostAllocated,
     "NodeUnschedulable": NodeUnschedulable,
     "PodTopologySpread": PodTopologySpread,
     "PrioritySort": PrioritySort,
+    "RequestedToCapacityRatio": RequestedToCapacityRatio,
     "SchedulingGates": SchedulingGates,
     "TaintToleration": TaintToleration,
 }
@@ -60,7 +67,8 @@ _LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
 # What a pod's author prefers weighed less up to v1beta2.
 _BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1)
 
-DEFAULTS = {
+DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
+    POLICY: (),
     "v1": _V1,
     "v1beta3": _V1,
     **dict.fromkeys(("v1alpha1", "v1alpha2", "v1beta1", "v1beta2"), _BETA),
@@ -79,11 +87,8 @@ NOT_BUILT = frozenset(
         "NodeDeclaredFeatures",
         "NodeLabel",
         "NodePreferAvoidPods",
-        "NodeResourcesLeastAllocated",
-        "NodeResourcesMostAllocated",
         "NodeVolumeLimits",
         "PodGroupPodsCount",
-        "RequestedToCapacityRatio",
         "SelectorSpread",
         "ServiceAffinity",
         "TopologyPlacementGenerator",

@@ -10,12 +10,7 @@ from math import sqrt
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
-    Action,
-    Change,
-    ClusterEventWithHint,
-    Resource,
-)
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
@@ -29,7 +24,44 @@ Weights = Mapping[str, int]
 """Resource -> weight."""
 
 
-class NodeResourcesFit:
+class Strategy:
+    """Scores by how much of a node's resources is used: one of three ways to count.
+
+    fields: `type` LeastAllocated, MostAllocated or RequestedToCapacityRatio, `resources` (name and
+    weight), and the `requestedToCapacityRatio.shape` of the last.
+    """
+
+    def __init__(self, fields: Fields, where: str) -> None:
+        self._weights = read_weights(fields, where)
+        kind = text(fields, "type", where, "LeastAllocated")
+        self._by_shape = kind == "RequestedToCapacityRatio"
+        self._share: Callable[[int, int], int]
+        if self._by_shape:
+            self._share = _by_shape(_shape(fields, where))
+        elif kind in ("LeastAllocated", "MostAllocated"):
+            self._share = _left if kind == "LeastAllocated" else _used
+        else:
+            known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
+            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
+
+    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
+        """Return the strategy's mean over the resources, by their weights, 0 to 100."""
+        total = weights = 0
+        for name, weight in self._weights.items():
+            allocatable = node.node.allocatable.get(name, 0)
+            if not allocatable or (not pod.scored.get(name) and name not in _ORDER):
+                continue
+            held = node.scored if name in (CPU, MEMORY) else node.requested
+            share = self._share(held.get(name, 0) + pod.scored.get(name, 0), allocatable)
+            if share > 0 or not self._by_shape:
+                total += share * weight
+                weights += weight
+        if not weights:
+            return 0
+        return (2 * total + weights) // (2 * weights) if self._by_shape else total // weights
+
+
+class NodeResourcesFit(Strategy):
     """Rejects nodes that are too full; prefers by one of three strategies.
 
     args: `ignoredResources` (names of extended resources), `ignoredResourceGroups` (the part before
@@ -44,29 +76,17 @@ class NodeResourcesFit:
         args = args or {}
         self._ignored = frozenset(str(name) for name in items(args, "ignoredResources"))
         self._groups = frozenset(str(name) for name in items(args, "ignoredResourceGroups"))
-        where = "scoringStrategy"
-        strategy = fields_of(args.get(where), where)
-        self._weights = read_weights(strategy, where)
-        kind = text(strategy, "type", where, "LeastAllocated")
-        self._share: Callable[[int, int], int] = {
-            "LeastAllocated": _left,
-            "MostAllocated": _used,
-        }.get(kind, _used)
-        self._by_shape = kind == "RequestedToCapacityRatio"
-        if self._by_shape:
-            self._share = _by_shape(_shape(strategy, where))
-        elif kind not in ("LeastAllocated", "MostAllocated"):
-            known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
-            raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
+        strategy = fields_of(args.get("scoringStrategy"), "scoringStrategy")
+        super().__init__(strategy, "scoringStrategy")
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that pods may go or shrink, a node come or grow, or the pod ask for less."""
         pod, node = Resource.ASSIGNED_POD, Resource.NODE
         return (
-            ClusterEventWithHint(pod, Action.DELETE),
-            ClusterEventWithHint(pod, Action.UPDATE_POD_SCALE_DOWN, _frees),
-            ClusterEventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN),
-            ClusterEventWithHint(node, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._grew),
+            EventWithHint(pod, Action.DELETE),
+            EventWithHint(pod, Action.UPDATE_POD_SCALE_DOWN, _frees),
+            EventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN),
+            EventWithHint(node, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._grew),
         )
 
     def _grew(self, pod: PodView, change: Change) -> bool:
@@ -93,24 +113,33 @@ class NodeResourcesFit:
                     code = fwk.Code.UNRESOLVABLE
         return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
 
-    def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
-        """Return the strategy's mean over the resources, by their weights, 0 to 100."""
-        total = weights = 0
-        for name, weight in self._weights.items():
-            allocatable = node.node.allocatable.get(name, 0)
-            if not allocatable or (not pod.scored.get(name) and name not in _ORDER):
-                continue
-            held = node.scored if name in (CPU, MEMORY) else node.requested
-            share = self._share(held.get(name, 0) + pod.scored.get(name, 0), allocatable)
-            if share > 0 or not self._by_shape:
-                total += share * weight
-                weights += weight
-        if not weights:
-            return 0
-        return (2 * total + weights) // (2 * weights) if self._by_shape else total // weights
-
     def _is_ignored(self, name: str) -> bool:
         return name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
+
+
+class NodeResourcesLeastAllocated(Strategy):
+    """Up to 1.22 a plug-in of its own. args: `resources`."""
+
+    name = "NodeResourcesLeastAllocated"
+    _type = "LeastAllocated"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        args = args or {}
+        super().__init__({**args, "type": self._type, "requestedToCapacityRatio": args}, "")
+
+
+class NodeResourcesMostAllocated(NodeResourcesLeastAllocated):
+    """Up to 1.22 a plug-in of its own. args: `resources`."""
+
+    name = "NodeResourcesMostAllocated"
+    _type = "MostAllocated"
+
+
+class RequestedToCapacityRatio(NodeResourcesLeastAllocated):
+    """Up to 1.22 a plug-in of its own. args: `shape` and `resources`."""
+
+    name = _type = "RequestedToCapacityRatio"
 
 
 class NodeResourcesBalancedAllocation:

@@ -3,12 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
-    Action,
-    Change,
-    ClusterEventWithHint,
-    Resource,
-)
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.handle import PlainPlugin
@@ -24,11 +19,11 @@ class TaintToleration(PlainPlugin):
 
     name = "TaintToleration"
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that a node may come or lose a taint, or the pod tolerate more."""
         return (
-            ClusterEventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _let_in),
-            ClusterEventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_TOLERATION),
+            EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _let_in),
+            EventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_TOLERATION),
         )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:

