@@ -214,6 +214,7 @@ def _keep(cluster: DemoCluster) -> None:
         nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
+        cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
         while not pause.wait(0.5):
             cluster.check()
 

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
+from urllib.request import urlopen
 
 import pytest
 
@@ -18,6 +19,7 @@ from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.plugins.registry import IN_TREE
 from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.wire.metrics import read_samples, total
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
 Json = dict[str, Any]
@@ -109,3 +111,36 @@ def test_a_plug_in_has_other_pods_tried_at_once(
         eventually(lambda: cluster.waits("late"))
         cluster.pod("first")
         eventually(lambda: cluster.node_of("late"))
+
+
+def test_what_it_counts_has_kube_schedulers_names(cluster: Cluster) -> None:
+    with cluster.scheduler(SchedulerOptions()) as scheduler:
+        url = scheduler.serve_metrics()
+        cluster.pod("small")
+        eventually(lambda: cluster.node_of("small"))
+        large = {"requests": {"cpu": "100"}}
+        cluster.pod("large", containers=[{"name": "main", "image": "pause", "resources": large}])
+        eventually(lambda: cluster.waits("large"))
+        with urlopen(url, timeout=_LONG) as answer:  # noqa: S310 -- our own, http
+            text = answer.read().decode()
+    samples = read_samples(text)
+
+    def count(name: str, **labels: str) -> float | None:
+        return total(samples, f"scheduler_{name}", **labels)
+
+    profile = "default-scheduler"
+    for result in ("scheduled", "unschedulable"):
+        assert count("schedule_attempts_total", result=result, profile=profile) == 1
+        seconds = "scheduling_attempt_duration_seconds_count"
+        assert count(seconds, result=result, profile=profile) == 1
+    assert count("pod_scheduling_attempts_sum") == 1
+    assert count("scheduling_algorithm_duration_seconds_count") == 2
+    assert count("pending_pods", queue="unschedulable") == 1
+    assert count("pending_pods", queue="active") == 0
+    assert count("preemption_attempts_total") == 1
+    assert count("preemption_victims_count") == 0
+    ran = "framework_extension_point_duration_seconds_count"
+    told = {"Filter": "Success", "PostFilter": "Unschedulable", "Bind": "Success"}
+    for point, status in told.items():
+        assert count(ran, extension_point=point, status=status, profile=profile) == 1
+    assert count("scheduling_attempt_duration_seconds_bucket", le="16.384") == 2

@@ -75,7 +75,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "numba": ("sim.compiled",),
     "numpy": ("core", "ledger", "policy", "sim", "explain"),
-    "prometheus_client": ("device_plugin.metrics", "extender.metrics"),
+    "prometheus_client": (
+        "device_plugin.metrics",
+        "extender.metrics",
+        "localcluster.scheduler.metrics",
+    ),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.progress",),
     "urllib3": ("kube.responses", "kube.client", "kube.connection", "kube.session", "localcluster"),

@@ -37,7 +37,7 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """A running cluster, as far as scenarios need it."""
+    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's."""
 
     runner: Runner
     board: Board
@@ -46,6 +46,7 @@ class DemoCluster:
     processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
+    metrics: str
 
     def check(self) -> None:
         """Raise GpuShareError if a process has died."""
@@ -93,6 +94,7 @@ def running(
         options = options_from(decode_scheduler_config(document), seed=_SEED)
         scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=tracer)
         ends.callback(scheduler.stop)
+        metrics = scheduler.serve_metrics()
         scheduler.start()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
@@ -101,7 +103,7 @@ def running(
         board.start()
         runner = Runner(api, inspect, board, report, devices=devices)
         processes = [extender, *processes]
-        yield DemoCluster(runner, board, report, extender, processes, kubeconfig, settings)
+        yield DemoCluster(runner, board, report, extender, processes, kubeconfig, settings, metrics)
 
 
 def _device_plugins(

@@ -11,6 +11,7 @@ from gpushare.localcluster.scheduler.cache import Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.cluster_events import Change
 from gpushare.localcluster.scheduler.extender import HttpExtender
+from gpushare.localcluster.scheduler.metrics import Metrics
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPods
@@ -52,6 +53,7 @@ class Handle:
     nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     empty_candidates: bool = True
+    metrics: Metrics = field(default_factory=Metrics)
 
     def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
         """Return whether a change can make a rejected pod fit, by the hints of its profile."""

@@ -7,8 +7,10 @@ guards queue and cache feeding; no call to the API server or an extender is made
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from random import Random
 
 from gpushare.errors import WireError
@@ -36,6 +38,7 @@ from gpushare.localcluster.scheduler.waiting import WaitingPod
 log = logging.getLogger(__name__)
 
 Observer = Callable[[Decision], None]
+Feeder = Callable[[Json | None, Json | None, float], None]
 Tracer = Callable[[trace.CycleTrace], None]
 
 _BINDERS = 32
@@ -76,16 +79,20 @@ class Scheduler:
             less=first.queue_sorts[0].less,
             pre_enqueue=lambda pod: self._handle.profiles[pod.scheduler_name].run_pre_enqueue(pod),
         )
+        self._metrics = self._handle.metrics
+        self._metrics.watch_queue(self._pending)
         waiting = self._handle.waiting
         self._feed = Feed(self._queue, self._cache, waiting, options.scheduler_names)
         self._changed = threading.Condition()
         self._stopping = False
         self._binders = ThreadPoolExecutor(_BINDERS, thread_name_prefix="bind")
         self._waiters: set[threading.Thread] = set()
+        self._ends: list[Callable[[], None]] = []
         self._loop = threading.Thread(target=self._run, name="scheduler", daemon=True)
+        on_pod = partial(self._take_in, self._feed.pod)
         self._informers = [
-            Informer(self._api, "/api/v1/nodes", self._on_node),
-            Informer(self._api, "/api/v1/pods", self._on_pod, query=_POD_QUERY),
+            Informer(self._api, "/api/v1/nodes", partial(self._take_in, self._feed.node)),
+            Informer(self._api, "/api/v1/pods", on_pod, query=_POD_QUERY),
             Informer(self._api, _BUDGETS, self._others.on_budget),
             Informer(self._api, _NAMESPACES, self._others.on_namespace),
         ]
@@ -113,6 +120,8 @@ class Scheduler:
         self._events.close()
         for extender in self._handle.extenders:
             extender.close()
+        for end in self._ends:
+            end()
         self._api.close()
 
     def wait_synced(self, timeout: float) -> bool:
@@ -125,21 +134,25 @@ class Scheduler:
         """
         return self._cache.snapshot().get(node) is not None
 
-    def _on_pod(self, before: Json | None, after: Json | None) -> None:
+    def _take_in(self, feed: Feeder, before: Json | None, after: Json | None) -> None:
+        """Have the feed take in a pod or a node that appeared, changed or vanished."""
         with self._changed:
             try:
-                self._feed.pod(before, after, time.monotonic())
+                feed(before, after, time.monotonic())
             except WireError as error:
-                log.warning("pod not understood name=%s error=%s", _name(before, after), error)
+                name = ((after or before or {}).get("metadata") or {}).get("name")
+                log.warning("object not understood name=%s error=%s", name, error)
             self._changed.notify_all()
 
-    def _on_node(self, before: Json | None, after: Json | None) -> None:
+    def serve_metrics(self) -> str:
+        """Serve what is counted until the scheduler stops, and return the URL."""
+        url, stop = self._metrics.serve()
+        self._ends.append(stop)
+        return url
+
+    def _pending(self) -> Counter[str]:
         with self._changed:
-            try:
-                self._feed.node(before, after, time.monotonic())
-            except WireError as error:
-                log.warning("node not understood name=%s error=%s", _name(before, after), error)
-            self._changed.notify_all()
+            return Counter(self._queue.places().values())
 
     def _make_handle(self, options: SchedulerOptions) -> Handle:
         """Return the handle with the frameworks of all profiles. Raises SettingsError."""
@@ -211,7 +224,8 @@ class Scheduler:
                 self._queue.done(pod.uid)
             return
         try:
-            decision = self._cycle.decide(pod, self._cache.snapshot())
+            with self._metrics.algorithm_seconds.time():
+                decision = self._cycle.decide(pod, self._cache.snapshot())
         except (FitError, CycleError) as error:
             self._tracer(trace.waiting(pod, error))
             if isinstance(error, FitError):
@@ -258,6 +272,8 @@ class Scheduler:
             self._tracer(trace.decided(decision, status))
             with self._changed:
                 self._queue.done(pod.uid)
+            self._count(entry, "scheduled")
+            self._metrics.pod_attempts.observe(entry.attempts)
             self._activate_asked(decision)
             self._events.scheduled(pod, decision.node)
             return
@@ -283,6 +299,7 @@ class Scheduler:
         self._cache.forget(decision.pod)
 
     def _rejected(self, entry: QueuedPod, message: str, rejected_by: frozenset[str]) -> None:
+        self._count(entry, "unschedulable")
         with self._changed:
             # An extender learns of a change by its own watch, perhaps a moment after us.
             again = PLUGIN_NAME in rejected_by
@@ -293,6 +310,7 @@ class Scheduler:
             self._tell(entry.pod, "Unschedulable", message)
 
     def _broken(self, entry: QueuedPod, message: str) -> None:
+        self._count(entry, "error")
         with self._changed:
             self._queue.fail(entry, time.monotonic())
             waits = entry.uid in self._queue
@@ -300,10 +318,10 @@ class Scheduler:
         if waits:
             self._tell(entry.pod, "SchedulerError", message)
 
+    def _count(self, entry: QueuedPod, result: str) -> None:
+        profile = entry.pod.scheduler_name
+        self._metrics.attempted(result, profile, time.monotonic() - entry.popped)
+
     def _tell(self, pod: PodView, reason: str, message: str) -> None:
         self._events.failed(pod, message)
         write_condition(self._api, pod, reason, message)
-
-
-def _name(before: Json | None, after: Json | None) -> object:
-    return ((after or before or {}).get("metadata") or {}).get("name")
