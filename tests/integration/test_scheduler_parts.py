@@ -1,5 +1,6 @@
 """What the small scheduler does around its decisions, on the local API server."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -121,13 +122,17 @@ def test_what_it_counts_has_kube_schedulers_names(cluster: Cluster) -> None:
         large = {"requests": {"cpu": "100"}}
         cluster.pod("large", containers=[{"name": "main", "image": "pause", "resources": large}])
         eventually(lambda: cluster.waits("large"))
-        with urlopen(url, timeout=_LONG) as answer:  # noqa: S310 -- our own, http
-            text = answer.read().decode()
-    samples = read_samples(text)
+        samples: dict[str, float] = {}
 
-    def count(name: str, **labels: str) -> float | None:
-        return total(samples, f"scheduler_{name}", **labels)
+        def count(name: str, **labels: str) -> float | None:
+            return total(samples, f"scheduler_{name}", **labels)
 
+        def all_counted() -> bool:
+            with urlopen(url, timeout=_LONG) as answer:  # noqa: S310 -- our own, http
+                samples.update(read_samples(answer.read().decode()))
+            return count("pod_scheduling_attempts_sum") == 1
+
+        eventually(all_counted)
     profile = "default-scheduler"
     for result in ("scheduled", "unschedulable"):
         assert count("schedule_attempts_total", result=result, profile=profile) == 1
@@ -144,3 +149,21 @@ def test_what_it_counts_has_kube_schedulers_names(cluster: Cluster) -> None:
     for point, status in told.items():
         assert count(ran, extension_point=point, status=status, profile=profile) == 1
     assert count("scheduling_attempt_duration_seconds_bucket", le="16.384") == 2
+
+
+def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    lease = cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": held})
+    options = SchedulerOptions(lease=("kube-system", "ours"), lease_times=(15.0, 10.0, 0.1))
+    with cluster.scheduler(options):
+        cluster.pod("p")
+        reads = ("GET", f"{leases}/ours")
+        eventually(lambda: cluster.server.requests.count(reads) > 3)
+        assert not cluster.node_of("p")
+        released = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        cluster.api.replace(f"{leases}/ours", {**lease, "spec": released})
+        eventually(lambda: cluster.node_of("p"))
+        holder = cluster.api.get(f"{leases}/ours")["spec"]["holderIdentity"]
+        assert holder.startswith(f"{socket.gethostname()}_")

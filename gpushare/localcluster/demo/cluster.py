@@ -28,7 +28,8 @@ from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.scheduler import Scheduler, Tracer
+from gpushare.localcluster.scheduler.schedule_one import Tracer
+from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
-from gpushare.wire.scheduler.component import DEFAULT_LEASE, read_component
+from gpushare.wire.scheduler.component import DEFAULT_LEASE, DEFAULT_LEASE_TIMES, read_component
 from gpushare.wire.scheduler.dialects import (
     DEFAULT_TIMEOUT,
     EXTENDER_KEYS,
@@ -60,7 +60,8 @@ class SchedulerConfig:
     """What the file says.
 
     Backoffs in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of
-    the Lease that the leader holds; None where kube-scheduler elects none.
+    the Lease that the leader holds; None where kube-scheduler elects none. lease_times: its
+    leaseDuration, renewDeadline and retryPeriod in seconds.
     """
 
     api_version: str
@@ -70,6 +71,7 @@ class SchedulerConfig:
     pod_max_backoff: float = 10.0
     warnings: tuple[str, ...] = ()
     lease: tuple[str, str] | None = DEFAULT_LEASE
+    lease_times: tuple[float, float, float] = DEFAULT_LEASE_TIMES
 
     @property
     def percentage_of_nodes_to_score(self) -> int:
@@ -151,6 +153,7 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
         component.max_backoff,
         (*unknown, *dialect.remarks, *warnings),
         component.lease,
+        component.lease_times,
     )
 
 

@@ -317,3 +317,17 @@ def test_many_unknown_keys_are_one_warning_of_bounded_length() -> None:
     (warning,) = decode_scheduler_config(policy(**{"a\nb": 1, "x" * 500: 1})).warnings
     assert "\n" not in warning
     assert len(warning) < 500
+
+
+def test_the_times_of_leader_election_are_read_and_checked() -> None:
+    assert decode_scheduler_config(component()).lease_times == (15.0, 10.0, 2.0)
+    election = {"leaseDuration": "1m", "renewDeadline": "40s", "retryPeriod": "0s"}
+    found = decode_scheduler_config(component(leaderElection=election))
+    assert found.lease_times == (60.0, 40.0, 2.0)
+    for wrong in ({"leaseDuration": "5s"}, {"renewDeadline": "2s"}, {"retryPeriod": "9s"}):
+        with pytest.raises(SettingsError, match="leaseDuration must be greater than renewDead"):
+            decode_scheduler_config(component(leaderElection=wrong))
+        off = component(leaderElection={**wrong, "leaderElect": False})
+        assert decode_scheduler_config(off).lease is None
+    with pytest.raises(SettingsError, match=r"leaderElection\.retryPeriod: must not be negative"):
+        decode_scheduler_config(component(leaderElection={"retryPeriod": "-1s"}))
