@@ -50,8 +50,8 @@ def options_from(config: SchedulerConfig, *, seed: int | None = None) -> Schedul
     unsupported.
     """
     for extender in config.extenders:
-        if extender.enable_https or not extender.url_prefix.startswith("http://"):
-            raise SettingsError(f"{extender.url_prefix}: extenders are called by plain http only")
+        if not extender.url_prefix.startswith(("http://", "https://")):
+            raise SettingsError(f"{extender.url_prefix}: extenders are called by http or https")
     return SchedulerOptions(
         extenders=config.extenders,
         profiles=config.profiles,

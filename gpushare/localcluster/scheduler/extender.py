@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.extender_tls import tls_context
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -44,13 +45,15 @@ class FilterResult:
 
 
 class HttpExtender:
-    """One configured extender."""
+    """One configured extender. Raises SettingsError for certificates that cannot be used."""
 
     def __init__(self, config: ExtenderConfig) -> None:
         self.config = config
         self._url = config.url_prefix.rstrip("/")
         self._managed = frozenset(item.name for item in config.managed_resources)
-        self._http = HttpClient(self._url, headers=_HEADERS)
+        name = config.tls.server_name if config.tls else ""
+        tls = tls_context(config)
+        self._http = HttpClient(self._url, headers=_HEADERS, tls=tls, server_name=name)
 
     @property
     def name(self) -> str:

@@ -5,6 +5,7 @@ own validation, so that a file it would refuse is refused here with plain words.
 a SettingsError that names the field. Which entry is ours is not decided here.
 """
 
+import base64
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -39,6 +40,25 @@ class ExtenderManagedResource:
 
 
 @dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """An extender's `tlsConfig`: paths of PEM files, or what stands in them, which comes first."""
+
+    insecure: bool = False
+    server_name: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_data: str = ""
+    cert_data: str = ""
+    key_data: str = ""
+
+    @property
+    def has_ca(self) -> bool:
+        """Whether it names whom to trust."""
+        return bool(self.ca_file or self.ca_data)
+
+
+@dataclass(frozen=True, slots=True)
 class ExtenderConfig:
     """One entry of `extenders`. An empty verb is not called. http_timeout: seconds."""
 
@@ -53,6 +73,7 @@ class ExtenderConfig:
     node_cache_capable: bool = False
     ignorable: bool = False
     managed_resources: tuple[ExtenderManagedResource, ...] = ()
+    tls: TlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,9 +195,8 @@ def _extenders(dialect: Strict, top: Fields, warnings: list[str]) -> tuple[Exten
         where = f"extenders[{index}]"
         entry = dialect.fields(item, EXTENDER_KEYS, where)
         extender = _extender(dialect, entry, where)
-        tls = dialect.fields(entry.get("tlsConfig"), TLS_KEYS, f"{where}.tlsConfig")
         extenders.append(extender)
-        warnings += _warnings(extender, tls, where)
+        warnings += _warnings(extender, where)
     _validate(extenders)
     return tuple(extenders)
 
@@ -197,7 +217,26 @@ def _extender(dialect: Strict, entry: Fields, where: str) -> ExtenderConfig:
             _managed_resource(dialect, item, f"{where}.managedResources[{index}]")
             for index, item in enumerate(items(entry, "managedResources", where))
         ),
+        tls=_tls(dialect, entry.get("tlsConfig"), f"{where}.tlsConfig"),
     )
+
+
+def _tls(dialect: Strict, value: object, where: str) -> TlsConfig | None:
+    fields = dialect.fields(value, TLS_KEYS, where)
+    if not fields:
+        return None
+    return TlsConfig(
+        flag(fields, "insecure", where),
+        *(text(fields, key, where) for key in ("serverName", "caFile", "certFile", "keyFile")),
+        *(_pem(fields, key, where) for key in ("caData", "certData", "keyData")),
+    )
+
+
+def _pem(fields: Fields, key: str, where: str) -> str:
+    try:
+        return base64.b64decode(text(fields, key, where), validate=True).decode("ascii")
+    except ValueError as error:
+        raise SettingsError(f"{where}.{key}: must be PEM in base64") from error
 
 
 def _managed_resource(dialect: Strict, item: object, where: str) -> ExtenderManagedResource:
@@ -231,7 +270,7 @@ def _validate(extenders: Sequence[ExtenderConfig]) -> None:
             raise SettingsError(f"extenders: managed resource {name} is named {count} times")
 
 
-def _warnings(extender: ExtenderConfig, tls: Fields, where: str) -> list[str]:
+def _warnings(extender: ExtenderConfig, where: str) -> list[str]:
     found = []
     if not extender.url_prefix:
         found.append(f"{where}.urlPrefix: empty, so no call can succeed")
@@ -242,7 +281,7 @@ def _warnings(extender: ExtenderConfig, tls: Fields, where: str) -> list[str]:
         )
     if extender.filter_verb and not extender.node_cache_capable:
         found.append(f"{where}.nodeCacheCapable: false sends whole nodes with every call")
-    if extender.enable_https and not tls:
+    if extender.enable_https and extender.tls is None:
         found.append(f"{where}.tlsConfig: without a CA the certificate is not verified")
     if extender.filter_verb and not extender.ignorable and not extender.managed_resources:
         found.append(

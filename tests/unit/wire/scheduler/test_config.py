@@ -12,6 +12,7 @@ from gpushare.wire.scheduler.config import (
     ExtenderConfig,
     ExtenderManagedResource,
     SchedulerConfig,
+    TlsConfig,
     decode_scheduler_config,
 )
 from gpushare.wire.scheduler.dialects import DEFAULT_TIMEOUT
@@ -74,7 +75,7 @@ def test_every_field_is_read() -> None:
         "preemptVerb": "e",
         "weight": 20,
         "enableHTTPS": True,
-        "tlsConfig": {"caFile": "/ca"},
+        "tlsConfig": {"caFile": "/ca", "keyData": "a2V5"},
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "managedResources": [{"name": "x.io/y", "ignoredByScheduler": True}],
@@ -94,7 +95,8 @@ def test_every_field_is_read() -> None:
         "kubescheduler.config.k8s.io/v1",
         (
             ExtenderConfig(
-                "https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources
+                *("https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources),
+                tls=TlsConfig(ca_file="/ca", key_data="key"),
             ),
         ),
         (Profile("a", 50), Profile("b", 50)),
