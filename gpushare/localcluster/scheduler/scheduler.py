@@ -23,7 +23,7 @@ from gpushare.localcluster.scheduler.feed import Feed
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.leadership import Leadership
 from gpushare.localcluster.scheduler.objects import PodView
-from gpushare.localcluster.scheduler.others import OtherObjects
+from gpushare.localcluster.scheduler.others import SELECTING, OtherObjects
 from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue
 from gpushare.localcluster.scheduler.schedule_one import Observer, ScheduleOne, Tracer
@@ -92,6 +92,10 @@ class Scheduler:
             Informer(self._api, "/api/v1/pods", on_pod, query=_POD_QUERY),
             Informer(self._api, _BUDGETS, self._others.on_budget),
             Informer(self._api, _NAMESPACES, self._others.on_namespace),
+            *(
+                Informer(self._api, path, partial(self._others.on_selecting, kind))
+                for kind, path in SELECTING.items()
+            ),
         ]
 
     def start(self) -> None:
@@ -160,6 +164,7 @@ class Scheduler:
             activate=self._activate,
             nominated=self._nominated,
             namespace_labels=self._others.labels_of,
+            default_selector=self._others.default_selector,
             empty_candidates=options.empty_candidates,
         )
         build_frameworks(options.profiles, handle, options.ignored_resources)

@@ -286,14 +286,6 @@ def test_plug_ins_of_kube_scheduler_that_are_not_built_cost_one_warning(
     assert record.getMessage().endswith("DynamicResources, VolumeBinding, VolumeZone")
 
 
-def test_default_constraints_of_topology_spread_cost_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    args = {"PodTopologySpread": {"defaultConstraints": [{"maxSkew": 1}]}}
-    build_framework(Profile(args=args), Handle(), registry(), frozenset())
-    assert [r.getMessage()[:17] for r in caplog.records] == ["PodTopologySpread"]
-
-
 def test_wrong_arguments_name_the_plug_in() -> None:
     args = {"NodeResourcesFit": {"scoringStrategy": {"type": "Random"}}}
     with pytest.raises(SettingsError, match="'Random' is no strategy") as raised:
