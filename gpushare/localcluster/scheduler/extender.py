@@ -118,25 +118,22 @@ class HttpExtender:
         self, pod: PodView, candidates: Sequence[Candidate], snapshot: Snapshot
     ) -> list[Candidate]:
         """Return the candidates the extender leaves, with its victims. Raises ExtenderError."""
-        whole: Json = {
-            candidate.node: {
-                "Pods": [_body(victim) for victim in candidate.pods],
-                "NumPDBViolations": candidate.violations,
-            }
-            for candidate in candidates
-        }
-        meta: Json = {
-            candidate.node: {
-                "Pods": [{"UID": victim.uid} for victim in candidate.pods],
-                "NumPDBViolations": candidate.violations,
-            }
-            for candidate in candidates
-        }
         capable = self.config.node_cache_capable
+
+        def named(victim: PodView) -> Json:
+            return {"UID": victim.uid} if capable else _body(victim)
+
+        listed: Json = {
+            candidate.node: {
+                "Pods": [named(victim) for victim in candidate.pods],
+                "NumPDBViolations": candidate.violations,
+            }
+            for candidate in candidates
+        }
         args = {
             "Pod": _body(pod),
-            "NodeNameToVictims": None if capable else whole,
-            "NodeNameToMetaVictims": meta if capable else None,
+            "NodeNameToVictims": None if capable else listed,
+            "NodeNameToMetaVictims": listed if capable else None,
         }
         answer = self._answer(self.config.preempt_verb, args)
         nodes = answer.get("nodenametometavictims") or {}
@@ -252,10 +249,8 @@ def _objections(
     hopeless: Mapping[str, str] = answer.get("failedandunresolvablenodes") or {}
     statuses: dict[str, Status] = {}
     for name in known.keys() - surviving:
-        if name in hopeless:
-            statuses[name] = Status(Code.UNRESOLVABLE, (str(hopeless[name]),), PLUGIN_NAME)
-        elif name in failed:
-            statuses[name] = Status(Code.UNSCHEDULABLE, (str(failed[name]),), PLUGIN_NAME)
-        else:
-            statuses[name] = Status(Code.UNRESOLVABLE, (), PLUGIN_NAME)
+        reason = hopeless.get(name, failed.get(name))
+        helps = name in failed and name not in hopeless
+        code = Code.UNSCHEDULABLE if helps else Code.UNRESOLVABLE
+        statuses[name] = Status(code, () if reason is None else (str(reason),), PLUGIN_NAME)
     return statuses

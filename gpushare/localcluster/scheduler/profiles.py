@@ -6,14 +6,14 @@ small one has not is left out with a warning; one that nobody knows is refused.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib.metadata import entry_points
 
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.framework import POINTS, Plugin, joins
 from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT
+from gpushare.localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT, Factory
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.fields import Fields
 from gpushare.wire.scheduler.policy_plugins import POLICY
@@ -21,7 +21,6 @@ from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
 log = logging.getLogger(__name__)
 
-Factory = Callable[[Fields, Handle], Plugin]
 GROUP = "gpushare.scheduler_plugins"
 """Entry points of plug-ins in packages of others: NAME = module:Class."""
 

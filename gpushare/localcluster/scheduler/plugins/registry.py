@@ -27,25 +27,15 @@ from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologyS
 from gpushare.wire.fields import Fields
 from gpushare.wire.scheduler.policy_plugins import POLICY
 
-IN_TREE: dict[str, Callable[[Fields, Handle], Plugin]] = {
-    "DefaultBinder": DefaultBinder,
-    "DefaultPreemption": DefaultPreemption,
-    "ImageLocality": ImageLocality,
-    "InterPodAffinity": InterPodAffinity,
-    "NodeAffinity": NodeAffinity,
-    "NodeName": NodeName,
-    "NodePorts": NodePorts,
-    "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
-    "NodeResourcesFit": NodeResourcesFit,
-    "NodeResourcesLeastAllocated": NodeResourcesLeastAllocated,
-    "NodeResourcesMostAllocated": NodeResourcesMostAllocated,
-    "NodeUnschedulable": NodeUnschedulable,
-    "PodTopologySpread": PodTopologySpread,
-    "PrioritySort": PrioritySort,
-    "RequestedToCapacityRatio": RequestedToCapacityRatio,
-    "SchedulingGates": SchedulingGates,
-    "TaintToleration": TaintToleration,
-}
+Factory = Callable[[Fields, Handle], Plugin]
+
+_CLASSES = (
+    *(DefaultBinder, DefaultPreemption, ImageLocality, InterPodAffinity, NodeAffinity, NodeName),
+    *(NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeResourcesLeastAllocated),
+    *(NodeResourcesMostAllocated, NodeUnschedulable, PodTopologySpread, PrioritySort),
+    *(RequestedToCapacityRatio, SchedulingGates, TaintToleration),
+)
+IN_TREE: dict[str, Factory] = {made.name: made for made in _CLASSES}
 
 _V1 = (
     ("SchedulingGates", 0),
@@ -77,24 +67,11 @@ DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
 
 NOT_BUILT = frozenset(
     {
-        "AzureDiskLimits",
-        "CinderLimits",
-        "DeferredPodScheduling",
-        "DynamicResources",
-        "EBSLimits",
-        "GCEPDLimits",
-        "GangScheduling",
-        "NodeDeclaredFeatures",
-        "NodeLabel",
-        "NodePreferAvoidPods",
-        "NodeVolumeLimits",
-        "PodGroupPodsCount",
-        "SelectorSpread",
-        "ServiceAffinity",
-        "TopologyPlacementGenerator",
-        "VolumeBinding",
-        "VolumeRestrictions",
-        "VolumeZone",
+        *("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits", "NodeVolumeLimits"),
+        *("VolumeBinding", "VolumeRestrictions", "VolumeZone", "DynamicResources"),
+        *("DeferredPodScheduling", "GangScheduling", "PodGroupPodsCount"),
+        *("NodeDeclaredFeatures", "NodeLabel", "NodePreferAvoidPods", "SelectorSpread"),
+        *("ServiceAffinity", "TopologyPlacementGenerator"),
     }
 )
 """Plug-ins of some release of kube-scheduler that this small one has not."""
