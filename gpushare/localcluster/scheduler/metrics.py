@@ -1,6 +1,6 @@
 """What the scheduler counts, under the names, labels and buckets of kube-scheduler 1.37.
 
-Of its metrics (pkg/scheduler/metrics) the stable ones are here.
+Of its metrics (pkg/scheduler/metrics) the stable ones are here, and the time of the algorithm.
 """
 
 import functools
@@ -24,44 +24,46 @@ class Metrics:
     """The registry of one scheduler."""
 
     def __init__(self) -> None:
-        self._registry = CollectorRegistry()
-        self._attempts = Counter(
-            "scheduler_schedule_attempts_total",
+        self._registry = registry = CollectorRegistry()
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"scheduler_{name}", text, labels, registry=registry)
+
+        def histogram(
+            name: str, text: str, buckets: tuple[float, int, int], *labels: str
+        ) -> Histogram:
+            first, factor, count = buckets
+            bounds = tuple(first * factor**power for power in range(count))
+            return Histogram(f"scheduler_{name}", text, labels, buckets=bounds, registry=registry)
+
+        self._attempts = counter(
+            "schedule_attempts_total",
             "Attempts to schedule pods by result: scheduled, unschedulable, or error",
-            ("result", "profile"),
-            registry=self._registry,
+            *("result", "profile"),
         )
-        self._attempt_seconds = self._histogram(
-            "scheduler_scheduling_attempt_duration_seconds",
+        self._attempt_seconds = histogram(
+            "scheduling_attempt_duration_seconds",
             "Time of an attempt, the scheduling cycle and the binding cycle",
-            _exponential(0.001, 2, 15),
-            ("result", "profile"),
+            (0.001, 2, 15),
+            *("result", "profile"),
         )
-        self.algorithm_seconds = self._histogram(
-            "scheduler_scheduling_algorithm_duration_seconds",
-            "Time to choose a node",
-            _exponential(0.001, 2, 15),
+        self.algorithm_seconds = histogram(
+            "scheduling_algorithm_duration_seconds", "Time to choose a node", (0.001, 2, 15)
         )
-        self.pod_attempts = self._histogram(
-            "scheduler_pod_scheduling_attempts",
-            "Attempts that a pod needed until it was bound",
-            _exponential(1, 2, 5),
+        self.pod_attempts = histogram(
+            "pod_scheduling_attempts", "Attempts that a pod needed until it was bound", (1, 2, 5)
         )
-        self._point_seconds = self._histogram(
-            "scheduler_framework_extension_point_duration_seconds",
+        self._point_seconds = histogram(
+            "framework_extension_point_duration_seconds",
             "Time to run all plug-ins of an extension point",
-            _exponential(0.0001, 2, 12),
-            ("extension_point", "status", "profile"),
+            (0.0001, 2, 12),
+            *("extension_point", "status", "profile"),
         )
-        self.preemption_attempts = Counter(
-            "scheduler_preemption_attempts_total",
-            "Attempts to make room for a pod that fits nowhere",
-            registry=self._registry,
+        self.preemption_attempts = counter(
+            "preemption_attempts_total", "Attempts to make room for a pod that fits nowhere"
         )
-        self.preemption_victims = self._histogram(
-            "scheduler_preemption_victims",
-            "Pods that were evicted for one pod",
-            _exponential(1, 2, 7),
+        self.preemption_victims = histogram(
+            "preemption_victims", "Pods that were evicted for one pod", (1, 2, 7)
         )
 
     def attempted(self, result: str, profile: str, seconds: float) -> None:
@@ -94,16 +96,6 @@ class Metrics:
             thread.join()
 
         return f"http://127.0.0.1:{server.server_port}/metrics", stop
-
-    def _histogram(
-        self, name: str, text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()
-    ) -> Histogram:
-        return Histogram(name, text, labels, buckets=buckets, registry=self._registry)
-
-
-def _exponential(first: float, factor: float, count: int) -> tuple[float, ...]:
-    """Return `count` upper bounds of buckets, as Go's ExponentialBuckets."""
-    return tuple(first * factor**power for power in range(count))
 
 
 def _of(pending: Callable[[], Mapping[str, int]], queue: str) -> int:
