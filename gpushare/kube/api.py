@@ -21,7 +21,7 @@ class Lines(Protocol):
         ...
 
 
-class Api(Protocol):
+class Calls(Protocol):
     """HTTP calls whose failures are `gpushare.errors.ApiError`, and nothing else."""
 
     def request(
@@ -41,6 +41,10 @@ class Api(Protocol):
         clock that the caller has too (time.monotonic, but in a simulation), is not.
         """
         ...
+
+
+class Api(Calls, Protocol):
+    """Such calls, and watches."""
 
     def stream(
         self,

@@ -1,6 +1,6 @@
 """The thread around `Elector` or `SchedulerLease`: it sends the calls that they ask for.
 
-Knows paths of Leases and `gpushare.kube.api.Api`. Every decision is the machine's; here are the
+Knows paths of Leases and `gpushare.kube.api.Calls`. Every decision is the machine's; here are the
 clocks, the jitter, the thread and the log.
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from gpushare.errors import ApiError, ApiNotFound, WireError
-from gpushare.kube.api import Api
+from gpushare.kube.api import Calls
 from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Term, Update, Wait
 
 log = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ class LeaseRunner:
 
     def __init__(
         self,
-        api: Api,
+        api: Calls,
         machine: LeadershipMachine,
         *,
         namespace: str,

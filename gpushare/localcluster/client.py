@@ -5,6 +5,7 @@ Knows the API server's statuses; knows no resource.
 
 import http.client
 import json
+import math
 import socket
 import ssl
 import threading
@@ -82,6 +83,32 @@ class ApiClient:
             options["propagationPolicy"] = propagation
         return self._json("DELETE", path, options)
 
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: bytes | None = None,
+        content_type: str = "application/json",
+        timeout: float,
+        not_after: float = math.inf,
+    ) -> bytes:
+        """Return the body of an answer that is a success; `timeout` seconds are for all of it.
+
+        `not_after` is not kept to: it is for calls that must not come late, which none here is.
+        """
+        headers = {} if body is None else {"Content-Type": content_type}
+        try:
+            answer = self._http.call(
+                method, _with_query(path, query or {}), body, timeout=timeout, headers=headers
+            )
+        except (OSError, http.client.HTTPException) as error:
+            raise ApiUnavailable(f"{method} {path}: {_told(error)}", 0) from error
+        if answer.status >= 300:
+            raise api_error(method, path, answer)
+        return answer.body
+
     def watch(self, path: str, query: Mapping[str, str], *, read_timeout: float) -> "Watch":
         """Open a stream of watch events. Raises ApiGone when the version is too old."""
         full = _with_query(path, {**query, "watch": "true"})
@@ -101,20 +128,15 @@ class ApiClient:
         content_type: str = "application/json",
     ) -> Json:
         data = None if body is None else json.dumps(body).encode()
-        headers = {} if body is None else {"Content-Type": content_type}
-        try:
-            answer = self._http.call(
-                method,
-                _with_query(path, query or {}),
-                data,
-                timeout=self._timeout,
-                headers=headers,
-            )
-        except (OSError, http.client.HTTPException) as error:
-            raise ApiUnavailable(f"{method} {path}: {_told(error)}", 0) from error
-        if answer.status >= 300:
-            raise api_error(method, path, answer)
-        return _object(answer.body, f"{method} {path}")
+        answer = self.request(
+            method,
+            path,
+            query=query,
+            body=data,
+            content_type=content_type,
+            timeout=self._timeout,
+        )
+        return _object(answer, f"{method} {path}")
 
 
 class Watch:

@@ -28,7 +28,8 @@ class Answer:
 class HttpClient:
     """Calls one server over a pool of kept-alive connections. Safe for many threads.
 
-    tls: how an https server is trusted; None for plain http.
+    tls: how an https server is trusted; None for plain http. server_name: the name in its
+    certificate where that is not the host's.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class HttpClient:
         *,
         headers: Mapping[str, str] | None = None,
         tls: ssl.SSLContext | None = None,
+        server_name: str = "",
     ) -> None:
         parts = urllib.parse.urlsplit(url)
         self._host = parts.hostname or "127.0.0.1"
-        self._port = parts.port or 80
+        self._port = parts.port or (80 if tls is None else 443)
         self._tls = tls
+        self._server_name = server_name or self._host
         self._prefix = parts.path.rstrip("/")
         self._headers = dict(headers or {})
         self._lock = threading.Lock()
@@ -119,17 +122,18 @@ class HttpClient:
             connection.close()
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        connection = self._connection(timeout)
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
         connection.connect()
         # Header and body leave in two small writes: without this each call waits for a delayed ACK.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return connection
-
-    def _connection(self, timeout: float) -> http.client.HTTPConnection:
-        place = (self._host, self._port)
         if self._tls is not None:
-            return http.client.HTTPSConnection(*place, timeout=timeout, context=self._tls)
-        return http.client.HTTPConnection(*place, timeout=timeout)
+            try:
+                named = self._tls.wrap_socket(connection.sock, server_hostname=self._server_name)
+            except BaseException:
+                connection.close()
+                raise
+            connection.sock = named
+        return connection
 
     def _put_back(self, connection: http.client.HTTPConnection) -> None:
         with self._lock:

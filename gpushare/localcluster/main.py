@@ -29,7 +29,7 @@ from gpushare.localcluster.demo.scenario import Program, load_configuration
 from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.profiles import build_frameworks
-from gpushare.localcluster.scheduler.scheduler import Tracer
+from gpushare.localcluster.scheduler.schedule_one import Tracer
 from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
@@ -214,6 +214,7 @@ def _keep(cluster: DemoCluster) -> None:
         nodes = sorted((str(node["name"]) for node in cluster.runner.books()), key=natural)
         for line in kept_lines(cluster.kubeconfig, nodes[0] if nodes else "NODE", doctor):
             cluster.report.line(line)
+        cluster.report.line(f"\nthe scheduler's metrics: {cluster.metrics}")
         while not pause.wait(0.5):
             cluster.check()
 

@@ -40,10 +40,12 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "doctor": ("errors", "commandline", "core.model", "wire", "kube"),
     "policy": ("core",),
     "sim": ("errors", "commandline", "core"),
-    # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes.
+    # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
+    # elects a leader and calls extenders by https.
     "localcluster": (
         *("errors", "commandline", "core.model", "wire", "device_plugin.checkpoint"),
         *("device_plugin.kubelet_pb2", "device_plugin.options", "device_plugin.plugin"),
+        *("kube.election", "kube.lease_runner", "kube.trust"),
     ),
 }
 """What each area may know besides itself: siblings do not know each other."""
@@ -75,7 +77,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "numba": ("sim.compiled",),
     "numpy": ("core", "policy", "sim", "explain"),
-    "prometheus_client": ("device_plugin.metrics", "extender.metrics"),
+    "prometheus_client": (
+        "device_plugin.metrics",
+        "extender.metrics",
+        "localcluster.scheduler.metrics",
+    ),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.progress",),
     "urllib3": ("kube.responses", "kube.client", "kube.connection", "kube.session"),

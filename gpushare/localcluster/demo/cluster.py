@@ -28,7 +28,8 @@ from gpushare.localcluster.heartbeat import Heartbeat
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
-from gpushare.localcluster.scheduler.scheduler import Scheduler, Tracer
+from gpushare.localcluster.scheduler.schedule_one import Tracer
+from gpushare.localcluster.scheduler.scheduler import Scheduler
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -37,7 +38,7 @@ _SEED = 7
 
 @dataclass(frozen=True)
 class DemoCluster:
-    """A running cluster, as far as scenarios need it."""
+    """A running cluster, as far as scenarios need it. metrics: the URL of the scheduler's."""
 
     runner: Runner
     board: Board
@@ -46,6 +47,7 @@ class DemoCluster:
     processes: Sequence[DemoProcess]
     kubeconfig: Path
     settings: Path
+    metrics: str
 
     def check(self) -> None:
         """Raise GpuShareError if a process has died."""
@@ -93,6 +95,7 @@ def running(
         options = options_from(decode_scheduler_config(document), seed=_SEED)
         scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=tracer)
         ends.callback(scheduler.stop)
+        metrics = scheduler.serve_metrics()
         scheduler.start()
         inspect = HttpClient(f"http://127.0.0.1:{port}/gpushare-scheduler")
         ends.callback(inspect.close)
@@ -101,7 +104,7 @@ def running(
         board.start()
         runner = Runner(api, inspect, board, report, devices=devices)
         processes = [extender, *processes]
-        yield DemoCluster(runner, board, report, extender, processes, kubeconfig, settings)
+        yield DemoCluster(runner, board, report, extender, processes, kubeconfig, settings, metrics)
 
 
 def _device_plugins(

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpushare.errors import SettingsError
-from gpushare.localcluster.scheduler.scheduler import Tracer
+from gpushare.localcluster.scheduler.schedule_one import Tracer
 from gpushare.localcluster.scheduler.trace import CycleTrace
 
 

@@ -7,6 +7,7 @@ supports; a part that it would silently get wrong is refused.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
+from gpushare.wire.scheduler.component import DEFAULT_LEASE_TIMES
 from gpushare.wire.scheduler.config import ExtenderConfig, SchedulerConfig
 from gpushare.wire.scheduler.profiles import Profile
 
@@ -15,7 +16,8 @@ from gpushare.wire.scheduler.profiles import Profile
 class SchedulerOptions:
     """Options of one scheduler. Backoffs in seconds; `seed` makes the breaking of ties repeatable.
 
-    `empty_candidates`: see Preemption.
+    `empty_candidates`: see Preemption. `lease`: (namespace, name) of the Lease that who schedules
+    holds, None to schedule always; `lease_times`: its duration, renew deadline and retry period.
     """
 
     extenders: tuple[ExtenderConfig, ...] = ()
@@ -24,6 +26,8 @@ class SchedulerOptions:
     max_backoff: float = 10.0
     seed: int | None = None
     empty_candidates: bool = True
+    lease: tuple[str, str] | None = None
+    lease_times: tuple[float, float, float] = DEFAULT_LEASE_TIMES
 
     @property
     def scheduler_names(self) -> frozenset[str]:
@@ -46,12 +50,14 @@ def options_from(config: SchedulerConfig, *, seed: int | None = None) -> Schedul
     unsupported.
     """
     for extender in config.extenders:
-        if extender.enable_https or not extender.url_prefix.startswith("http://"):
-            raise SettingsError(f"{extender.url_prefix}: extenders are called by plain http only")
+        if not extender.url_prefix.startswith(("http://", "https://")):
+            raise SettingsError(f"{extender.url_prefix}: extenders are called by http or https")
     return SchedulerOptions(
         extenders=config.extenders,
         profiles=config.profiles,
         initial_backoff=config.pod_initial_backoff,
         max_backoff=config.pod_max_backoff,
         seed=seed,
+        lease=config.lease,
+        lease_times=config.lease_times,
     )

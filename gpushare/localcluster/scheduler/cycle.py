@@ -1,11 +1,12 @@
 """One scheduling cycle: filter, extender filter, score, prioritize; which node takes this pod.
 
 Decides, and changes nothing but what PostFilter evicts: assuming, reserving and binding come after.
-Knows the frameworks and the extenders; no queue, no API server, no clock. Ties are broken by the
+Knows the frameworks and the extenders; no queue, no API server. Ties are broken by the
 random numbers given.
 """
 
 import logging
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
@@ -118,7 +119,7 @@ class SchedulingCycle:
         if not status.ok:
             statuses.update({node.name: status for node in snapshot.nodes})
             total = f"0/{len(snapshot.nodes)} nodes are available: {status.message}."
-            text = framework.run_post_filters(state, pod, statuses)
+            text = framework.run_post_filters(state, pod, statuses).message
             message = f"{total} {text}" if text else total
             raise FitError(message, frozenset({status.plugin}), statuses)
         if only is None:
@@ -166,7 +167,7 @@ class SchedulingCycle:
         total = len(nodes)
         enough = nodes_to_find(total, framework.percentage)
         feasible: list[NodeInfo] = []
-        looked = 0
+        looked, begun = 0, time.perf_counter()
         for offset in range(total):
             node = nodes[(self._start + offset) % total]
             looked += 1
@@ -177,6 +178,8 @@ class SchedulingCycle:
             feasible.append(node)
             if len(feasible) >= enough:
                 break
+        code = Code.SUCCESS if feasible or not total else Code.UNSCHEDULABLE
+        framework.observe("Filter", code.value, time.perf_counter() - begun)
         self._start = (self._start + looked) % max(len(self._handle.snapshot.nodes), 1)
         return feasible
 
@@ -221,7 +224,7 @@ class SchedulingCycle:
     def _fit_error(
         self, framework: Framework, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> FitError:
-        post_filter = framework.run_post_filters(state, pod, statuses)
+        post_filter = framework.run_post_filters(state, pod, statuses).message
         total = len(self._handle.snapshot.nodes)
         message = unschedulable_message(total, statuses, post_filter)
         plugins = frozenset(status.plugin for status in statuses.values() if status.plugin)

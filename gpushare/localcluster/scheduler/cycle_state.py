@@ -6,6 +6,8 @@ copies); any other value is shared by the copies, so it must not be changed afte
 
 from typing import Protocol, TypeVar, runtime_checkable
 
+from gpushare.localcluster.scheduler.objects import PodView
+
 _T = TypeVar("_T")
 
 
@@ -18,10 +20,15 @@ class StateData(Protocol):
 
 
 class CycleState:
-    """Values by key, and the plug-ins that have nothing to do with this pod."""
+    """Values by key, and the plug-ins that have nothing to do with this pod.
+
+    pods_to_activate: other pods, by UID, that a plug-in wants tried at once: when this pod's
+    scheduling cycle has succeeded, and again when its binding cycle has. Copies share it.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, object] = {}
+        self.pods_to_activate: dict[str, PodView] = {}
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
 
@@ -52,5 +59,6 @@ class CycleState:
             key: value.clone() if isinstance(value, StateData) else value
             for key, value in self._values.items()
         }
+        copy.pods_to_activate = self.pods_to_activate
         copy.skip_filter, copy.skip_score = self.skip_filter, self.skip_score
         return copy

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from gpushare.localcluster.http_client import HttpClient
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.extender_tls import tls_context
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.wire.scheduler.config import ExtenderConfig
@@ -44,13 +45,15 @@ class FilterResult:
 
 
 class HttpExtender:
-    """One configured extender."""
+    """One configured extender. Raises SettingsError for certificates that cannot be used."""
 
     def __init__(self, config: ExtenderConfig) -> None:
         self.config = config
         self._url = config.url_prefix.rstrip("/")
         self._managed = frozenset(item.name for item in config.managed_resources)
-        self._http = HttpClient(self._url, headers=_HEADERS)
+        name = config.tls.server_name if config.tls else ""
+        tls = tls_context(config)
+        self._http = HttpClient(self._url, headers=_HEADERS, tls=tls, server_name=name)
 
     @property
     def name(self) -> str:
@@ -115,25 +118,22 @@ class HttpExtender:
         self, pod: PodView, candidates: Sequence[Candidate], snapshot: Snapshot
     ) -> list[Candidate]:
         """Return the candidates the extender leaves, with its victims. Raises ExtenderError."""
-        whole: Json = {
-            candidate.node: {
-                "Pods": [_body(victim) for victim in candidate.pods],
-                "NumPDBViolations": candidate.violations,
-            }
-            for candidate in candidates
-        }
-        meta: Json = {
-            candidate.node: {
-                "Pods": [{"UID": victim.uid} for victim in candidate.pods],
-                "NumPDBViolations": candidate.violations,
-            }
-            for candidate in candidates
-        }
         capable = self.config.node_cache_capable
+
+        def named(victim: PodView) -> Json:
+            return {"UID": victim.uid} if capable else _body(victim)
+
+        listed: Json = {
+            candidate.node: {
+                "Pods": [named(victim) for victim in candidate.pods],
+                "NumPDBViolations": candidate.violations,
+            }
+            for candidate in candidates
+        }
         args = {
             "Pod": _body(pod),
-            "NodeNameToVictims": None if capable else whole,
-            "NodeNameToMetaVictims": meta if capable else None,
+            "NodeNameToVictims": None if capable else listed,
+            "NodeNameToMetaVictims": listed if capable else None,
         }
         answer = self._answer(self.config.preempt_verb, args)
         nodes = answer.get("nodenametometavictims") or {}
@@ -249,10 +249,8 @@ def _objections(
     hopeless: Mapping[str, str] = answer.get("failedandunresolvablenodes") or {}
     statuses: dict[str, Status] = {}
     for name in known.keys() - surviving:
-        if name in hopeless:
-            statuses[name] = Status(Code.UNRESOLVABLE, (str(hopeless[name]),), PLUGIN_NAME)
-        elif name in failed:
-            statuses[name] = Status(Code.UNSCHEDULABLE, (str(failed[name]),), PLUGIN_NAME)
-        else:
-            statuses[name] = Status(Code.UNRESOLVABLE, (), PLUGIN_NAME)
+        reason = hopeless.get(name, failed.get(name))
+        helps = name in failed and name not in hopeless
+        code = Code.UNSCHEDULABLE if helps else Code.UNRESOLVABLE
+        statuses[name] = Status(code, () if reason is None else (str(reason),), PLUGIN_NAME)
     return statuses

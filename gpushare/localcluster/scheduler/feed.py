@@ -6,7 +6,13 @@ API server and no thread: the owner holds the lock.
 """
 
 from gpushare.localcluster.scheduler.cache import Cache
-from gpushare.localcluster.scheduler.framework import ClusterEvent
+from gpushare.localcluster.scheduler.cluster_events import (
+    Action,
+    Change,
+    Resource,
+    node_actions,
+    pod_actions,
+)
 from gpushare.localcluster.scheduler.objects import Json, PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.queue import SchedulingQueue
 from gpushare.localcluster.scheduler.waiting import WaitingPods
@@ -48,14 +54,17 @@ class Feed:
         """Take in a node that appeared, changed or vanished."""
         if after is None:
             if before is not None:
-                self._cache.remove_node(str(before["metadata"]["name"]))
-                self._queue.move(ClusterEvent.NODE_DELETE, now)
+                old = read_node(before)
+                self._cache.remove_node(old.name)
+                self._queue.move(Change(Resource.NODE, Action.DELETE, old_node=old), now)
             return
-        self._cache.set_node(read_node(after))
+        new = read_node(after)
+        self._cache.set_node(new)
         if before is None:
-            self._queue.move(ClusterEvent.NODE_ADD, now)
-        elif _node_substance(before) != _node_substance(after):
-            self._queue.move(ClusterEvent.NODE_UPDATE, now)
+            self._queue.move(Change(Resource.NODE, Action.ADD, new_node=new), now)
+        elif actions := node_actions(before, after):
+            old = read_node(before)
+            self._queue.move(Change(Resource.NODE, actions, old_node=old, new_node=new), now)
 
     def _pod_gone(self, pod: PodView, now: float) -> None:
         self._queue.remove(pod.uid)
@@ -64,34 +73,14 @@ class Feed:
         held = self._cache.holds(pod.uid)
         self._cache.remove_pod(pod.uid)
         if held or pod.node_name:
-            self._queue.move(ClusterEvent.ASSIGNED_POD_DELETE, now)
+            self._queue.move(Change(Resource.ASSIGNED_POD, Action.DELETE, old_pod=pod), now)
 
     def _pod_assigned(self, pod: PodView, before: Json | None, now: float) -> None:
         self._cache.set_pod(pod)
         self._queue.remove(pod.uid)
         if before is None or not (before.get("spec") or {}).get("nodeName"):
-            self._queue.move(ClusterEvent.ASSIGNED_POD_ADD, now)
-        elif _pod_substance(before) != _pod_substance(pod.raw):
-            self._queue.move(ClusterEvent.ASSIGNED_POD_UPDATE, now)
-
-
-def _pod_substance(raw: Json) -> tuple[object, ...]:
-    """Return what of a running pod can matter to waiting ones: not its status."""
-    meta: Json = raw["metadata"]
-    return (raw.get("spec"), meta.get("labels"), meta.get("annotations"))
-
-
-def _node_substance(raw: Json) -> tuple[object, ...]:
-    """Return what of a node can make a pod fit: a heartbeat cannot, annotations can
-    (since 1.30).
-    """
-    meta: Json = raw["metadata"]
-    status: Json = raw.get("status") or {}
-    conditions = [(c.get("type"), c.get("status")) for c in status.get("conditions") or ()]
-    return (
-        raw.get("spec"),
-        meta.get("labels"),
-        meta.get("annotations"),
-        status.get("allocatable"),
-        conditions,
-    )
+            self._queue.move(Change(Resource.ASSIGNED_POD, Action.ADD, new_pod=pod), now)
+        elif actions := pod_actions(before, pod.raw):
+            old = read_pod(before)
+            change = Change(Resource.ASSIGNED_POD, actions, old_pod=old, new_pod=pod)
+            self._queue.move(change, now)

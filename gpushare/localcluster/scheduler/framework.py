@@ -1,8 +1,8 @@
 """The scheduling framework: the points where a plug-in can take part, and what it answers.
 
 Names and order are kube-scheduler's. A plug-in is a class with a `name` and the methods of the
-points that it joins; nothing has to be inherited. `events` says after what a pod that it rejected
-is worth another try; a plug-in without it has its pods tried after any event.
+points that it joins; nothing has to be inherited. `events_to_register` says after what a pod that
+it rejected is worth another try; a plug-in without it has its pods tried after any event.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import EventWithHint
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.objects import PodView
 
@@ -30,29 +31,6 @@ class Code(Enum):
     ERROR = "Error"
     WAIT = "Wait"
     SKIP = "Skip"
-
-
-class ClusterEvent(Enum):
-    """What can make a waiting pod fit; plug-ins say which of these they wait for."""
-
-    NODE_ADD = "NodeAdd"
-    NODE_UPDATE = "NodeUpdate"
-    NODE_DELETE = "NodeDelete"
-    ASSIGNED_POD_ADD = "AssignedPodAdd"
-    ASSIGNED_POD_UPDATE = "AssignedPodUpdate"
-    ASSIGNED_POD_DELETE = "AssignedPodDelete"
-    UNSCHEDULED_POD_UPDATE = "UnscheduledPodUpdate"
-
-
-ANY_EVENT = frozenset(ClusterEvent)
-NODE_CHANGES = frozenset({ClusterEvent.NODE_ADD, ClusterEvent.NODE_UPDATE})
-ASSIGNED_POD_CHANGES = frozenset(
-    {
-        ClusterEvent.ASSIGNED_POD_ADD,
-        ClusterEvent.ASSIGNED_POD_UPDATE,
-        ClusterEvent.ASSIGNED_POD_DELETE,
-    }
-)
 
 
 @dataclass(frozen=True)
@@ -102,9 +80,8 @@ class Plugin(Protocol):
 class EnqueueExtensions(Protocol):
     """Says after which events a pod that it rejected is worth another try."""
 
-    @property
-    def events(self) -> frozenset[ClusterEvent]:
-        """Events that can turn this plug-in's rejection."""
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Return the events that can turn this plug-in's rejection, with their queueing hints."""
 
 
 class Queued(Protocol):

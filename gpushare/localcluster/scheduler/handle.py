@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.scheduler.cache import Snapshot
 from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.cluster_events import Change
 from gpushare.localcluster.scheduler.extender import HttpExtender
-from gpushare.localcluster.scheduler.framework import ClusterEvent
-from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.metrics import Metrics
+from gpushare.localcluster.scheduler.objects import Json, PodView
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPods
 from gpushare.wire.budgets import DisruptionBudget
@@ -37,7 +38,8 @@ class Handle:
     api: the API server's client, None in a decision that is only tried. snapshot: all nodes, as
     they were when the cycle began. profiles: by schedulerName. waiting: the pods that Permit
     delays. evict: has victims go. activate: has waiting pods tried at once. nominated: for
-    whom room was made where. namespace_labels: of a namespace.
+    whom room was made where. namespace_labels: of a namespace. default_selector: a LabelSelector of
+    a pod and its like.
     empty_candidates: see Preemption.
     """
 
@@ -51,12 +53,13 @@ class Handle:
     activate: Callable[[Iterable[PodView]], None] = lambda _pods: None
     nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
+    default_selector: Callable[[PodView], Json | None] = lambda _pod: None
     empty_candidates: bool = True
+    metrics: Metrics = field(default_factory=Metrics)
 
-    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Return the events after which a pod rejected by these is worth another try."""
-        found = (framework.events_of(plugin_names) for framework in self.profiles.values())
-        return frozenset().union(*found)
+    def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
+        """Return whether a change can make a rejected pod fit, by the hints of its profile."""
+        return self.profiles[pod.scheduler_name].is_worth_requeuing(pod, rejected_by, change)
 
 
 class PlainPlugin:

@@ -1,24 +1,36 @@
-"""What plug-ins ask of the cluster besides nodes and pods: budgets, and the labels of namespaces.
+"""What plug-ins ask of the cluster besides nodes and pods: budgets, the labels of namespaces, and
+what selects pods.
 
-Two informers write, plug-ins read, from any thread: each change puts a whole entry in place.
+Informers write, plug-ins read, from any thread: each change puts a whole entry in place.
 """
 
 from collections.abc import Mapping
 
 from gpushare.localcluster.client import Json
-from gpushare.wire.budgets import DisruptionBudget, read_budget
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.wire.budgets import DisruptionBudget, read_budget, selects
+
+SELECTING = {
+    "Service": "/api/v1/services",
+    "ReplicationController": "/api/v1/replicationcontrollers",
+    "ReplicaSet": "/apis/apps/v1/replicasets",
+    "StatefulSet": "/apis/apps/v1/statefulsets",
+}
+"""The kinds whose pods are spread by default, and where they are listed."""
+_PLAIN = ("Service", "ReplicationController")
 
 
 class OtherObjects:
-    """PodDisruptionBudgets and namespaces, as they are now."""
+    """PodDisruptionBudgets, namespaces and the selectors of `SELECTING`, as they are now."""
 
     def __init__(self) -> None:
         self._budgets: dict[str, DisruptionBudget] = {}
         self._namespaces: dict[str, Mapping[str, str]] = {}
+        self._selectors: dict[tuple[str, str, str], Json] = {}
 
     def on_budget(self, before: Json | None, after: Json | None) -> None:
         """Take in a budget that appeared, changed or vanished."""
-        meta: Json = (after or before or {}).get("metadata") or {}
+        meta = _meta(before, after)
         if after is None:
             self._budgets.pop(str(meta.get("uid")), None)
         else:
@@ -28,8 +40,18 @@ class OtherObjects:
 
     def on_namespace(self, before: Json | None, after: Json | None) -> None:
         """Take in a namespace that appeared, changed or vanished."""
-        meta: Json = (after or before or {}).get("metadata") or {}
+        meta = _meta(before, after)
         self._namespaces[str(meta.get("name"))] = (meta.get("labels") or {}) if after else {}
+
+    def on_selecting(self, kind: str, before: Json | None, after: Json | None) -> None:
+        """Take in a Service, or a controller of pods, that appeared, changed or vanished."""
+        meta = _meta(before, after)
+        selector = ((after or {}).get("spec") or {}).get("selector")
+        key = (kind, str(meta.get("namespace")), str(meta.get("name")))
+        if selector:
+            self._selectors[key] = {"matchLabels": selector} if kind in _PLAIN else selector
+        else:
+            self._selectors.pop(key, None)
 
     def budgets(self) -> tuple[DisruptionBudget, ...]:
         """Return all budgets."""
@@ -38,3 +60,29 @@ class OtherObjects:
     def labels_of(self, namespace: str) -> Mapping[str, str]:
         """Return the labels of a namespace; none where it is unknown."""
         return self._namespaces.get(namespace, {})
+
+    def default_selector(self, pod: PodView) -> Json | None:
+        """Return what selects the pod and its like: that of its Services and of its controller.
+
+        None where there are none (helper.DefaultSelector).
+        """
+        found = [
+            selector
+            for (kind, namespace, _), selector in self._selectors.copy().items()
+            if kind == "Service" and namespace == pod.namespace and selects(selector, pod.labels)
+        ]
+        owners = (pod.raw.get("metadata") or {}).get("ownerReferences") or ()
+        for owner in (owner for owner in owners if owner.get("controller")):
+            key = (str(owner.get("kind")), pod.namespace, str(owner.get("name")))
+            found += [self._selectors[key]] if key in self._selectors else []
+        if not found:
+            return None
+        labels = {
+            k: v for selector in found for k, v in (selector.get("matchLabels") or {}).items()
+        }
+        expressions = [e for selector in found for e in selector.get("matchExpressions") or ()]
+        return {"matchLabels": labels, "matchExpressions": expressions}
+
+
+def _meta(before: Json | None, after: Json | None) -> Json:
+    return (after or before or {}).get("metadata") or {}

@@ -179,7 +179,7 @@ class _Trial:
 
 def _check_eligible(pod: PodView, snapshot: Snapshot, statuses: Mapping[str, Status]) -> None:
     """Raise NoPreemption where nobody may be evicted for this pod now."""
-    if (pod.raw.get("spec") or {}).get("preemptionPolicy") == "Never":
+    if pod.spec.get("preemptionPolicy") == "Never":
         raise NoPreemption("not eligible due to preemptionPolicy=Never.")
     nominated = snapshot.get(pod.nominated_node)
     if nominated is None:
@@ -213,9 +213,8 @@ def _protected(pods: Sequence[PodView], budgets: Sequence[DisruptionBudget]) -> 
     left = [budget.allowed for budget in budgets]
     found: set[str] = set()
     for pod in pods:
-        labels = (pod.raw.get("metadata") or {}).get("labels") or {}
         for index, budget in enumerate(budgets):
-            if budget.covers(pod.namespace, pod.name, labels):
+            if budget.covers(pod.namespace, pod.name, pod.labels):
                 left[index] -= 1
                 if left[index] < 0:
                     found.add(pod.uid)

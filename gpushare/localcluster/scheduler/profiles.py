@@ -6,20 +6,21 @@ small one has not is left out with a warning; one that nobody knows is refused.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from importlib.metadata import entry_points
 
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.framework import POINTS, Plugin, joins
 from gpushare.localcluster.scheduler.handle import Handle
-from gpushare.localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT
+from gpushare.localcluster.scheduler.plugins.registry import DEFAULTS, IN_TREE, NOT_BUILT, Factory
 from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.wire.fields import Fields
+from gpushare.wire.scheduler.policy_plugins import POLICY
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
 
 log = logging.getLogger(__name__)
 
-Factory = Callable[[Fields, Handle], Plugin]
 GROUP = "gpushare.scheduler_plugins"
 """Entry points of plug-ins in packages of others: NAME = module:Class."""
 
@@ -67,6 +68,9 @@ def build_framework(
         point: [plugins[name] for name in _expanded(point, sets[point], multi, plugins, where)]
         for point in POINTS
     }
+    if profile.defaults == POLICY:  # a predicate or priority brings what prepares it
+        for before, point in (("preFilter", "filter"), ("preScore", "score")):
+            points[before] = [plugin for plugin in points[point] if joins(plugin, before)]
     if len(points["queueSort"]) != 1:
         raise SettingsError(f"{where}: one queue sort plugin is needed, not {points['queueSort']}")
     if not points["bind"]:
@@ -77,6 +81,8 @@ def build_framework(
         points=points,
         weights=weights,
         percentage=profile.percentage,
+        check_all_filters=profile.check_all_filters,
+        observe=partial(handle.metrics.ran, profile.scheduler_name),
     )
     handle.profiles[profile.scheduler_name] = made
     return made

@@ -1,8 +1,8 @@
 """Which pod comes next: kube-scheduler's queue as a pure machine; time is always an argument.
 
 Five places: gated (PreEnqueue has an objection), active (heap: in the order of QueueSort), backoff
-(until a moment), unschedulable (until an event its rejecters wait for), in flight (being decided;
-events that happen meanwhile are kept, so that none is lost). No lock, thread or clock in here.
+(until a moment), unschedulable (until a change its rejecters wait for), in flight (being decided;
+changes that happen meanwhile are kept, so that none is lost). No lock, thread or clock in here.
 """
 
 import heapq
@@ -10,7 +10,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cmp_to_key
 
-from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Queued, Status
+from gpushare.localcluster.scheduler.cluster_events import (
+    FORCE_ACTIVATE,
+    Change,
+    Resource,
+    pod_actions,
+)
+from gpushare.localcluster.scheduler.framework import SUCCESS, Queued, Status
 from gpushare.localcluster.scheduler.objects import PodView
 
 # podInitialBackoffSeconds, podMaxBackoffSeconds and --pod-max-in-unschedulable-pods-duration.
@@ -18,7 +24,7 @@ INITIAL_BACKOFF = 1.0
 MAX_BACKOFF = 10.0
 MAX_UNSCHEDULABLE = 300.0
 
-EventsOf = Callable[[frozenset[str]], frozenset[ClusterEvent]]
+IsWorthRequeuing = Callable[[PodView, frozenset[str], Change], bool]
 PreEnqueue = Callable[[PodView], Status]
 Less = Callable[[Queued, Queued], bool]
 
@@ -32,8 +38,9 @@ def by_priority(one: Queued, other: Queued) -> bool:
 class QueuedPod:
     """A pod on its way, with what its backoff depends on.
 
-    `since`: its last failure (or arrival); among equals, who waits longest goes first.
-    `woken`: an event (or arrival) brought it here; somebody slower may not know of that yet.
+    `since`: its last failure (or arrival); among equals, who waits longest goes first. `woken`: an
+    event (or arrival) brought it here; somebody slower may not know of that yet. `attempts`: how
+    often it was popped; `popped`: when it was last.
     """
 
     pod: PodView
@@ -42,8 +49,10 @@ class QueuedPod:
     errors: int = 0
     rejected_by: frozenset[str] = frozenset()
     ready_at: float = 0.0
-    missed: set[ClusterEvent] = field(default_factory=set)
+    missed: list[Change] = field(default_factory=list)
     woken: bool = True
+    attempts: int = 0
+    popped: float = 0.0
 
     @property
     def uid(self) -> str:
@@ -61,21 +70,22 @@ def backoff(tries: int, initial: float = INITIAL_BACKOFF, maximum: float = MAX_B
 
 
 class SchedulingQueue:
-    """The pods that wait for a node. `events_of` says which events a rejecter waits for.
+    """The pods that wait for a node.
 
-    less: which of two pods comes first. pre_enqueue: whether a pod may be tried at all.
+    is_worth_requeuing: whether a change can make a pod fit that these plug-ins rejected. less:
+    which of two pods comes first. pre_enqueue: whether a pod may be tried at all.
     """
 
     def __init__(
         self,
-        events_of: EventsOf,
+        is_worth_requeuing: IsWorthRequeuing,
         *,
         initial_backoff: float = INITIAL_BACKOFF,
         max_backoff: float = MAX_BACKOFF,
         less: Less = by_priority,
         pre_enqueue: PreEnqueue = lambda _pod: SUCCESS,
     ) -> None:
-        self._events_of = events_of
+        self._is_worth_requeuing = is_worth_requeuing
         self._pre_enqueue = pre_enqueue
 
         def compare(one: Queued, other: Queued) -> int:
@@ -103,16 +113,17 @@ class SchedulingQueue:
         if entry is None:
             self.add(pod, now)
             return
-        changed = _substance(entry.pod) != _substance(pod)
-        entry.pod = pod
-        if not changed:
+        old, entry.pod = entry.pod, pod
+        actions = pod_actions(old.raw, pod.raw)
+        if not actions:
             return
+        change = Change(Resource.TARGET_POD, actions, old_pod=old, new_pod=pod)
         if pod.uid in self._gated:
             self._admit(self._gated.pop(pod.uid))
-        elif pod.uid in self._waiting:
+        elif pod.uid in self._waiting and self._awaits(entry, change):
             self._wake(self._waiting.pop(pod.uid), now)
         elif pod.uid in self._in_flight:
-            entry.missed.update(ClusterEvent)
+            entry.missed.append(change)
 
     def remove(self, uid: str) -> None:
         """Forget a pod that is gone or bound."""
@@ -128,7 +139,9 @@ class SchedulingQueue:
             *_, uid = heapq.heappop(self._heap)
             entry = self._active.pop(uid, None)
             if entry is not None:
-                entry.missed = set()
+                entry.missed = []
+                entry.attempts += 1
+                entry.popped = now
                 self._in_flight[uid] = entry
                 return entry
         return None
@@ -145,7 +158,7 @@ class SchedulingQueue:
         *,
         look_again: bool = False,
     ) -> None:
-        """Have a pod that no node took wait for an event, or only for the backoff if one came
+        """Have a pod that no node took wait for a change, or only for the backoff if one came
         meanwhile.
 
         `look_again`: the rejecter may have been slower than the event that woke the pod, so one
@@ -159,7 +172,7 @@ class SchedulingQueue:
         entry.rejected_by = rejected_by
         entry.since = now
         entry.ready_at = now + backoff(entry.unschedulable, self._initial, self._maximum)
-        missed = bool(entry.missed & self._events_of(rejected_by))
+        missed = any(self._awaits(entry, change) for change in entry.missed)
         if missed or (look_again and entry.woken):
             entry.woken = missed
             self._wake(entry, now)
@@ -178,26 +191,27 @@ class SchedulingQueue:
         entry.ready_at = now + backoff(entry.errors, self._initial, self._maximum)
         self._backoff[entry.uid] = entry
 
-    def move(self, event: ClusterEvent, now: float) -> None:
-        """Wake the pods whose rejecters wait for this event; those in flight remember it."""
+    def move(self, change: Change, now: float) -> None:
+        """Wake the pods whose rejecters wait for this change; those in flight remember it."""
         for entry in self._in_flight.values():
-            entry.missed.add(event)
-        for entry in list(self._gated.values()):
-            if event in self._events_of(entry.rejected_by):
-                del self._gated[entry.uid]
-                self._admit(entry)
-        for entry in list(self._waiting.values()):
-            if event in self._events_of(entry.rejected_by):
-                del self._waiting[entry.uid]
-                entry.woken = True
-                self._wake(entry, now)
+            entry.missed.append(change)
+        for entry in [e for e in self._gated.values() if self._awaits(e, change)]:
+            self._admit(self._gated.pop(entry.uid))
+        for entry in [e for e in self._waiting.values() if self._awaits(e, change)]:
+            del self._waiting[entry.uid]
+            entry.woken = True
+            self._wake(entry, now)
 
     def activate(self, uids: Iterable[str]) -> None:
-        """Have pods tried at once that wait for an event or for their backoff."""
+        """Have pods tried at once that wait for a change or for their backoff; those in flight come
+        back after their backoff.
+        """
         for uid in uids:
             entry = self._waiting.pop(uid, None) or self._backoff.pop(uid, None)
             if entry is not None:
                 self._activate(entry)
+            elif uid in self._in_flight:
+                self._in_flight[uid].missed.append(FORCE_ACTIVATE)
 
     def nominated(self) -> dict[str, list[PodView]]:
         """Return by node the pods for which room was made there, and that are not bound yet."""
@@ -209,7 +223,7 @@ class SchedulingQueue:
         return found
 
     def flush(self, now: float) -> None:
-        """Let out pods whose backoff has ended, and those that waited five minutes for an event."""
+        """Let out pods whose backoff has ended, and those that waited five minutes."""
         for entry in [e for e in self._waiting.values() if now - e.since > MAX_UNSCHEDULABLE]:
             del self._waiting[entry.uid]
             self._wake(entry, now)
@@ -243,6 +257,9 @@ class SchedulingQueue:
     def _find(self, uid: str) -> QueuedPod | None:
         return next((place[uid] for _, place in self._named() if uid in place), None)
 
+    def _awaits(self, entry: QueuedPod, change: Change) -> bool:
+        return self._is_worth_requeuing(entry.pod, entry.rejected_by, change)
+
     def _admit(self, entry: QueuedPod) -> None:
         status = self._pre_enqueue(entry.pod)
         if status.ok:
@@ -261,12 +278,3 @@ class SchedulingQueue:
         self._active[entry.uid] = entry
         self._ticket += 1
         heapq.heappush(self._heap, (self._key(entry), self._ticket, entry.uid))
-
-
-def _substance(pod: PodView) -> tuple[object, ...]:
-    """Return what of a pod its own updates can change that matters to scheduling:
-    all but status.
-    """
-    meta = pod.raw.get("metadata") or {}
-    spec = pod.raw.get("spec")
-    return (spec, meta.get("labels"), meta.get("annotations"), pod.deleting)

@@ -1,27 +1,30 @@
 """The framework of one profile: its plug-ins by point, and how each point's plug-ins are run.
 
 Which objection counts, in what order, and what a Skip skips are kube-scheduler's
-(pkg/scheduler/framework/runtime). Knows no API server, no queue and no clock.
+(pkg/scheduler/framework/runtime). Knows no API server and no queue.
 """
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import ANY_EVENT, Change, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import (
-    ANY_EVENT,
     MAX_NODE_SCORE,
     SUCCESS,
-    ClusterEvent,
     Code,
     NodeNames,
     Plugin,
     PluginError,
     Status,
 )
+from gpushare.localcluster.scheduler.metrics import Observe, timed
 from gpushare.localcluster.scheduler.objects import PodView
+
+log = logging.getLogger(__name__)
 
 PluginScores = Mapping[str, Mapping[str, int]]
 """Plug-in -> node -> score, normalized and weighted."""
@@ -32,6 +35,8 @@ class Framework:
 
     points: the plug-ins of each point in their order; without it each joins whatever it can.
     weights: of Score plug-ins, by name, 1 where nothing is said. percentage: of nodes to score.
+    check_all_filters: all filters are asked of a node, not only until the first objects. observe:
+    for metrics.
     """
 
     def __init__(
@@ -41,9 +46,13 @@ class Framework:
         points: Mapping[str, Sequence[Plugin]] | None = None,
         weights: Mapping[str, int] | None = None,
         percentage: int = 0,
+        check_all_filters: bool = False,
+        observe: Observe = lambda *_: None,
     ) -> None:
         self.plugins = tuple(plugins)
         self.percentage = percentage
+        self._check_all = check_all_filters
+        self.observe = observe
         self._weights = dict(weights or {})
         at = points or {
             point: [plugin for plugin in plugins if fwk.joins(plugin, point)]
@@ -63,15 +72,22 @@ class Framework:
         self.pre_binders = [p for p in one["preBind"] if isinstance(p, fwk.PreBindPlugin)]
         self.binders = [p for p in one["bind"] if isinstance(p, fwk.BindPlugin)]
         self.post_binders = [p for p in one["postBind"] if isinstance(p, fwk.PostBindPlugin)]
+        self._events = {
+            plugin.name: plugin.events_to_register()
+            for plugin in plugins
+            if isinstance(plugin, fwk.EnqueueExtensions)
+        }
 
     def weight(self, plugin_name: str) -> int:
         """Return what the plug-in's scores are multiplied with."""
         return self._weights.get(plugin_name, 1)
 
+    @timed("PreEnqueue")
     def run_pre_enqueue(self, pod: PodView) -> Status:
         """Return the first objection to trying the pod at all, or Success."""
         return _first_objection(self.pre_enqueues, lambda plugin: plugin.pre_enqueue(pod))
 
+    @timed("PreFilter")
     def run_pre_filters(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[NodeNames | None, frozenset[str], Status]:
@@ -116,13 +132,22 @@ class Framework:
                 plugin.remove_pod(state, pod, other, node)
 
     def run_filters(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
-        """Return the first objection, with its plug-in's name; Success when there is none."""
+        """Return the first objection, with its plug-in's name; Success when there is none.
+
+        Where all are asked, the reasons of all, and evicting does not help if one says so.
+        """
+        found = SUCCESS
         for plugin in self.filters:
-            if plugin.name not in state.skip_filter:
-                status = plugin.filter(state, pod, node)
-                if status.code is not Code.SUCCESS:
-                    return Status(status.code, status.reasons, plugin.name)
-        return SUCCESS
+            if plugin.name in state.skip_filter:
+                continue
+            status = plugin.filter(state, pod, node)
+            if status.ok:
+                continue
+            code = found.code if found.code is Code.UNRESOLVABLE else status.code
+            found = Status(code, (*found.reasons, *status.reasons), found.plugin or plugin.name)
+            if not (self._check_all and status.rejected):
+                break
+        return found
 
     def run_filters_with_nominated(
         self, state: CycleState, pod: PodView, node: NodeInfo, nominated: Sequence[PodView]
@@ -143,18 +168,22 @@ class Framework:
                 return status
         return self.run_filters(state, pod, node)
 
+    @timed("PostFilter")
     def run_post_filters(
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
-    ) -> str:
-        """Return the text that the first plug-in to succeed, else all, add to the pod's message."""
+    ) -> Status:
+        """Return the answer of the first plug-in that succeeds, else Unschedulable with the texts
+        of all, which end the pod's message.
+        """
         texts: list[str] = []
         for plugin in self.post_filters:
             status = plugin.post_filter(state, pod, statuses)
             if status.ok:
-                return status.message
+                return status
             texts.append(status.message)
-        return ", ".join(text for text in texts if text)
+        return Status(Code.UNSCHEDULABLE, tuple(text for text in texts if text))
 
+    @timed("PreScore")
     def run_pre_scores(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> None:
         """Have all plug-ins prepare their scores. Raises PluginError."""
         skipped: set[str] = set()
@@ -166,6 +195,7 @@ class Framework:
                 raise PluginError(f'running PreScore plugin "{plugin.name}": {status.message}')
         state.skip_score = frozenset(skipped)
 
+    @timed("Score")
     def run_scores(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> PluginScores:
@@ -187,15 +217,18 @@ class Framework:
             found[plugin.name] = {node: score * weight for node, score in scores.items()}
         return found
 
+    @timed("Reserve")
     def run_reserve(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Have all plug-ins reserve; return Success, or the first objection."""
         return _first_objection(self.reservers, lambda p: p.reserve(state, pod, node_name))
 
+    @timed("Unreserve")
     def run_unreserve(self, state: CycleState, pod: PodView, node_name: str) -> None:
         """Give everything back, last plug-in first."""
         for plugin in reversed(self.reservers):
             plugin.unreserve(state, pod, node_name)
 
+    @timed("Permit")
     def run_permit(
         self, state: CycleState, pod: PodView, node_name: str
     ) -> tuple[Status, dict[str, float]]:
@@ -209,10 +242,12 @@ class Framework:
                 return Status(status.code, status.reasons, plugin.name), {}
         return Status(Code.WAIT) if waits else SUCCESS, waits
 
+    @timed("PreBind")
     def run_pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Return the first objection, or Success."""
         return _first_objection(self.pre_binders, lambda p: p.pre_bind(state, pod, node_name))
 
+    @timed("Bind")
     def run_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Return the answer of the first plug-in that does not leave the pod to the next."""
         for plugin in self.binders:
@@ -221,21 +256,30 @@ class Framework:
                 return Status(status.code, status.reasons, plugin.name)
         return Status(Code.ERROR, ("no bind plugin binds this pod",))
 
+    @timed("PostBind")
     def run_post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
         """Tell those that want to know that the pod is bound."""
         for plugin in self.post_binders:
             plugin.post_bind(state, pod, node_name)
 
-    def events_of(self, plugin_names: frozenset[str]) -> frozenset[ClusterEvent]:
-        """Return the events after which a pod rejected by these plug-ins is worth another try.
+    def is_worth_requeuing(self, pod: PodView, rejected_by: frozenset[str], change: Change) -> bool:
+        """Return whether a change can make a pod fit that these plug-ins rejected.
 
         A pod that nobody in particular rejected (there was no node at all) waits for any event; so
-        does one rejected by who is no plug-in (an extender), or by a plug-in without `events`.
+        does one rejected by who is no plug-in (an extender), or registers no events.
         """
-        if not plugin_names:
-            return ANY_EVENT
-        known = {p.name: p.events for p in self.plugins if isinstance(p, fwk.EnqueueExtensions)}
-        return frozenset().union(*(known.get(name, ANY_EVENT) for name in plugin_names))
+        if not rejected_by or change.resource is Resource.WILDCARD:
+            return True
+        return any(self._hints(name, pod, change) for name in rejected_by)
+
+    def _hints(self, plugin_name: str, pod: PodView, change: Change) -> bool:
+        registered = self._events.get(plugin_name, ANY_EVENT)
+        try:
+            return any(event.wants(pod, change) for event in registered)
+        except Exception:
+            # As in kube-scheduler: a bug in a hint must not leave a pod waiting.
+            log.exception("queueing hint failed plugin=%s pod=%s", plugin_name, pod.key)
+            return True
 
 
 AnyPlugin = TypeVar("AnyPlugin", bound=Plugin)

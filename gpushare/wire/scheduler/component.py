@@ -7,7 +7,7 @@ the profiles, which profiles.py reads.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import NAME, Fields, flag, number, text
+from gpushare.wire.fields import NAME, Fields, fields_of, flag, number, text
 from gpushare.wire.scheduler.dialects import (
     CLIENT_KEYS,
     COMPONENT_KEYS,
@@ -19,6 +19,9 @@ from gpushare.wire.scheduler.dialects import (
 from gpushare.wire.scheduler.profiles import Profile, read_profiles
 
 DEFAULT_LEASE = ("kube-system", "kube-scheduler")
+DEFAULT_LEASE_TIMES = (15.0, 10.0, 2.0)
+_JITTER = 1.2
+"""By how much client-go spreads the retries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,7 @@ class Component:
     initial_backoff: float
     max_backoff: float
     lease: tuple[str, str] | None
+    lease_times: tuple[float, float, float]
 
 
 def read_component(dialect: Strict, document: Fields, short: str) -> Component:
@@ -50,7 +54,8 @@ def read_component(dialect: Strict, document: Fields, short: str) -> Component:
     dialect.fields(top.get("clientConnection"), CLIENT_KEYS, "clientConnection")
     lease = _leader_election(dialect, top, short)
     profiles = read_profiles(dialect, top, short)
-    return Component(profiles, float(initial), float(longest), lease)
+    times = _lease_times(dialect, top) if lease else DEFAULT_LEASE_TIMES
+    return Component(profiles, float(initial), float(longest), lease, times)
 
 
 def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str] | None:
@@ -74,3 +79,21 @@ def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str
         if NAME.fullmatch(found) is None:
             raise SettingsError(f"{where}.resource{what}: {found[:80]!r} is no name")
     return (namespace, name) if elects else None
+
+
+def _lease_times(dialect: Strict, top: Fields) -> tuple[float, float, float]:
+    """Return leaseDuration, renewDeadline and retryPeriod in seconds."""
+    where = "leaderElection"
+    election = fields_of(top.get(where), where)
+    duration, deadline, retry = (
+        dialect.seconds(election.get(key), f"{where}.{key}", default)
+        for key, default in zip(
+            ("leaseDuration", "renewDeadline", "retryPeriod"), DEFAULT_LEASE_TIMES, strict=True
+        )
+    )
+    if not retry * _JITTER < deadline < duration:
+        raise SettingsError(
+            f"{where}: leaseDuration must be greater than renewDeadline, and that greater than"
+            f" {_JITTER} times retryPeriod"
+        )
+    return duration, deadline, retry

@@ -5,6 +5,7 @@ own validation, so that a file it would refuse is refused here with plain words.
 a SettingsError that names the field. Which entry is ours is not decided here.
 """
 
+import base64
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from gpushare.errors import SettingsError
 from gpushare.wire.fields import Fields, fields_of, flag, items, number, text
-from gpushare.wire.scheduler.component import DEFAULT_LEASE, read_component
+from gpushare.wire.scheduler.component import DEFAULT_LEASE, DEFAULT_LEASE_TIMES, read_component
 from gpushare.wire.scheduler.dialects import (
     DEFAULT_TIMEOUT,
     EXTENDER_KEYS,
@@ -23,6 +24,7 @@ from gpushare.wire.scheduler.dialects import (
     Strict,
 )
 from gpushare.wire.scheduler.policy import check_keys, check_priorities, policy_source
+from gpushare.wire.scheduler.policy_plugins import policy_profile
 from gpushare.wire.scheduler.profiles import Profile
 
 GROUP = "kubescheduler.config.k8s.io"
@@ -35,6 +37,25 @@ class ExtenderManagedResource:
 
     name: str
     ignored_by_scheduler: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TlsConfig:
+    """An extender's `tlsConfig`: paths of PEM files, or what stands in them, which comes first."""
+
+    insecure: bool = False
+    server_name: str = ""
+    ca_file: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_data: str = ""
+    cert_data: str = ""
+    key_data: str = ""
+
+    @property
+    def has_ca(self) -> bool:
+        """Whether it names whom to trust."""
+        return bool(self.ca_file or self.ca_data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +73,7 @@ class ExtenderConfig:
     node_cache_capable: bool = False
     ignorable: bool = False
     managed_resources: tuple[ExtenderManagedResource, ...] = ()
+    tls: TlsConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +81,8 @@ class SchedulerConfig:
     """What the file says.
 
     Backoffs in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of
-    the Lease that the leader holds; None where kube-scheduler elects none.
+    the Lease that the leader holds; None where kube-scheduler elects none. lease_times: its
+    leaseDuration, renewDeadline and retryPeriod in seconds.
     """
 
     api_version: str
@@ -69,6 +92,7 @@ class SchedulerConfig:
     pod_max_backoff: float = 10.0
     warnings: tuple[str, ...] = ()
     lease: tuple[str, str] | None = DEFAULT_LEASE
+    lease_times: tuple[float, float, float] = DEFAULT_LEASE_TIMES
 
     @property
     def percentage_of_nodes_to_score(self) -> int:
@@ -108,11 +132,12 @@ def _policy(top: Fields) -> SchedulerConfig:
     dialect = Legacy()
     extenders = _extenders(dialect, policy, warnings)
     unknown = [_unknown(dialect.unknown, "Policy")] if dialect.unknown else []
-    return SchedulerConfig("v1", extenders, warnings=(*unknown, *dialect.remarks, *warnings))
+    told = (*unknown, *dialect.remarks, *warnings)
+    return SchedulerConfig("v1", extenders, (policy_profile(policy),), warnings=told)
 
 
 def _with_policy(config: SchedulerConfig, policy: object, source: str) -> SchedulerConfig:
-    """Return the configuration with the extenders of the Policy it names."""
+    """Return the configuration with the extenders and the plug-ins of the Policy it names."""
     try:
         if text(fields_of(policy, "policy"), "kind") != "Policy":
             raise SettingsError("kind: must be Policy")
@@ -120,7 +145,11 @@ def _with_policy(config: SchedulerConfig, policy: object, source: str) -> Schedu
     except SettingsError as error:
         raise SettingsError(f"{source}: {error}") from error
     warnings = config.warnings + tuple(f"{source}: {warning}" for warning in found.warnings)
-    return replace(config, extenders=found.extenders, warnings=warnings)
+    own = config.profiles[0]
+    profile = replace(
+        found.profiles[0], scheduler_name=own.scheduler_name, percentage=own.percentage
+    )
+    return replace(config, extenders=found.extenders, profiles=(profile,), warnings=warnings)
 
 
 def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
@@ -145,6 +174,7 @@ def _component_config(top: Fields, version: str, short: str) -> SchedulerConfig:
         component.max_backoff,
         (*unknown, *dialect.remarks, *warnings),
         component.lease,
+        component.lease_times,
     )
 
 
@@ -165,9 +195,8 @@ def _extenders(dialect: Strict, top: Fields, warnings: list[str]) -> tuple[Exten
         where = f"extenders[{index}]"
         entry = dialect.fields(item, EXTENDER_KEYS, where)
         extender = _extender(dialect, entry, where)
-        tls = dialect.fields(entry.get("tlsConfig"), TLS_KEYS, f"{where}.tlsConfig")
         extenders.append(extender)
-        warnings += _warnings(extender, tls, where)
+        warnings += _warnings(extender, where)
     _validate(extenders)
     return tuple(extenders)
 
@@ -188,7 +217,26 @@ def _extender(dialect: Strict, entry: Fields, where: str) -> ExtenderConfig:
             _managed_resource(dialect, item, f"{where}.managedResources[{index}]")
             for index, item in enumerate(items(entry, "managedResources", where))
         ),
+        tls=_tls(dialect, entry.get("tlsConfig"), f"{where}.tlsConfig"),
     )
+
+
+def _tls(dialect: Strict, value: object, where: str) -> TlsConfig | None:
+    fields = dialect.fields(value, TLS_KEYS, where)
+    if not fields:
+        return None
+    return TlsConfig(
+        flag(fields, "insecure", where),
+        *(text(fields, key, where) for key in ("serverName", "caFile", "certFile", "keyFile")),
+        *(_pem(fields, key, where) for key in ("caData", "certData", "keyData")),
+    )
+
+
+def _pem(fields: Fields, key: str, where: str) -> str:
+    try:
+        return base64.b64decode(text(fields, key, where), validate=True).decode("ascii")
+    except ValueError as error:
+        raise SettingsError(f"{where}.{key}: must be PEM in base64") from error
 
 
 def _managed_resource(dialect: Strict, item: object, where: str) -> ExtenderManagedResource:
@@ -222,7 +270,7 @@ def _validate(extenders: Sequence[ExtenderConfig]) -> None:
             raise SettingsError(f"extenders: managed resource {name} is named {count} times")
 
 
-def _warnings(extender: ExtenderConfig, tls: Fields, where: str) -> list[str]:
+def _warnings(extender: ExtenderConfig, where: str) -> list[str]:
     found = []
     if not extender.url_prefix:
         found.append(f"{where}.urlPrefix: empty, so no call can succeed")
@@ -233,7 +281,7 @@ def _warnings(extender: ExtenderConfig, tls: Fields, where: str) -> list[str]:
         )
     if extender.filter_verb and not extender.node_cache_capable:
         found.append(f"{where}.nodeCacheCapable: false sends whole nodes with every call")
-    if extender.enable_https and not tls:
+    if extender.enable_https and extender.tls is None:
         found.append(f"{where}.tlsConfig: without a CA the certificate is not verified")
     if extender.filter_verb and not extender.ignorable and not extender.managed_resources:
         found.append(

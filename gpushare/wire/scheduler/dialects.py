@@ -44,17 +44,17 @@ class Strict:
                 )
         return fields
 
-    def seconds(self, value: object, where: str) -> float:
-        """Return a timeout in seconds; 0 and missing mean the default, as in kube-scheduler."""
+    def seconds(self, value: object, where: str, default: float = DEFAULT_TIMEOUT) -> float:
+        """Return a duration in seconds; 0 and missing mean the default, as in kube-scheduler."""
         if value is None:
-            return DEFAULT_TIMEOUT
+            return default
         if not isinstance(value, str):
             raise SettingsError(f"{where}: must be a duration as text, such as 5s")
         try:
             seconds = parse_duration(value)
         except SettingsError as error:
             raise SettingsError(f"{where}: {error}") from error
-        return _in_range(seconds, where)
+        return _in_range(seconds, where) or default
 
 
 class Legacy(Strict):
@@ -72,11 +72,11 @@ class Legacy(Strict):
                 found[right] = item
         return found
 
-    def seconds(self, value: object, where: str) -> float:
-        """Return a timeout in seconds. Text is read, but kube-scheduler would not read it."""
+    def seconds(self, value: object, where: str, default: float = DEFAULT_TIMEOUT) -> float:
+        """Return a duration in seconds. Text is read, but kube-scheduler would not read it."""
         if isinstance(value, int) and not isinstance(value, bool):
-            return _in_range(max(-1, min(value, _MAX_LENGTH)) / 1e9, where)
-        seconds = super().seconds(value, where)
+            return _in_range(max(-1, min(value, _MAX_LENGTH)) / 1e9, where) or default
+        seconds = super().seconds(value, where, default)
         if value is not None:
             self.remarks.append(
                 f"{where}: kube-scheduler does not start from text here; it counts nanoseconds,"
@@ -88,7 +88,7 @@ class Legacy(Strict):
 def _in_range(seconds: float, where: str) -> float:
     if not 0 <= seconds < _MAX_LENGTH / 1e9:
         raise SettingsError(f"{where}: must not be negative, nor longer than 292 years")
-    return seconds or DEFAULT_TIMEOUT
+    return seconds
 
 
 def _path(where: str, key: str) -> str:

@@ -8,7 +8,7 @@ caller's business.
 from dataclasses import dataclass
 
 from gpushare.errors import SettingsError
-from gpushare.wire.fields import NAME, Fields, fields_of, items, number, text
+from gpushare.wire.fields import NAME, Fields, fields_of, items, text
 from gpushare.wire.scheduler.dialects import POLICY_KEYS
 
 POLICY_KEY = "policy.cfg"
@@ -85,19 +85,13 @@ def check_priorities(policy: Fields) -> list[str]:
     kube-scheduler 1.22 fills in its default priorities where the key is missing or null, and cannot
     load the arguments of one of them (LeastRequestedPriority): tried with 1.22.17.
     """
-    names = []
-    for index, item in enumerate(items(policy, "priorities")):
-        where = f"priorities[{index}]"
-        priority = fields_of(item, where)
-        names.append(text(priority, "name", where))
-        if number(priority, "weight", where) <= 0:
-            raise SettingsError(f"{where}.weight: must be positive")
     if policy.get("priorities") is None:
         return [
             "priorities: missing; kube-scheduler 1.22 does not start from a Policy without it, and"
             ' 1.23 and later read no Policy at all; add "priorities": [], or better the list that'
             " `gpushare scheduler-config --kubernetes 1.22` prints"
         ]
+    names = [fields_of(item, "priorities").get("name") for item in items(policy, "priorities")]
     if "LeastRequestedPriority" in names:
         return ["priorities: kube-scheduler 1.22 does not start with LeastRequestedPriority in it"]
     return []

@@ -30,6 +30,7 @@ class Profile:
 
     percentage: of nodes to score, 0 means adaptive. plugins: by point, `multiPoint` among them.
     args: of plug-ins, by name. defaults: the version of the file, whose defaults apply.
+    check_all_filters: a Policy's alwaysCheckAllPredicates.
     """
 
     scheduler_name: str = DEFAULT_SCHEDULER
@@ -37,6 +38,7 @@ class Profile:
     plugins: Mapping[str, PluginSet] = field(default_factory=dict)
     args: Mapping[str, Fields] = field(default_factory=dict)
     defaults: str = "v1"
+    check_all_filters: bool = False
 
 
 def read_profiles(dialect: Strict, top: Fields, short: str) -> tuple[Profile, ...]:

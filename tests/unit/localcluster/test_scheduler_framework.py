@@ -14,7 +14,6 @@ from gpushare.localcluster.scheduler.cycle import FitError, SchedulingCycle
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.feed import Feed
 from gpushare.localcluster.scheduler.framework import (
-    ANY_EVENT,
     SKIP,
     SUCCESS,
     Code,
@@ -180,7 +179,7 @@ def test_a_wait_ends_by_the_first_rejection_or_by_time() -> None:
 
 
 def test_a_pod_that_is_deleted_waits_no_more() -> None:
-    waiting, queue, cache = WaitingPods(), SchedulingQueue(lambda _: ANY_EVENT), Cache()
+    waiting, queue, cache = WaitingPods(), SchedulingQueue(lambda *_: True), Cache()
     pods = WaitingPod(pod(), "n1", {"a": 60.0})
     waiting.add(pods)
     Feed(queue, cache, waiting, frozenset()).pod(pod().raw, None, 1.0)
@@ -285,14 +284,6 @@ def test_plug_ins_of_kube_scheduler_that_are_not_built_cost_one_warning(
     assert "VolumeZone" not in names(framework, "filters")
     (record,) = caplog.records
     assert record.getMessage().endswith("DynamicResources, VolumeBinding, VolumeZone")
-
-
-def test_default_constraints_of_topology_spread_cost_a_warning(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    args = {"PodTopologySpread": {"defaultConstraints": [{"maxSkew": 1}]}}
-    build_framework(Profile(args=args), Handle(), registry(), frozenset())
-    assert [r.getMessage()[:17] for r in caplog.records] == ["PodTopologySpread"]
 
 
 def test_wrong_arguments_name_the_plug_in() -> None:

@@ -8,9 +8,6 @@ from gpushare.localcluster.scheduler.cache import Cache, NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.diagnosis import unschedulable_message
 from gpushare.localcluster.scheduler.framework import (
-    ANY_EVENT,
-    NODE_CHANGES,
-    ClusterEvent,
     Code,
     FilterPlugin,
     Status,
@@ -193,14 +190,6 @@ def test_requests_add_sidecars_and_take_the_peak_of_the_init_phase() -> None:
     assert pod_requests(spec) == {"cpu": 6100}
     spec["containers"].append(container("4"))
     assert pod_requests(spec) == {"cpu": 8600}
-
-
-def test_each_rejecter_waits_for_its_own_events_and_strangers_for_all() -> None:
-    framework = Framework((NodeUnschedulable(), NodeResourcesFit()))
-    assert framework.events_of(frozenset({"NodeUnschedulable"})) == NODE_CHANGES
-    assert ClusterEvent.ASSIGNED_POD_DELETE in framework.events_of(frozenset({"NodeResourcesFit"}))
-    assert framework.events_of(frozenset({"NodeUnschedulable", "Extender"})) == ANY_EVENT
-    assert framework.events_of(frozenset()) == ANY_EVENT
 
 
 def test_the_message_counts_reasons_and_sorts_them_as_text() -> None:

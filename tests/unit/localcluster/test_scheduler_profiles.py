@@ -11,10 +11,12 @@ import yaml
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.cycle import SchedulingCycle
+from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import SUCCESS, Code
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.profiles import GROUP, build_frameworks, registry
+from gpushare.localcluster.scheduler.runtime import Framework
 from gpushare.localcluster.scheduler.waiting import WaitingPod
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.profiles import PluginSet, Profile
@@ -82,3 +84,49 @@ def test_the_pages_file_is_read() -> None:
     build_frameworks(decode_scheduler_config(yaml.safe_load(block("yaml"))).profiles, handle)
     assert [p.name for p in handle.profiles["images-only"].scorers] == ["ImageLocality"]
     assert handle.profiles["images-only"].weight("ImageLocality") == 3
+
+
+def policy_framework(**policy: object) -> Framework:
+    handle = Handle()
+    document = {"kind": "Policy", "apiVersion": "v1", "priorities": [], **policy}
+    build_frameworks(decode_scheduler_config(document).profiles, handle)
+    return handle.profiles["default-scheduler"]
+
+
+def test_a_policy_chooses_the_plug_ins_and_those_that_prepare_them(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    most = {"name": "MostRequestedPriority", "weight": 3}
+    spread = {"name": "EvenPodsSpreadPriority", "weight": 2}
+    framework = policy_framework(
+        predicates=[{"name": "PodFitsHostPorts"}, {"name": "NoDiskConflict"}],
+        priorities=[most, spread],
+    )
+    points = (framework.pre_filters, framework.filters, framework.pre_scores, framework.scorers)
+    assert [[plugin.name for plugin in point] for point in points] == [
+        ["NodePorts"],
+        ["NodeUnschedulable", "NodePorts", "TaintToleration"],
+        ["PodTopologySpread"],
+        ["NodeResourcesMostAllocated", "PodTopologySpread"],
+    ]
+    assert framework.weight("NodeResourcesMostAllocated") == 3
+    assert "not built here, and left out: VolumeRestrictions" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("check_all", "reasons"),
+    [
+        (False, ("node(s) were unschedulable",)),
+        (True, ("node(s) were unschedulable", "node(s) had untolerated taint(s)", "Too many pods")),
+    ],
+)
+def test_a_policy_can_have_all_filters_asked(check_all: bool, reasons: tuple[str, ...]) -> None:
+    framework = policy_framework(
+        predicates=[{"name": "PodFitsResources"}], alwaysCheckAllPredicates=check_all
+    )
+    taints = [{"key": "k", "effect": "NoSchedule"}]
+    spec = {"unschedulable": True, "taints": taints}
+    node = NodeInfo(read_node({"metadata": {"name": "n"}, "spec": spec}))
+    status = framework.run_filters(CycleState(), pod("p"), node)
+    assert (status.code, status.plugin) == (Code.UNRESOLVABLE, "NodeUnschedulable")
+    assert set(status.reasons) == set(reasons)

@@ -4,7 +4,12 @@ from typing import Any
 
 import pytest
 
-from gpushare.localcluster.scheduler.framework import ANY_EVENT, ClusterEvent
+from gpushare.localcluster.scheduler.cluster_events import (
+    FORCE_ACTIVATE,
+    Action,
+    Change,
+    Resource,
+)
 from gpushare.localcluster.scheduler.objects import PodView, read_pod
 from gpushare.localcluster.scheduler.plugins.enqueue import SchedulingGates
 from gpushare.localcluster.scheduler.queue import QueuedPod, SchedulingQueue, backoff
@@ -13,8 +18,14 @@ FIT = frozenset({"NodeResourcesFit"})
 EXTENDER = frozenset({"Extender"})
 
 
-def events_of(plugins: frozenset[str]) -> frozenset[ClusterEvent]:
-    return frozenset({ClusterEvent.ASSIGNED_POD_DELETE}) if plugins == FIT else ANY_EVENT
+POD_GONE = Change(Resource.ASSIGNED_POD, Action.DELETE)
+NODE_GONE = Change(Resource.NODE, Action.DELETE)
+NODE_CHANGED = Change(Resource.NODE, Action.UPDATE_NODE_LABEL)
+
+
+def is_worth_requeuing(_pod: PodView, plugins: frozenset[str], change: Change) -> bool:
+    """What NodeResourcesFit rejected waits for the end of a pod, or for its own change."""
+    return plugins != FIT or change in (POD_GONE, FORCE_ACTIVATE) or change.new_pod is not None
 
 
 def pod(name: str, *, priority: int = 0, **spec: Any) -> PodView:
@@ -25,7 +36,7 @@ def pod(name: str, *, priority: int = 0, **spec: Any) -> PodView:
 
 @pytest.fixture
 def waiting() -> SchedulingQueue:
-    return SchedulingQueue(events_of, pre_enqueue=SchedulingGates().pre_enqueue)
+    return SchedulingQueue(is_worth_requeuing, pre_enqueue=SchedulingGates().pre_enqueue)
 
 
 def popped(queue: SchedulingQueue, now: float) -> QueuedPod:
@@ -66,16 +77,16 @@ def test_backoff_doubles_up_to_ten_seconds(tries: int, seconds: int) -> None:
 def test_a_rejected_pod_waits_for_an_event_it_cares_for(waiting: SchedulingQueue) -> None:
     waiting.add(pod("a"), 0.0)
     waiting.reject(popped(waiting, 0.0), FIT, 0.0)
-    waiting.move(ClusterEvent.NODE_DELETE, 50.0)
+    waiting.move(NODE_GONE, 50.0)
     assert waiting.pop(50.0) is None
-    waiting.move(ClusterEvent.ASSIGNED_POD_DELETE, 51.0)
+    waiting.move(POD_GONE, 51.0)
     assert popped(waiting, 51.0).uid == "a"
 
 
 def test_an_event_does_not_shorten_the_backoff(waiting: SchedulingQueue) -> None:
     waiting.add(pod("a"), 0.0)
     waiting.reject(popped(waiting, 0.0), FIT, 0.0)
-    waiting.move(ClusterEvent.ASSIGNED_POD_DELETE, 0.2)
+    waiting.move(POD_GONE, 0.2)
     assert waiting.places() == {"a": "backoff"}
     assert waiting.next_change() == 1.0
     assert waiting.pop(0.9) is None
@@ -85,7 +96,7 @@ def test_an_event_does_not_shorten_the_backoff(waiting: SchedulingQueue) -> None
 def test_an_event_during_the_decision_is_not_lost(waiting: SchedulingQueue) -> None:
     waiting.add(pod("a"), 0.0)
     entry = popped(waiting, 0.0)
-    waiting.move(ClusterEvent.ASSIGNED_POD_DELETE, 0.1)
+    waiting.move(POD_GONE, 0.1)
     waiting.reject(entry, FIT, 0.2)
     assert waiting.places() == {"a": "backoff"}
 
@@ -95,7 +106,7 @@ def test_an_event_during_the_decision_that_cannot_help_is_dropped(
 ) -> None:
     waiting.add(pod("a"), 0.0)
     entry = popped(waiting, 0.0)
-    waiting.move(ClusterEvent.NODE_DELETE, 0.1)
+    waiting.move(NODE_GONE, 0.1)
     waiting.reject(entry, FIT, 0.2)
     assert waiting.places() == {"a": "unschedulable"}
 
@@ -113,7 +124,7 @@ def test_errors_and_rejections_are_counted_apart(waiting: SchedulingQueue) -> No
     waiting.fail(popped(waiting, 0.0), 0.0)
     waiting.fail(popped(waiting, 1.0), 1.0)
     waiting.reject(popped(waiting, 3.0), FIT, 3.0)
-    waiting.move(ClusterEvent.ASSIGNED_POD_DELETE, 3.0)
+    waiting.move(POD_GONE, 3.0)
     assert waiting.next_change() == 4.0
 
 
@@ -132,7 +143,7 @@ def test_a_slower_rejecter_is_asked_once_more_and_not_for_ever(waiting: Scheduli
     assert waiting.places() == {"a": "backoff"}
     waiting.reject(popped(waiting, 1.0), EXTENDER, 1.0, look_again=True)
     assert waiting.places() == {"a": "unschedulable"}
-    waiting.move(ClusterEvent.NODE_UPDATE, 20.0)
+    waiting.move(NODE_CHANGED, 20.0)
     waiting.reject(popped(waiting, 20.0), EXTENDER, 20.0, look_again=True)
     assert waiting.places() == {"a": "backoff"}
 

@@ -2,7 +2,7 @@
 
 from gpushare.errors import ApiError
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Code, Status
+from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView
 
@@ -11,7 +11,6 @@ class DefaultBinder(PlainPlugin):
     """Writes a Binding to the API server."""
 
     name = "DefaultBinder"
-    events: frozenset[ClusterEvent] = frozenset()
 
     def bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
         """Bind the pod; return Success, or the API server's refusal."""

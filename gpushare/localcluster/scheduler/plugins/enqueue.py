@@ -1,6 +1,7 @@
 """SchedulingGates and PrioritySort: who may enter the queue, and who comes first in it."""
 
-from gpushare.localcluster.scheduler.framework import SUCCESS, ClusterEvent, Code, Queued, Status
+from gpushare.localcluster.scheduler.cluster_events import Action, EventWithHint, Resource
+from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Queued, Status
 from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.queue import by_priority
@@ -10,8 +11,11 @@ class SchedulingGates(PlainPlugin):
     """Keeps pods with scheduling gates outside the queue."""
 
     name = "SchedulingGates"
-    # When a gate goes, the pod itself changes, and the queue asks again.
-    events: frozenset[ClusterEvent] = frozenset()
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that the pod's own gates must go."""
+        gone = Action.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+        return (EventWithHint(Resource.TARGET_POD, gone),)
 
     def pre_enqueue(self, pod: PodView) -> Status:
         """Return Success, or which gates are closed."""
@@ -25,7 +29,6 @@ class PrioritySort(PlainPlugin):
     """Has the pod of the higher priority come first, and of equals who has waited longer."""
 
     name = "PrioritySort"
-    events: frozenset[ClusterEvent] = frozenset()
 
     def less(self, one: Queued, other: Queued) -> bool:
         """Return whether `one` comes before `other`."""

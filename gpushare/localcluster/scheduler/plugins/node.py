@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import HostPort, PodView, Taint
@@ -19,7 +20,10 @@ class NodeName(PlainPlugin):
     """Rejects every node but the one the pod names."""
 
     name = "NodeName"
-    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that the node may come."""
+        return (EventWithHint(Resource.NODE, Action.ADD),)
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that another node was named."""
@@ -32,11 +36,21 @@ class NodeUnschedulable(PlainPlugin):
     """Rejects cordoned nodes, unless the pod tolerates the cordon's taint."""
 
     name = "NodeUnschedulable"
-    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that a node may come or be uncordoned, or the pod tolerate the cordon."""
+        return (
+            EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _opened),
+            EventWithHint(
+                Resource.TARGET_POD,
+                Action.UPDATE_POD_TOLERATION,
+                lambda pod, _change: _tolerates_cordon(pod),
+            ),
+        )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
         """Return Success, or that the node is cordoned."""
-        if not node.node.unschedulable or any(t.tolerates(_CORDON) for t in pod.tolerations):
+        if not node.node.unschedulable or _tolerates_cordon(pod):
             return fwk.SUCCESS
         return fwk.Status(fwk.Code.UNRESOLVABLE, ("node(s) were unschedulable",))
 
@@ -45,9 +59,19 @@ class NodePorts(PlainPlugin):
     """Rejects nodes where a pod has a host port that this one asks for."""
 
     name = "NodePorts"
-    events: frozenset[fwk.ClusterEvent] = frozenset(
-        {fwk.ClusterEvent.NODE_ADD, fwk.ClusterEvent.ASSIGNED_POD_DELETE}
-    )
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that a node may come, or a pod go that has one of the ports."""
+        return (
+            EventWithHint(Resource.NODE, Action.ADD),
+            EventWithHint(
+                Resource.ASSIGNED_POD,
+                Action.DELETE,
+                lambda pod, change: (
+                    change.old_pod is None or _collide(pod.host_ports, change.old_pod.host_ports)
+                ),
+            ),
+        )
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
@@ -62,6 +86,16 @@ class NodePorts(PlainPlugin):
             reason = "node(s) didn't have free ports for the requested pod ports"
             return fwk.Status(fwk.Code.UNSCHEDULABLE, (reason,))
         return fwk.SUCCESS
+
+
+def _tolerates_cordon(pod: PodView) -> bool:
+    return any(toleration.tolerates(_CORDON) for toleration in pod.tolerations)
+
+
+def _opened(_pod: PodView, change: Change) -> bool:
+    """Return whether the node is new or was cordoned, and is not cordoned now."""
+    was = change.old_node is None or change.old_node.unschedulable
+    return was and change.new_node is not None and not change.new_node.unschedulable
 
 
 def _collide(wanted: Sequence[HostPort], taken: Iterable[HostPort]) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
@@ -23,7 +24,6 @@ class NodeAffinity:
     """Rejects nodes outside what is required, and scores by the weights of what is preferred."""
 
     name = "NodeAffinity"
-    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. args: `addedAffinity`, a NodeAffinity. Raises SettingsError."""
@@ -36,6 +36,17 @@ class NodeAffinity:
         self._preferred = tuple(
             dict(fields_of(term, _PREFERRED)) for term in items(added, _PREFERRED, "addedAffinity")
         )
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that a node may come, or get labels, that the pod selects."""
+        actions = Action.ADD | Action.UPDATE_NODE_LABEL
+        return (EventWithHint(Resource.NODE, actions, self._matches_now),)
+
+    def _matches_now(self, pod: PodView, change: Change) -> bool:
+        old, new = change.old_node, change.new_node
+        if new is None or not any_term(self._required, new) or not required_affinity(pod, new):
+            return False
+        return old is None or not required_affinity(pod, old)
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]

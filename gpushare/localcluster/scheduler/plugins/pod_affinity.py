@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
@@ -56,7 +57,6 @@ class InterPodAffinity:
     """
 
     name = "InterPodAffinity"
-    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""
@@ -65,6 +65,34 @@ class InterPodAffinity:
         if not 0 <= self._hard <= fwk.MAX_NODE_SCORE:
             raise SettingsError("hardPodAffinityWeight: not in valid range [0, 100]")
         self._only_own = flag(args or {}, "ignorePreferredTermsOfExistingPods")
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that pods or places may change that the terms mean, or the pod's labels."""
+        labels = Action.UPDATE_POD_LABEL
+        pods, nodes = Action.ADD | Action.DELETE | labels, Action.ADD | Action.UPDATE_NODE_LABEL
+        return (
+            EventWithHint(Resource.ASSIGNED_POD, pods, self._pod_matters),
+            EventWithHint(Resource.TARGET_POD, labels),
+            EventWithHint(Resource.NODE, nodes, _place_matters),
+        )
+
+    def _pod_matters(self, pod: PodView, change: Change) -> bool:
+        """Return whether a pod to be near to has come, or one to be away from has gone."""
+        old, new, labels_of = change.old_pod, change.new_pod, self._handle.namespace_labels
+        near = affinity_terms(pod, _NEAR, "required")
+
+        def wanted(other: PodView | None) -> bool:
+            return other is not None and self._all_mean(near, other)
+
+        def unwanted(other: PodView | None) -> bool:
+            terms = affinity_terms(pod, _AWAY, "required")
+            return other is not None and any(term.matches(other, labels_of) for term in terms)
+
+        if (wanted(new) and not wanted(old)) or (unwanted(old) and not unwanted(new)):
+            return True
+        if old is None or new is not None:
+            return False
+        return any(term.matches(pod, labels_of) for term in affinity_terms(old, _AWAY, "required"))
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
@@ -204,6 +232,21 @@ class InterPodAffinity:
                     _put(places, term, labels, sign * (term.weight or 1))
                     said = True
         return said
+
+
+def _place_matters(pod: PodView, change: Change) -> bool:
+    """Return whether the node has come to another place for a term, or left one to be away from.
+
+    As in kube-scheduler, a new node alone does not wake a pod that others want to be away from.
+    """
+    if change.new_node is None:
+        return True
+    new, old = change.new_node.labels, change.old_node.labels if change.old_node else None
+    near = (term.topology_key for term in affinity_terms(pod, _NEAR, "required"))
+    away = (term.topology_key for term in affinity_terms(pod, _AWAY, "required"))
+    return any(new.get(key) not in (None, (old or {}).get(key)) for key in near) or any(
+        old is None or old.get(key) not in (None, new.get(key)) for key in away
+    )
 
 
 def _put(places: Places, term: AffinityTerm, labels: Mapping[str, str], by: int) -> None:

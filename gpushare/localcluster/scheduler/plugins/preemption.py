@@ -7,12 +7,7 @@ from collections.abc import Mapping
 
 from gpushare.errors import ApiError, SettingsError
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    ANY_EVENT,
-    ClusterEvent,
-    Code,
-    Status,
-)
+from gpushare.localcluster.scheduler.framework import Code, Status
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView
 from gpushare.localcluster.scheduler.preemption import NoPreemption, Preemption
@@ -26,7 +21,6 @@ class DefaultPreemption:
     """
 
     name = "DefaultPreemption"
-    events: frozenset[ClusterEvent] = ANY_EVENT
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
         """Make the plug-in. Raises SettingsError."""
@@ -50,10 +44,12 @@ class DefaultPreemption:
         self, state: CycleState, pod: PodView, statuses: Mapping[str, Status]
     ) -> Status:
         """Evict victims; return Success when some were, else why not, after `preemption: `."""
-        framework = self._handle.profiles[pod.scheduler_name]
+        framework, metrics = self._handle.profiles[pod.scheduler_name], self._handle.metrics
+        metrics.preemption_attempts.inc()
         try:
             found = self._preemption.choose(framework, state, pod, self._handle.snapshot, statuses)
             self._handle.evict(pod, found)
+            metrics.preemption_victims.observe(len(found.pods))
         except NoPreemption as reason:
             return Status(Code.UNSCHEDULABLE, (f"preemption: {reason}",))
         except ApiError as error:

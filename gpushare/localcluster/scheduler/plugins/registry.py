@@ -18,27 +18,24 @@ from gpushare.localcluster.scheduler.plugins.preemption import DefaultPreemption
 from gpushare.localcluster.scheduler.plugins.resources import (
     NodeResourcesBalancedAllocation,
     NodeResourcesFit,
+    NodeResourcesLeastAllocated,
+    NodeResourcesMostAllocated,
+    RequestedToCapacityRatio,
 )
 from gpushare.localcluster.scheduler.plugins.taints import TaintToleration
 from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologySpread
 from gpushare.wire.fields import Fields
+from gpushare.wire.scheduler.policy_plugins import POLICY
 
-IN_TREE: dict[str, Callable[[Fields, Handle], Plugin]] = {
-    "DefaultBinder": DefaultBinder,
-    "DefaultPreemption": DefaultPreemption,
-    "ImageLocality": ImageLocality,
-    "InterPodAffinity": InterPodAffinity,
-    "NodeAffinity": NodeAffinity,
-    "NodeName": NodeName,
-    "NodePorts": NodePorts,
-    "NodeResourcesBalancedAllocation": NodeResourcesBalancedAllocation,
-    "NodeResourcesFit": NodeResourcesFit,
-    "NodeUnschedulable": NodeUnschedulable,
-    "PodTopologySpread": PodTopologySpread,
-    "PrioritySort": PrioritySort,
-    "SchedulingGates": SchedulingGates,
-    "TaintToleration": TaintToleration,
-}
+Factory = Callable[[Fields, Handle], Plugin]
+
+_CLASSES = (
+    *(DefaultBinder, DefaultPreemption, ImageLocality, InterPodAffinity, NodeAffinity, NodeName),
+    *(NodePorts, NodeResourcesBalancedAllocation, NodeResourcesFit, NodeResourcesLeastAllocated),
+    *(NodeResourcesMostAllocated, NodeUnschedulable, PodTopologySpread, PrioritySort),
+    *(RequestedToCapacityRatio, SchedulingGates, TaintToleration),
+)
+IN_TREE: dict[str, Factory] = {made.name: made for made in _CLASSES}
 
 _V1 = (
     ("SchedulingGates", 0),
@@ -60,7 +57,8 @@ _LIGHT = ("TaintToleration", "NodeAffinity", "InterPodAffinity")
 # What a pod's author prefers weighed less up to v1beta2.
 _BETA = tuple((name, 1 if name in _LIGHT else weight) for name, weight in _V1)
 
-DEFAULTS = {
+DEFAULTS: dict[str, tuple[tuple[str, int], ...]] = {
+    POLICY: (),
     "v1": _V1,
     "v1beta3": _V1,
     **dict.fromkeys(("v1alpha1", "v1alpha2", "v1beta1", "v1beta2"), _BETA),
@@ -69,27 +67,11 @@ DEFAULTS = {
 
 NOT_BUILT = frozenset(
     {
-        "AzureDiskLimits",
-        "CinderLimits",
-        "DeferredPodScheduling",
-        "DynamicResources",
-        "EBSLimits",
-        "GCEPDLimits",
-        "GangScheduling",
-        "NodeDeclaredFeatures",
-        "NodeLabel",
-        "NodePreferAvoidPods",
-        "NodeResourcesLeastAllocated",
-        "NodeResourcesMostAllocated",
-        "NodeVolumeLimits",
-        "PodGroupPodsCount",
-        "RequestedToCapacityRatio",
-        "SelectorSpread",
-        "ServiceAffinity",
-        "TopologyPlacementGenerator",
-        "VolumeBinding",
-        "VolumeRestrictions",
-        "VolumeZone",
+        *("AzureDiskLimits", "CinderLimits", "EBSLimits", "GCEPDLimits", "NodeVolumeLimits"),
+        *("VolumeBinding", "VolumeRestrictions", "VolumeZone", "DynamicResources"),
+        *("DeferredPodScheduling", "GangScheduling", "PodGroupPodsCount"),
+        *("NodeDeclaredFeatures", "NodeLabel", "NodePreferAvoidPods", "SelectorSpread"),
+        *("ServiceAffinity", "TopologyPlacementGenerator"),
     }
 )
 """Plug-ins of some release of kube-scheduler that this small one has not."""

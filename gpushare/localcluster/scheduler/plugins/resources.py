@@ -10,6 +10,7 @@ from math import sqrt
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import CPU, MEMORY, PODS, PodView
@@ -23,50 +24,25 @@ Weights = Mapping[str, int]
 """Resource -> weight."""
 
 
-class NodeResourcesFit:
-    """Rejects nodes that are too full; prefers by one of three strategies.
+class Strategy:
+    """Scores by how much of a node's resources is used: one of three ways to count.
 
-    args: `ignoredResources` (names of extended resources), `ignoredResourceGroups` (the part before
-    the slash), `scoringStrategy` with `type` LeastAllocated, MostAllocated or
-    RequestedToCapacityRatio, `resources` (name and weight) and the `shape` of the last.
+    fields: `type` LeastAllocated, MostAllocated or RequestedToCapacityRatio, `resources` (name and
+    weight), and the `requestedToCapacityRatio.shape` of the last.
     """
 
-    name = "NodeResourcesFit"
-    events: frozenset[fwk.ClusterEvent] = fwk.NODE_CHANGES | {fwk.ClusterEvent.ASSIGNED_POD_DELETE}
-
-    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in. Raises SettingsError."""
-        args = args or {}
-        self._ignored = frozenset(str(name) for name in items(args, "ignoredResources"))
-        self._groups = frozenset(str(name) for name in items(args, "ignoredResourceGroups"))
-        where = "scoringStrategy"
-        strategy = fields_of(args.get(where), where)
-        self._weights = read_weights(strategy, where)
-        kind = text(strategy, "type", where, "LeastAllocated")
-        self._share: Callable[[int, int], int] = {
-            "LeastAllocated": _left,
-            "MostAllocated": _used,
-        }.get(kind, _used)
+    def __init__(self, fields: Fields, where: str) -> None:
+        self._weights = read_weights(fields, where)
+        kind = text(fields, "type", where, "LeastAllocated")
         self._by_shape = kind == "RequestedToCapacityRatio"
+        self._share: Callable[[int, int], int]
         if self._by_shape:
-            self._share = _by_shape(_shape(strategy, where))
-        elif kind not in ("LeastAllocated", "MostAllocated"):
+            self._share = _by_shape(_shape(fields, where))
+        elif kind in ("LeastAllocated", "MostAllocated"):
+            self._share = _left if kind == "LeastAllocated" else _used
+        else:
             known = "LeastAllocated, MostAllocated, RequestedToCapacityRatio"
             raise SettingsError(f"{where}.type: {kind[:40]!r} is no strategy; there are: {known}")
-
-    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
-        """Return Success, or every resource that is short, in kube-scheduler's order."""
-        reasons: list[str] = []
-        code = fwk.Code.UNSCHEDULABLE
-        if node.free(PODS) < 1:
-            reasons.append("Too many pods")
-        for name, wanted in pod.requests.items():
-            if wanted > node.free(name) and wanted > 0 and not self._is_ignored(name):
-                reasons.append(f"Insufficient {name}")
-                if wanted > node.node.allocatable.get(name, 0):
-                    # More than the node has when empty: evicting pods would not help.
-                    code = fwk.Code.UNRESOLVABLE
-        return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
 
     def score(self, state: CycleState, pod: PodView, node: NodeInfo) -> int:
         """Return the strategy's mean over the resources, by their weights, 0 to 100."""
@@ -84,8 +60,86 @@ class NodeResourcesFit:
             return 0
         return (2 * total + weights) // (2 * weights) if self._by_shape else total // weights
 
+
+class NodeResourcesFit(Strategy):
+    """Rejects nodes that are too full; prefers by one of three strategies.
+
+    args: `ignoredResources` (names of extended resources), `ignoredResourceGroups` (the part before
+    the slash), `scoringStrategy` with `type` LeastAllocated, MostAllocated or
+    RequestedToCapacityRatio, `resources` (name and weight) and the `shape` of the last.
+    """
+
+    name = "NodeResourcesFit"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        args = args or {}
+        self._ignored = frozenset(str(name) for name in items(args, "ignoredResources"))
+        self._groups = frozenset(str(name) for name in items(args, "ignoredResourceGroups"))
+        strategy = fields_of(args.get("scoringStrategy"), "scoringStrategy")
+        super().__init__(strategy, "scoringStrategy")
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that pods may go or shrink, a node come or grow, or the pod ask for less."""
+        pod, node = Resource.ASSIGNED_POD, Resource.NODE
+        return (
+            EventWithHint(pod, Action.DELETE),
+            EventWithHint(pod, Action.UPDATE_POD_SCALE_DOWN, _frees),
+            EventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_SCALE_DOWN),
+            EventWithHint(node, Action.ADD | Action.UPDATE_NODE_ALLOCATABLE, self._grew),
+        )
+
+    def _grew(self, pod: PodView, change: Change) -> bool:
+        """Return whether the pod fits the node when empty, and something that it asks for grew."""
+        old, new = change.old_node, change.new_node
+        if new is None or not self.filter(CycleState(), pod, NodeInfo(new)).ok:
+            return False
+        wanted = [PODS, *(name for name, amount in pod.requests.items() if amount)]
+        return old is None or any(
+            new.allocatable.get(name, 0) > old.allocatable.get(name, 0) for name in wanted
+        )
+
+    def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> fwk.Status:
+        """Return Success, or every resource that is short, in kube-scheduler's order."""
+        reasons: list[str] = []
+        code = fwk.Code.UNSCHEDULABLE
+        if node.free(PODS) < 1:
+            reasons.append("Too many pods")
+        for name, wanted in pod.requests.items():
+            if wanted > node.free(name) and wanted > 0 and not self._is_ignored(name):
+                reasons.append(f"Insufficient {name}")
+                if wanted > node.node.allocatable.get(name, 0):
+                    # More than the node has when empty: evicting pods would not help.
+                    code = fwk.Code.UNRESOLVABLE
+        return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
+
     def _is_ignored(self, name: str) -> bool:
         return name in self._ignored or ("/" in name and name.partition("/")[0] in self._groups)
+
+
+class NodeResourcesLeastAllocated(Strategy):
+    """Up to 1.22 a plug-in of its own. args: `resources`."""
+
+    name = "NodeResourcesLeastAllocated"
+    _type = "LeastAllocated"
+
+    def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
+        """Make the plug-in. Raises SettingsError."""
+        args = args or {}
+        super().__init__({**args, "type": self._type, "requestedToCapacityRatio": args}, "")
+
+
+class NodeResourcesMostAllocated(NodeResourcesLeastAllocated):
+    """Up to 1.22 a plug-in of its own. args: `resources`."""
+
+    name = "NodeResourcesMostAllocated"
+    _type = "MostAllocated"
+
+
+class RequestedToCapacityRatio(NodeResourcesLeastAllocated):
+    """Up to 1.22 a plug-in of its own. args: `shape` and `resources`."""
+
+    name = _type = "RequestedToCapacityRatio"
 
 
 class NodeResourcesBalancedAllocation:
@@ -181,6 +235,14 @@ def _rank(reason: str) -> tuple[int, str]:
     if name == reason:
         return -1, ""
     return _ORDER.index(name) if name in _ORDER else len(_ORDER), name
+
+
+def _frees(pod: PodView, change: Change) -> bool:
+    """Return whether another pod asks for less of what this one needs."""
+    if change.old_pod is None or change.new_pod is None:
+        return True
+    old, new = change.old_pod.requests, change.new_pod.requests
+    return any(amount and old.get(n, 0) > new.get(n, 0) for n, amount in pod.requests.items())
 
 
 def _left(used: int, allocatable: int) -> int:

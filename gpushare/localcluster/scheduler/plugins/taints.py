@@ -3,14 +3,9 @@
 from collections.abc import Mapping, Sequence
 
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
-from gpushare.localcluster.scheduler.framework import (
-    NODE_CHANGES,
-    SUCCESS,
-    ClusterEvent,
-    Code,
-    Status,
-)
+from gpushare.localcluster.scheduler.framework import SUCCESS, Code, Status
 from gpushare.localcluster.scheduler.handle import PlainPlugin
 from gpushare.localcluster.scheduler.objects import PodView, Taint, Toleration
 from gpushare.localcluster.scheduler.plugins.normalize import normalized
@@ -23,7 +18,13 @@ class TaintToleration(PlainPlugin):
     """Rejects nodes with a hard taint that the pod does not tolerate, and counts soft ones."""
 
     name = "TaintToleration"
-    events: frozenset[ClusterEvent] = NODE_CHANGES
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that a node may come or lose a taint, or the pod tolerate more."""
+        return (
+            EventWithHint(Resource.NODE, Action.ADD | Action.UPDATE_NODE_TAINT, _let_in),
+            EventWithHint(Resource.TARGET_POD, Action.UPDATE_POD_TOLERATION),
+        )
 
     def filter(self, state: CycleState, pod: PodView, node: NodeInfo) -> Status:
         """Return Success, or that there is such a taint. Up to 1.35 it is named: `taint {KEY:
@@ -53,3 +54,10 @@ def untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> b
         taint.effect in _HARD_EFFECTS and not any(t.tolerates(taint) for t in tolerations)
         for taint in taints
     )
+
+
+def _let_in(pod: PodView, change: Change) -> bool:
+    """Return whether the node is new or kept the pod out, and does not keep it out now."""
+    old, new = change.old_node, change.new_node
+    was = old is None or untolerated(old.taints, pod.tolerations)
+    return was and new is not None and not untolerated(new.taints, pod.tolerations)

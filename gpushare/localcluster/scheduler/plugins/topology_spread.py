@@ -1,59 +1,33 @@
 """PodTopologySpread: spreads pods evenly over zones, nodes, or whatever a label tells apart.
 
 A constraint of DoNotSchedule rejects nodes where the skew would be too large; one of ScheduleAnyway
-only makes them score less. kube-scheduler also spreads the pods of a Service or a ReplicaSet by
-constraints of its own where a pod has none; those are not built here.
+only makes them score less. Pods without constraints that belong to a Service, a ReplicaSet or the
+like are spread by the defaults, which are soft ones for nodes and zones.
 """
 
-import logging
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler import framework as fwk
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import Action, Change, EventWithHint, Resource
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.handle import Handle, PlainPlugin
-from gpushare.localcluster.scheduler.objects import Json, PodView
-from gpushare.localcluster.scheduler.plugins.node_affinity import required_affinity
-from gpushare.localcluster.scheduler.plugins.taints import untolerated
+from gpushare.localcluster.scheduler.objects import Json, NodeView, PodView
+from gpushare.localcluster.scheduler.plugins.spread_constraints import (
+    HOSTNAME,
+    SYSTEM_DEFAULTS,
+    Constraint,
+    check_defaults,
+    constraints_of,
+)
 from gpushare.wire.budgets import selects
-from gpushare.wire.fields import Fields, items
+from gpushare.wire.fields import Fields, items, text
 
-log = logging.getLogger(__name__)
-
-_HOSTNAME = "kubernetes.io/hostname"
 _FILTER_KEY, _SCORE_KEY = "PreFilterPodTopologySpread", "PreScorePodTopologySpread"
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """One constraint of a pod. selector: a LabelSelector, in it what matchLabelKeys add."""
-
-    max_skew: int
-    key: str
-    selector: Json | None
-    min_domains: int
-    honor_affinity: bool
-    honor_taints: bool
-
-    def counts(self, pod: PodView, node: NodeInfo) -> bool:
-        """Return whether the node's pods count: by default on nodes that the pod selects."""
-        if self.honor_affinity and not required_affinity(pod, node.node):
-            return False
-        return not (self.honor_taints and untolerated(node.node.taints, pod.tolerations))
-
-    def matching(self, pod: PodView, node: NodeInfo) -> int:
-        """Return how many pods on the node it selects."""
-        if not self.selector:  # an empty selector counts nobody, whatever else it means
-            return 0
-        return sum(
-            other.namespace == pod.namespace
-            and not other.deleting
-            and selects(self.selector, other.labels)
-            for other in node.pods.values()
-        )
 
 
 class _Counts:
@@ -81,36 +55,91 @@ class _Soft:
     """What PreScore counts; `ignored` lack a topology label and score 0."""
 
     constraints: Sequence[Constraint]
-    counts: Sequence[Mapping[str, int]]
+    counts: Sequence[Mapping[str | None, int]]
     weights: Sequence[float]
     ignored: frozenset[str]
 
 
 class PodTopologySpread(PlainPlugin):
-    """Rejects and scores nodes by the pod's topologySpreadConstraints."""
+    """Rejects and scores nodes by the pod's topologySpreadConstraints, or the default ones.
+
+    args: `defaultingType` System or List, and the `defaultConstraints` of a List.
+    """
 
     name = "PodTopologySpread"
-    events: frozenset[fwk.ClusterEvent] = (
-        fwk.NODE_CHANGES | fwk.ASSIGNED_POD_CHANGES | {fwk.ClusterEvent.NODE_DELETE}
-    )
 
     def __init__(self, args: Fields | None = None, handle: Handle | None = None) -> None:
-        """Make the plug-in, with a warning where arguments ask for what is not built."""
+        """Make the plug-in. Raises SettingsError."""
         super().__init__(args, handle)
-        if items(args or {}, "defaultConstraints"):
-            log.warning("PodTopologySpread: defaultConstraints are not built here, and left out")
+        kind = text(args or {}, "defaultingType") or "System"
+        listed = items(args or {}, "defaultConstraints")
+        if kind not in ("System", "List") or (listed and kind == "System"):
+            raise SettingsError(
+                "defaultingType: must be System, or List where there are defaultConstraints"
+            )
+        self._system = kind == "System"
+        self._defaults: Sequence[Json] = SYSTEM_DEFAULTS if self._system else check_defaults(listed)
+
+    def _constraints(self, pod: PodView, action: str) -> tuple[Constraint, ...]:
+        """Return the pod's constraints of one whenUnsatisfiable; where it has none at all, the
+        default ones for the pods that are like it.
+        """
+        listed = pod.spec.get("topologySpreadConstraints")
+        if listed:
+            return constraints_of(pod, listed, action)
+        found = constraints_of(pod, self._defaults, action)
+        selector = self._handle.default_selector(pod) if found else None
+        return tuple(replace(c, selector=selector) for c in found) if selector else ()
+
+    def events_to_register(self) -> tuple[EventWithHint, ...]:
+        """Return that pods may come to count or cease to, domains change, or the pod itself."""
+        labels, taints = Action.UPDATE_POD_LABEL, Action.UPDATE_NODE_TAINT
+        pods, own = Action.ADD | Action.DELETE | labels, labels | Action.UPDATE_POD_TOLERATION
+        nodes = Action.ADD | Action.DELETE | Action.UPDATE_NODE_LABEL | taints
+        return (
+            EventWithHint(Resource.ASSIGNED_POD, pods, self._counts_otherwise),
+            EventWithHint(Resource.TARGET_POD, own, self._counts_otherwise),
+            EventWithHint(Resource.NODE, nodes, self._other_domains),
+        )
+
+    def _counts_otherwise(self, pod: PodView, change: Change) -> bool:
+        """Return whether a constraint selects the changed pod now and did not before, or did."""
+        old, new = change.old_pod, change.new_pod
+        constraints = self._constraints(pod, "DoNotSchedule")
+        tolerated = change.action & Action.UPDATE_POD_TOLERATION
+        if tolerated and new and new.uid == pod.uid and any(c.honor_taints for c in constraints):
+            return True
+
+        def counts(constraint: Constraint, other: PodView | None) -> bool:
+            if other is None or other.namespace != pod.namespace:
+                return False
+            return selects(constraint.selector, other.labels)
+
+        return any(counts(constraint, old) != counts(constraint, new) for constraint in constraints)
+
+    def _other_domains(self, pod: PodView, change: Change) -> bool:
+        """Return whether the changed node counts now and did not before, or in another way."""
+        old, new = change.old_node, change.new_node
+        constraints = self._constraints(pod, "DoNotSchedule")
+        before = old is not None and _has_all(old, constraints)
+        if before != (new is not None and _has_all(new, constraints)):
+            return True
+        if not before or old is None or new is None:
+            return False
+        keys = [constraint.key for constraint in constraints]
+        return old.taints != new.taints or any(old.labels[k] != new.labels[k] for k in keys)
 
     def pre_filter(
         self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
     ) -> tuple[fwk.NodeNames | None, fwk.Status]:
         """Count the pods in each domain; Skip for a pod without a hard constraint."""
-        constraints = _constraints(pod, "DoNotSchedule")
+        constraints = self._constraints(pod, "DoNotSchedule")
         if not constraints:
             return None, fwk.SKIP
         counts: list[Counter[str]] = [Counter() for _ in constraints]
         for node in nodes:
             labels = node.node.labels
-            if any(constraint.key not in labels for constraint in constraints):
+            if not _has_all(node.node, constraints):
                 continue
             for constraint, count in zip(constraints, counts, strict=True):
                 if constraint.counts(pod, node):
@@ -144,25 +173,27 @@ class PodTopologySpread(PlainPlugin):
 
     def pre_score(self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]) -> fwk.Status:
         """Count the pods in each domain of `nodes`; Skip for a pod without a soft constraint."""
-        constraints = _constraints(pod, "ScheduleAnyway")
+        constraints = self._constraints(pod, "ScheduleAnyway")
         if not constraints:
             return fwk.SKIP
-        ignored = frozenset(n.name for n in nodes if not _has_all(n, constraints))
-        counts: list[dict[str, int]] = [
+        # By the system's defaults a node without a zone takes part with its own name alone.
+        partly = self._system and not pod.spec.get("topologySpreadConstraints")
+        ignored = frozenset(n.name for n in nodes if not (partly or _has_all(n.node, constraints)))
+        counts: list[dict[str | None, int]] = [
             {}
-            if constraint.key == _HOSTNAME
-            else {n.node.labels[constraint.key]: 0 for n in nodes if n.name not in ignored}
+            if constraint.key == HOSTNAME
+            else {n.node.labels.get(constraint.key): 0 for n in nodes if n.name not in ignored}
             for constraint in constraints
         ]
         sizes = [len(count) for count in counts]
         for index, constraint in enumerate(constraints):
-            if constraint.key == _HOSTNAME:
+            if constraint.key == HOSTNAME:
                 sizes[index] = len(nodes) - len(ignored)
         for node in self._handle.snapshot.nodes:
-            if not _has_all(node, constraints):
+            if not (partly or _has_all(node.node, constraints)):
                 continue
             for constraint, count in zip(constraints, counts, strict=True):
-                domain = node.node.labels[constraint.key]
+                domain = node.node.labels.get(constraint.key)
                 if domain in count and constraint.counts(pod, node):
                     count[domain] += constraint.matching(pod, node)
         weights = [math.log(size + 2) for size in sizes]
@@ -178,9 +209,11 @@ class PodTopologySpread(PlainPlugin):
         for constraint, count, weight in zip(
             soft.constraints, soft.counts, soft.weights, strict=True
         ):
+            if constraint.key not in node.node.labels:
+                continue
             pods = (
                 constraint.matching(pod, node)
-                if constraint.key == _HOSTNAME
+                if constraint.key == HOSTNAME
                 else count[node.node.labels[constraint.key]]
             )
             total += pods * weight + (constraint.max_skew - 1)
@@ -203,31 +236,5 @@ class PodTopologySpread(PlainPlugin):
         }
 
 
-def _has_all(node: NodeInfo, constraints: Sequence[Constraint]) -> bool:
-    return all(constraint.key in node.node.labels for constraint in constraints)
-
-
-def _constraints(pod: PodView, action: str) -> tuple[Constraint, ...]:
-    """Return the pod's constraints of one whenUnsatisfiable."""
-    return tuple(
-        Constraint(
-            max_skew=int(item.get("maxSkew") or 1),
-            key=str(item.get("topologyKey") or ""),
-            selector=_selector(pod, item),
-            min_domains=int(item.get("minDomains") or 1),
-            honor_affinity=item.get("nodeAffinityPolicy", "Honor") == "Honor",
-            honor_taints=item.get("nodeTaintsPolicy", "Ignore") == "Honor",
-        )
-        for item in pod.spec.get("topologySpreadConstraints") or ()
-        if item.get("whenUnsatisfiable") == action
-    )
-
-
-def _selector(pod: PodView, item: Json) -> Json | None:
-    """Return the label selector with the pod's own values of the keys in matchLabelKeys."""
-    selector: Json | None = item.get("labelSelector")
-    keys = [key for key in item.get("matchLabelKeys") or () if key in pod.labels]
-    if selector is None or not keys:
-        return selector
-    more = [{"key": key, "operator": "In", "values": [pod.labels[key]]} for key in keys]
-    return {**selector, "matchExpressions": [*(selector.get("matchExpressions") or ()), *more]}
+def _has_all(node: NodeView, constraints: Sequence[Constraint]) -> bool:
+    return all(constraint.key in node.labels for constraint in constraints)

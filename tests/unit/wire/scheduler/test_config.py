@@ -12,6 +12,7 @@ from gpushare.wire.scheduler.config import (
     ExtenderConfig,
     ExtenderManagedResource,
     SchedulerConfig,
+    TlsConfig,
     decode_scheduler_config,
 )
 from gpushare.wire.scheduler.dialects import DEFAULT_TIMEOUT
@@ -53,7 +54,8 @@ EXPECTED = ExtenderConfig(
 
 def test_the_originals_policy_is_read() -> None:
     document = policy(ORIGINAL | {"enableHttps": False}, priorities=[])
-    assert decode_scheduler_config(document) == SchedulerConfig("v1", (EXPECTED,))
+    config = decode_scheduler_config(document)
+    assert config == SchedulerConfig("v1", (EXPECTED,), config.profiles)
 
 
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2", "v1beta3", "v1"])
@@ -73,7 +75,7 @@ def test_every_field_is_read() -> None:
         "preemptVerb": "e",
         "weight": 20,
         "enableHTTPS": True,
-        "tlsConfig": {"caFile": "/ca"},
+        "tlsConfig": {"caFile": "/ca", "keyData": "a2V5"},
         "httpTimeout": "10s",
         "nodeCacheCapable": True,
         "managedResources": [{"name": "x.io/y", "ignoredByScheduler": True}],
@@ -93,7 +95,8 @@ def test_every_field_is_read() -> None:
         "kubescheduler.config.k8s.io/v1",
         (
             ExtenderConfig(
-                "https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources
+                *("https://x:1/y", "f", "p", "b", "e", 20, True, 10.0, True, False, resources),
+                tls=TlsConfig(ca_file="/ca", key_data="key"),
             ),
         ),
         (Profile("a", 50), Profile("b", 50)),
@@ -316,3 +319,17 @@ def test_many_unknown_keys_are_one_warning_of_bounded_length() -> None:
     (warning,) = decode_scheduler_config(policy(**{"a\nb": 1, "x" * 500: 1})).warnings
     assert "\n" not in warning
     assert len(warning) < 500
+
+
+def test_the_times_of_leader_election_are_read_and_checked() -> None:
+    assert decode_scheduler_config(component()).lease_times == (15.0, 10.0, 2.0)
+    election = {"leaseDuration": "1m", "renewDeadline": "40s", "retryPeriod": "0s"}
+    found = decode_scheduler_config(component(leaderElection=election))
+    assert found.lease_times == (60.0, 40.0, 2.0)
+    for wrong in ({"leaseDuration": "5s"}, {"renewDeadline": "2s"}, {"retryPeriod": "9s"}):
+        with pytest.raises(SettingsError, match="leaseDuration must be greater than renewDead"):
+            decode_scheduler_config(component(leaderElection=wrong))
+        off = component(leaderElection={**wrong, "leaderElect": False})
+        assert decode_scheduler_config(off).lease is None
+    with pytest.raises(SettingsError, match=r"leaderElection\.retryPeriod: must not be negative"):
+        decode_scheduler_config(component(leaderElection={"retryPeriod": "-1s"}))

@@ -13,6 +13,7 @@ from gpushare.wire.scheduler.config import (
     ExtenderConfig,
     ExtenderManagedResource,
     SchedulerConfig,
+    TlsConfig,
     decode_scheduler_config,
 )
 from gpushare.wire.scheduler.policy import PolicyConfigMap, PolicyFile, policy_source
@@ -69,6 +70,7 @@ READ = {
                 weight=1,
                 http_timeout=30.0,
                 enable_https=True,
+                tls=TlsConfig(insecure=True),
                 managed_resources=tuple(
                     ExtenderManagedResource(f"example.com/{name}", True)
                     for name in ("gpu", "gpumem", "gpucores")
@@ -99,7 +101,18 @@ READ = {
         (entry(url_prefix="http://10.0.0.5:32766/gpushare-scheduler", http_timeout=7.0),)
     ),
     "v1-tls.yaml": Read(
-        (entry(url_prefix="https://gpushare.kube-system.svc:8443/scheduler", enable_https=True),)
+        (
+            entry(
+                url_prefix="https://gpushare.kube-system.svc:8443/scheduler",
+                enable_https=True,
+                tls=TlsConfig(
+                    server_name="gpushare.kube-system.svc",
+                    ca_file="/etc/kubernetes/pki/gpushare/ca.crt",
+                    cert_file="/etc/kubernetes/pki/gpushare/client.crt",
+                    key_file="/etc/kubernetes/pki/gpushare/client.key",
+                ),
+            ),
+        ),
     ),
     "v1-two-extenders.yaml": Read(
         (

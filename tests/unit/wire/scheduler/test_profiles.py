@@ -46,7 +46,6 @@ def test_plug_ins_weights_and_arguments_are_read() -> None:
 
 def test_without_profiles_there_is_one_with_the_defaults_of_the_version() -> None:
     assert read(version="v1beta2").profiles == (Profile(defaults="v1beta2"),)
-    assert decode_scheduler_config({"kind": "Policy", "apiVersion": "v1"}).profiles == (Profile(),)
 
 
 def test_each_profile_has_its_own_percentage_or_the_files() -> None:

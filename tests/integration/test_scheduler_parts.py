@@ -1,0 +1,169 @@
+"""What the small scheduler does around its decisions, on the local API server."""
+
+import socket
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.client import ApiClient
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.config import SchedulerOptions
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import SUCCESS, Code, NodeNames, Status
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.plugins.registry import IN_TREE
+from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.wire.metrics import read_samples, total
+from gpushare.wire.scheduler.profiles import PluginSet, Profile
+
+Json = dict[str, Any]
+PODS = "/api/v1/namespaces/default/pods"
+_LONG = 60.0
+
+
+def eventually(holds: Callable[[], object]) -> None:
+    end = time.monotonic() + _LONG
+    while not holds():
+        assert time.monotonic() < end, "it did not come true"
+        time.sleep(0.02)
+
+
+class Cluster:
+    """An API server with one node, and the few calls that tests make."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.api = ApiClient(server.url, user_agent="test")
+        amounts = {"cpu": "8", "memory": "16Gi", "pods": "10"}
+        head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}}
+        self.api.create("/api/v1/nodes", head | {"status": {"allocatable": amounts}})
+
+    def pod(self, name: str, **spec: Any) -> None:
+        whole = {"containers": [{"name": "main", "image": "pause"}], **spec}
+        body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole}
+        self.api.create(PODS, body)
+
+    def node_of(self, name: str) -> str:
+        return str(self.api.get(f"{PODS}/{name}")["spec"].get("nodeName", ""))
+
+    def waits(self, name: str) -> bool:
+        return bool(self.api.get(f"{PODS}/{name}")["status"].get("conditions"))
+
+    @contextmanager
+    def scheduler(self, options: SchedulerOptions) -> Iterator[Scheduler]:
+        made = Scheduler(self.server.url, options)
+        made.start()
+        try:
+            yield made
+        finally:
+            made.stop()
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    server = ApiServer(Store())
+    with ExitStack() as ends:
+        server.start()
+        ends.callback(server.stop)
+        made = Cluster(server)
+        ends.callback(made.api.close)
+        yield made
+
+
+class Friends:
+    """Lets the pod `late` in when `first` is bound. It registers no event that would wake it."""
+
+    name = "Friends"
+
+    def __init__(self, args: Json, handle: Handle) -> None:
+        self._late: dict[str, PodView] = {}
+        self._open = False
+
+    def events_to_register(self) -> tuple[()]:
+        return ()
+
+    def pre_filter(
+        self, state: CycleState, pod: PodView, nodes: Sequence[NodeInfo]
+    ) -> tuple[NodeNames | None, Status]:
+        if pod.name == "first" or self._open:
+            return None, SUCCESS
+        self._late[pod.uid] = pod
+        return None, Status(Code.UNSCHEDULABLE, ("first comes first",))
+
+    def post_bind(self, state: CycleState, pod: PodView, node_name: str) -> None:
+        self._open = True
+        state.pods_to_activate.update(self._late)
+
+
+def test_a_plug_in_has_other_pods_tried_at_once(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(IN_TREE, "Friends", Friends)
+    on = {"multiPoint": PluginSet(enabled=(("Friends", 0),))}
+    with cluster.scheduler(SchedulerOptions(profiles=(Profile(plugins=on),))):
+        cluster.pod("late")
+        eventually(lambda: cluster.waits("late"))
+        cluster.pod("first")
+        eventually(lambda: cluster.node_of("late"))
+
+
+def test_what_it_counts_has_kube_schedulers_names(cluster: Cluster) -> None:
+    with cluster.scheduler(SchedulerOptions()) as scheduler:
+        url = scheduler.serve_metrics()
+        cluster.pod("small")
+        eventually(lambda: cluster.node_of("small"))
+        large = {"requests": {"cpu": "100"}}
+        cluster.pod("large", containers=[{"name": "main", "image": "pause", "resources": large}])
+        eventually(lambda: cluster.waits("large"))
+        samples: dict[str, float] = {}
+
+        def count(name: str, **labels: str) -> float | None:
+            return total(samples, f"scheduler_{name}", **labels)
+
+        def all_counted() -> bool:
+            with urlopen(url, timeout=_LONG) as answer:  # noqa: S310 -- our own, http
+                samples.update(read_samples(answer.read().decode()))
+            return count("pod_scheduling_attempts_sum") == 1
+
+        eventually(all_counted)
+    profile = "default-scheduler"
+    for result in ("scheduled", "unschedulable"):
+        assert count("schedule_attempts_total", result=result, profile=profile) == 1
+        seconds = "scheduling_attempt_duration_seconds_count"
+        assert count(seconds, result=result, profile=profile) == 1
+    assert count("pod_scheduling_attempts_sum") == 1
+    assert count("scheduling_algorithm_duration_seconds_count") == 2
+    assert count("pending_pods", queue="unschedulable") == 1
+    assert count("pending_pods", queue="active") == 0
+    assert count("preemption_attempts_total") == 1
+    assert count("preemption_victims_count") == 0
+    ran = "framework_extension_point_duration_seconds_count"
+    told = {"Filter": "Success", "PostFilter": "Unschedulable", "Bind": "Success"}
+    for point, status in told.items():
+        assert count(ran, extension_point=point, status=status, profile=profile) == 1
+    assert count("scheduling_attempt_duration_seconds_bucket", le="16.384") == 2
+
+
+def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:
+    leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
+    head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
+    held = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    lease = cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": held})
+    options = SchedulerOptions(lease=("kube-system", "ours"), lease_times=(15.0, 10.0, 0.1))
+    with cluster.scheduler(options):
+        cluster.pod("p")
+        reads = ("GET", f"{leases}/ours")
+        eventually(lambda: cluster.server.requests.count(reads) > 3)
+        assert not cluster.node_of("p")
+        released = {"holderIdentity": "", "leaseDurationSeconds": 1}
+        cluster.api.replace(f"{leases}/ours", {**lease, "spec": released})
+        eventually(lambda: cluster.node_of("p"))
+        holder = cluster.api.get(f"{leases}/ours")["spec"]["holderIdentity"]
+        assert holder.startswith(f"{socket.gethostname()}_")
