@@ -4,6 +4,7 @@ A value that has a method `clone` is copied when the state is cloned (preemption
 copies); any other value is shared by the copies, so it must not be changed after it was written.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 _T = TypeVar("_T")
@@ -18,12 +19,17 @@ class StateData(Protocol):
 
 
 class CycleState:
-    """Values by key, and the plug-ins that have nothing to do with this pod."""
+    """Values by key, and how the pod fared at the points that have run.
+
+    skip_filter, skip_score: the plug-ins that have nothing to do with this pod. waits: the plug-ins
+    that have its binding wait, with the longest wait in seconds.
+    """
 
     def __init__(self) -> None:
         self._values: dict[str, object] = {}
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
+        self.waits: Mapping[str, float] = {}
 
     def write(self, key: str, value: object) -> None:
         """Keep a value under a key, in the place of what was there."""
@@ -53,4 +59,5 @@ class CycleState:
             for key, value in self._values.items()
         }
         copy.skip_filter, copy.skip_score = self.skip_filter, self.skip_score
+        copy.waits = self.waits
         return copy

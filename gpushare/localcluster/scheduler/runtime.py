@@ -207,6 +207,7 @@ class Framework:
                 waits[plugin.name] = longest
             elif not status.ok:
                 return Status(status.code, status.reasons, plugin.name), {}
+        state.waits = waits
         return Status(Code.WAIT) if waits else SUCCESS, waits
 
     def run_pre_bind(self, state: CycleState, pod: PodView, node_name: str) -> Status:
