@@ -91,7 +91,7 @@ class Report:
 
     def devices(self, books: Sequence[Json]) -> None:
         """Print the table of devices with what each holds; of large clusters, one line a node."""
-        if not any(node["devs"] for node in books):
+        if not any(node["devs"] or node.get("unplaced") for node in books):
             return
         rows = [("NODE", "DEVICE", "USED", "", "PODS")]
         short = sum(len(node["devs"]) for node in books) > _MOST_ROWS
