@@ -26,7 +26,15 @@ from gpushare.localcluster.demo.placed import ScenarioError
 from gpushare.localcluster.demo.plan import Scenario
 from gpushare.localcluster.demo.report import Report, natural
 from gpushare.localcluster.demo.scenario import Program, load_configuration
-from gpushare.localcluster.demo.shipped import Part, complaint, find, load, shipped
+from gpushare.localcluster.demo.shipped import (
+    Part,
+    complaint,
+    find,
+    find_stage,
+    load,
+    shipped,
+    stages,
+)
 from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.localcluster.scheduler.schedule_one import Tracer
@@ -39,7 +47,7 @@ class _Wishes:
     """What the command line asks for.
 
     keep: to stay. ui: with the page of the cluster. trace, write: to print what the scheduler
-    thinks, or write it. configuration: the scheduler's, but for the extender.
+    thinks, or write it. configuration: the scheduler's, but for the extender; file: where it is.
     """
 
     keep: bool
@@ -47,6 +55,7 @@ class _Wishes:
     trace: bool
     write: Tracer
     configuration: dict[str, object]
+    file: Path | None
 
 
 def main(argv: Sequence[str]) -> int:
@@ -57,6 +66,8 @@ def main(argv: Sequence[str]) -> int:
     if arguments.list:
         for file in shipped():
             print(f"{file.stem:24} {load(file).title}")
+        for stage in stages():
+            print(f"{f'--stage {stage.name}':24} {load(stage.scenario).title}")
         return 0
     try:
         parts = [load(file) for file in arguments.scenario]
@@ -67,7 +78,10 @@ def main(argv: Sequence[str]) -> int:
     previous = _end_by_signal()
     try:
         with cycle_log(arguments.trace_file) as write:
-            wishes = _Wishes(arguments.keep, arguments.ui, arguments.trace, write, configuration)
+            wishes = _Wishes(
+                *(arguments.keep, arguments.ui, arguments.trace, write, configuration),
+                arguments.scheduler_config,
+            )
             return _run(parts, wishes)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
@@ -100,6 +114,12 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--ui", action="store_true", help="as --keep, and show the cluster on a page for a browser"
     )
     parser.add_argument(
+        "--stage",
+        metavar="STAGE",
+        help="run a stage of docs/scheduler-tour.md with its scheduler, and trace it; a number or a"
+        f" name: {', '.join(stage.name for stage in stages())}",
+    )
+    parser.add_argument(
         "--scheduler-config",
         type=Path,
         metavar="FILE",
@@ -117,10 +137,16 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         metavar="FILE",
         help="write the same there, as a JSON object a line",
     )
-    parser.add_argument("--list", action="store_true", help="list the shipped scenarios")
+    parser.add_argument("--list", action="store_true", help="list the shipped scenarios and stages")
     found = parser.parse_args(argv)
+    if found.stage and (found.scenario or found.scheduler_config):
+        parser.error("--stage brings its own scenario and scheduler file: leave yours out")
     try:
         named = [find(word) for word in found.scenario]
+        if found.stage:
+            stage = find_stage(found.stage)
+            named, found.scheduler_config = [stage.scenario], stage.scheduler
+            found.trace = True
     except ScenarioError as error:
         parser.error(str(error))
     found.keep = found.keep or found.ui
@@ -152,6 +178,8 @@ def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
             report.on_cycle(cycle)
 
     with running(report, tracer, wishes.configuration, ui=wishes.ui) as cluster:
+        if wishes.file:
+            report.line(f"the scheduler's file: {wishes.file}")
         if wishes.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         for number, part in enumerate(parts):

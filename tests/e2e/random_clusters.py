@@ -16,8 +16,22 @@ PROFILES = ("default-scheduler", "packing", "ratio")
 THING = "example.com/thing"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+_SPREAD = "topologySpreadConstraints"
 _HOSTNAME, _ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 _MIB = 1024 * 1024
+_NEWER = ("minDomains", "nodeTaintsPolicy", "nodeAffinityPolicy", "matchLabelKeys")
+
+
+def as_of_1_22(pod: Json) -> Json:
+    """The pod without the fields of its spec that kube-scheduler 1.22 does not know."""
+    spec = dict(pod["spec"])
+    for kind, newer in (("initContainers", ("restartPolicy",)), (_SPREAD, _NEWER)):
+        if kind in spec:
+            spec[kind] = [
+                {key: value for key, value in each.items() if key not in newer}
+                for each in spec[kind]
+            ]
+    return {**pod, "spec": spec}
 
 
 class RandomCluster:
@@ -89,9 +103,7 @@ class RandomCluster:
         if self._one(0.3):
             spec["priorityClassName"] = choice(list(PRIORITIES))
         if self._one(0.3):
-            spec["topologySpreadConstraints"] = [
-                self._spread(key) for key in (_ZONE, _HOSTNAME) if self._one(0.7)
-            ]
+            spec[_SPREAD] = [self._spread(key) for key in (_ZONE, _HOSTNAME) if self._one(0.7)]
         affinity = {
             kind: found
             for kind, found in (

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.localcluster.demo.shipped import find, load, shipped
+from gpushare.localcluster.demo.shipped import find, load, shipped, stages
 from gpushare.localcluster.main import main
 
 COMMAND = (sys.executable, "-P", "-m", "gpushare.cli.main", "demo")
@@ -141,7 +141,9 @@ def test_a_malformed_scenario_is_one_line_and_starts_nothing(
 def test_the_list_names_every_shipped_scenario(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--list"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == [file.stem for file in shipped()]
+    staged = [line.removeprefix("--stage ") for line in lines if line.startswith("--stage ")]
+    assert [line.split()[0] for line in lines[: -len(staged)]] == [f.stem for f in shipped()]
+    assert [line.split()[0] for line in staged] == [stage.name for stage in stages()]
 
 
 @pytest.mark.timeout(120)

@@ -84,17 +84,26 @@ def label_selector(text: str) -> Test | None:
     return matches
 
 
-def field_value(body: Object, path: str) -> str:
-    """Return the text that field selectors compare: empty for an absent field."""
-    value: object = body
-    for part in path.split("."):
-        value = value.get(part) if isinstance(value, dict) else None
-    if isinstance(value, bool):
-        return "true" if value else "false"
+def field_value(path: str) -> Callable[[Object], str]:
+    """Return what reads the text of a field for field selectors: empty for an absent one."""
+    *parents, last = path.split(".")
     # kubectl uncordon removes spec.unschedulable, and selectors still ask for "false".
-    if value is None:
-        return "false" if path == "spec.unschedulable" else ""
-    return str(value)
+    absent = "false" if path == "spec.unschedulable" else ""
+
+    def read(body: Object) -> str:
+        holder: object = body
+        for part in parents:
+            if not isinstance(holder, dict):
+                return absent
+            holder = holder.get(part)
+        value = holder.get(last) if isinstance(holder, dict) else None
+        if isinstance(value, str):
+            return value
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return absent if value is None else str(value)
+
+    return read
 
 
 def field_terms(text: str) -> list[tuple[str, bool, str]]:
@@ -131,14 +140,15 @@ def field_selector(
     for field, _, _ in terms:
         if field not in supported:
             raise bad_request(f"field label not supported: {field}")
-    if not terms:
-        return None
-    stored = [(rename(field), wanted, value) for field, wanted, value in terms]
+    selected: Test | None = None
+    for field, wanted, value in terms:
+        selected = both(selected, _compared(field_value(rename(field)), wanted, value))
+    return selected
 
-    def matches(body: Object) -> bool:
-        return all((field_value(body, path) == value) == wanted for path, wanted, value in stored)
 
-    return matches
+def _compared(read: Callable[[Object], str], wanted: bool, value: str) -> Test:
+    """Return the test whether the text equals the value, or, if that is not wanted, differs."""
+    return lambda body: (read(body) == value) == wanted
 
 
 def both(first: Test | None, second: Test | None) -> Test | None:

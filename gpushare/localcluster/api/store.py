@@ -243,22 +243,23 @@ class Store:
         *,
         concerns: Interest = lambda _: True,
         until: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Return on a change after `version` that concerns the caller, or after `timeout` s.
+    ) -> int:
+        """Return on a change after `version` that concerns the caller, or after `timeout` s: the
+        version from which to look on, for nothing up to it concerns the caller.
 
-        `wake` ends it too; `until` says whether that has already happened, so that a caller about
-        to wait does not miss it.
+        `wake` ends it too; `until` says whether it happened already, so that nobody misses it.
         """
         gate = threading.Lock()
         gate.acquire()
         with self._lock:
             table = self._table(resource)
             if until() or any(concerns(change) for change in table.since(version)):
-                return
+                return version
             table.waiters[gate] = concerns
         gate.acquire(timeout=timeout)
         with self._lock:
-            table.waiters.pop(gate, None)
+            in_vain = table.waiters.pop(gate, None) and version >= table.horizon
+            return self._version if in_vain else version
 
     def wake(self) -> None:
         """Make every `wait` return, so that its caller can see that it has to stop."""

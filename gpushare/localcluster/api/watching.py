@@ -71,7 +71,7 @@ class Watch:
 
     def wait(self, timeout: float, client: Connection) -> None:
         """Return when the next step has something new, the client is gone, or after `timeout` s."""
-        self._store.wait(
+        self.cursor = self._store.wait(
             self._scope.resource.table,
             self.cursor,
             timeout,

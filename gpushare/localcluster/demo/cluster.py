@@ -19,6 +19,7 @@ from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.controllers.manager import ControllerManager
 from gpushare.localcluster.demo import device_plugins
 from gpushare.localcluster.demo.board import Board
+from gpushare.localcluster.demo.cycle_log import LastCycles
 from gpushare.localcluster.demo.manifests import free_lease_document, scheduler_config
 from gpushare.localcluster.demo.processes import DemoProcess, ExtenderProcess, free_port
 from gpushare.localcluster.demo.report import Report
@@ -30,6 +31,7 @@ from gpushare.localcluster.kubelet import Kubelet
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.schedule_one import Tracer
 from gpushare.localcluster.scheduler.scheduler import Scheduler
+from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 _LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
@@ -93,7 +95,13 @@ def running(
             running.start()
         document = yaml.safe_load(settings.read_text(encoding="utf-8"))
         options = options_from(decode_scheduler_config(document), seed=_SEED)
-        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=tracer)
+        cycles = LastCycles()
+
+        def trace(cycle: CycleTrace) -> None:
+            tracer(cycle)
+            cycles.add(cycle)
+
+        scheduler = Scheduler(server.url, options, observer=report.on_decision, tracer=trace)
         ends.callback(scheduler.stop)
         metrics = scheduler.serve_metrics()
         scheduler.start()
@@ -102,7 +110,9 @@ def running(
         board = Board(api, report.on_pod)
         ends.callback(board.stop)
         board.start()
-        runner = Runner(api, inspect, board, report, devices=devices)
+        runner = Runner(
+            *(api, inspect, board, report), devices=devices, cycles=cycles, sees=scheduler.sees
+        )
         processes = [extender, *processes]
         yield DemoCluster(runner, board, report, extender, processes, kubeconfig, settings, metrics)
 

@@ -1,4 +1,6 @@
-"""A file of scheduling cycles: one JSON object a line, in the order in which they ended.
+"""The scheduling cycles, in the order in which they ended: the last ones, and a file of all.
+
+The file has one JSON object a line.
 
 Tested in `tests/unit/localcluster/test_scheduler_trace.py`.
 """
@@ -6,12 +8,38 @@ Tested in `tests/unit/localcluster/test_scheduler_trace.py`.
 import contextlib
 import json
 import threading
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.schedule_one import Tracer
 from gpushare.localcluster.scheduler.trace import CycleTrace
+
+_MOST_KEPT = 1000
+
+
+class LastCycles:
+    """The last cycles, for expectations; taken in from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cycles = deque[CycleTrace](maxlen=_MOST_KEPT)
+
+    def add(self, cycle: CycleTrace) -> None:
+        """Take in a cycle that has ended."""
+        with self._lock:
+            self._cycles.append(cycle)
+
+    def clear(self) -> None:
+        """Forget all: another scenario begins."""
+        with self._lock:
+            self._cycles.clear()
+
+    def all(self) -> Sequence[CycleTrace]:
+        """Return the cycles in the order in which they ended."""
+        with self._lock:
+            return tuple(self._cycles)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ from gpushare.localcluster.demo.placed import Fields, Placed
 from gpushare.localcluster.demo.plan import (
     BoundCount,
     Check,
+    CycleCount,
     DeviceUsed,
     Expect,
     NodePlan,
@@ -20,19 +21,25 @@ from gpushare.localcluster.demo.plan import (
     PodOn,
     PodPending,
     PodPlan,
+    Traced,
 )
 from gpushare.localcluster.scheduler.objects import Json, read_amounts, read_pod, subtract
+from gpushare.localcluster.scheduler.trace import CycleTrace
 
 _KINDS = ("pod", "device", "bound", "packed")
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is true now: pods by name, raw nodes, and the nodes of the inspect document."""
+    """What is true now: pods by name, raw nodes, and the nodes of the inspect document.
+
+    cycles: those that the small scheduler has ended, in order.
+    """
 
     pods: Mapping[str, PodState]
     nodes: Sequence[Json]
     books: Sequence[Json]
+    cycles: Sequence[CycleTrace] = ()
 
 
 def read_expectation(
@@ -40,7 +47,8 @@ def read_expectation(
 ) -> Expect:
     """Return the expectation an `expect` step states. Raises ScenarioError."""
     fields = value.fields(
-        *("pod", "node", "devices", "pending", "device", "used", "bound", "pods", "packed")
+        *("pod", "node", "devices", "pending", "trace", "cycles"),
+        *("device", "used", "bound", "pods", "packed"),
     )
     kinds = [kind for kind in _KINDS if fields.get(kind) is not None]
     if len(kinds) != 1:
@@ -66,6 +74,8 @@ def complaint(check: Check, facts: Facts) -> str | None:
         return _device_used(check, facts)
     if isinstance(check, BoundCount):
         return _bound_count(check, facts)
+    if isinstance(check, Traced | CycleCount):
+        return _traced(check, [cycle for cycle in facts.cycles if cycle.pod.name == check.pod])
     return _over_capacity(facts) or _would_fit(facts)
 
 
@@ -79,6 +89,13 @@ def _about_pod(
     if reason is not None:
         words = f'{pod.text()} is pending because of "{reason.text()}"'
         return Expect(PodPending(pod.text(), reason.text()), words)
+    traced, cycles = fields.get("trace"), fields.get("cycles")
+    if traced is not None:
+        return Expect(Traced(pod.text(), traced.text()), f"{pod.text()}: {traced.text()}")
+    if cycles is not None:
+        count = cycles.whole(1)
+        words = f"{pod.text()} has been tried {'once' if count == 1 else f'{count} times'}"
+        return Expect(CycleCount(pod.text(), count), words)
     node = fields.get("node")
     if node is not None and node.text() not in nodes:
         raise node.unknown("node", nodes)
@@ -148,6 +165,15 @@ def _bound_count(check: BoundCount, facts: Facts) -> str | None:
     asked = [pod for name, pod in facts.pods.items() if fnmatchcase(name, check.pattern)]
     bound = sum(bool(pod.node) for pod in asked)
     return None if bound == check.count else f"{bound} are bound{told_of(asked)}"
+
+
+def _traced(check: Traced | CycleCount, cycles: Sequence[CycleTrace]) -> str | None:
+    if isinstance(check, CycleCount):
+        return None if len(cycles) == check.count else f"{len(cycles)} times"
+    lines = [" ".join(line.split()) for cycle in cycles for line in cycle.lines()]
+    if any(check.text in line for line in lines):
+        return None
+    return f"its trace is: {'; '.join(lines) or '(none yet)'}"
 
 
 def _over_capacity(facts: Facts) -> str | None:

@@ -79,6 +79,8 @@ def pod_document(plan: PodPlan) -> Json:
     }
     if plan.priority:
         spec["priorityClassName"] = _class_name(plan.priority)
+    if plan.scheduler_name:
+        spec["schedulerName"] = plan.scheduler_name
     if plan.tolerations:
         spec["tolerations"] = [dict(toleration) for toleration in plan.tolerations]
     if plan.node_selector:

@@ -29,7 +29,8 @@ class NodePlan:
 class PodPlan:
     """A pod: `containers` are the units of device memory of each container, 0 for none.
 
-    `policy` names the placement policy, empty for the extender's default.
+    `policy` names the placement policy, empty for the extender's default; `scheduler_name` the
+    profile of the scheduler, empty for that of the API server's default.
     """
 
     name: str
@@ -43,6 +44,7 @@ class PodPlan:
     tolerations: tuple[Mapping[str, str], ...] = ()
     run_seconds: float | None = None
     policy: str = ""
+    scheduler_name: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,13 @@ class WaitFor:
 
 
 @dataclass(frozen=True)
+class Pause:
+    """Let so many seconds pass, for what only time brings about."""
+
+    seconds: float
+
+
+@dataclass(frozen=True)
 class PodOn:
     """The pod is bound to this node, to these devices (None: any)."""
 
@@ -134,7 +143,23 @@ class Packed:
     """No device is over its capacity, and no pending pod would fit anywhere."""
 
 
-Check = PodOn | PodPending | DeviceUsed | BoundCount | Packed
+@dataclass(frozen=True)
+class Traced:
+    """The small scheduler's trace of the pod has a line with this text, whatever the spaces."""
+
+    pod: str
+    text: str
+
+
+@dataclass(frozen=True)
+class CycleCount:
+    """How many scheduling cycles of the small scheduler's the pod has had."""
+
+    pod: str
+    count: int
+
+
+Check = PodOn | PodPending | DeviceUsed | BoundCount | Packed | Traced | CycleCount
 
 
 @dataclass(frozen=True)
@@ -145,7 +170,7 @@ class Expect:
     words: str
 
 
-Step = Say | Apply | Delete | Cordon | Protect | WaitFor | Expect
+Step = Say | Apply | Delete | Cordon | Protect | Pause | WaitFor | Expect
 
 
 @dataclass(frozen=True)

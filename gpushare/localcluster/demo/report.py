@@ -91,6 +91,8 @@ class Report:
 
     def devices(self, books: Sequence[Json]) -> None:
         """Print the table of devices with what each holds; of large clusters, one line a node."""
+        if not any(node["devs"] or node.get("unplaced") for node in books):
+            return
         rows = [("NODE", "DEVICE", "USED", "", "PODS")]
         short = sum(len(node["devs"]) for node in books) > _MOST_ROWS
         for node in sorted(books, key=lambda item: natural(str(item["name"]))):
@@ -169,7 +171,9 @@ class Report:
 
     def _print(self, text: str) -> None:
         try:
-            print(text, file=self._out, flush=True)
+            # In one piece: other threads print too.
+            self._out.write(f"{text}\n")
+            self._out.flush()
         except BrokenPipeError:
             # Whoever read (head, a pager) has seen enough; the scenarios go on to their exit code.
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._out.fileno())

@@ -14,6 +14,7 @@ from fnmatch import fnmatchcase
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.demo.board import Board, PodState, told_of
+from gpushare.localcluster.demo.cycle_log import LastCycles
 from gpushare.localcluster.demo.expectations import Facts, complaint
 from gpushare.localcluster.demo.manifests import (
     NAMESPACE,
@@ -27,6 +28,7 @@ from gpushare.localcluster.demo.plan import (
     Cordon,
     Delete,
     Expect,
+    Pause,
     PodPlan,
     Protect,
     Say,
@@ -59,7 +61,8 @@ class Runner:
     """Runs scenarios one after another on one cluster.
 
     stretch: how many times as long everything may take there. devices: the nodes' own, if they are
-    the local cluster's.
+    the local cluster's. cycles: what its small scheduler has thought. sees: whether that knows a
+    node.
     """
 
     def __init__(
@@ -71,6 +74,8 @@ class Runner:
         *,
         stretch: float = 1.0,
         devices: Devices | None = None,
+        cycles: LastCycles | None = None,
+        sees: Callable[[str], bool] = lambda _node: True,
     ) -> None:
         self._api = api
         self._extender = extender
@@ -78,16 +83,22 @@ class Runner:
         self._report = report
         self._stretch = stretch
         self._devices = devices or Devices()
+        self._cycles = cycles or LastCycles()
+        self._sees = sees
 
     def run(self, scenario: Scenario) -> bool:
         """Run all steps; return whether every wait and every expectation held. Raises ApiError when
         a call is refused.
         """
+        self._cycles.clear()
         for number, node in enumerate(scenario.nodes):
             self._api.create("/api/v1/nodes", node_document(node, number))
         wanted = {node.name for node in scenario.nodes if node.devices}
         if not self._wait_for_books(wanted):
             self._report.expectation("the extender knows all nodes", "it does not")
+            return False
+        if not self._wait_until(lambda: all(self._sees(node.name) for node in scenario.nodes)):
+            self._report.expectation("the scheduler knows all nodes", "it does not")
             return False
         self._report.sizes(self.books())
         good = True
@@ -125,10 +136,13 @@ class Runner:
         for budget in self._api.get(_BUDGETS)["items"]:
             self._delete(_budget_path(budget["metadata"]))
         self._board.wait_until(lambda pods: not pods, _CLEAN_TIMEOUT * self._stretch)
-        for node in self._api.get("/api/v1/nodes")["items"]:
-            self._delete(f"/api/v1/nodes/{node['metadata']['name']}")
+        deleted = [node["metadata"]["name"] for node in self._api.get("/api/v1/nodes")["items"]]
+        for name in deleted:
+            self._delete(f"/api/v1/nodes/{name}")
         if not self._wait_for_books(set()):
             raise ApiUnavailable("the extender still lists nodes that were deleted", 0)
+        if not self._wait_until(lambda: not any(map(self._sees, deleted))):
+            raise ApiUnavailable("the scheduler still sees nodes that were deleted", 0)
 
     def _step(self, step: Step) -> bool:
         if isinstance(step, WaitFor):
@@ -138,9 +152,11 @@ class Runner:
         self._act(step)
         return True
 
-    def _act(self, step: Say | Apply | Delete | Cordon | Protect) -> None:
+    def _act(self, step: Say | Apply | Delete | Cordon | Protect | Pause) -> None:
         if isinstance(step, Say):
             self._report.say(step.text)
+        elif isinstance(step, Pause):
+            time.sleep(step.seconds)
         elif isinstance(step, Apply):
             for pod in step.pods:
                 self._apply(pod)
@@ -210,17 +226,23 @@ class Runner:
 
     def _facts(self) -> Facts:
         nodes = self._api.get("/api/v1/nodes")["items"]
-        return Facts(self._board.pods(), nodes, self.books())
+        return Facts(self._board.pods(), nodes, self.books(), self._cycles.all())
 
     def _wait_for_books(self, wanted: set[str]) -> bool:
         """Wait until the extender lists exactly these nodes with devices, and their device plug-ins
         serve; return whether it came to.
         """
+        return self._wait_until(
+            lambda: (
+                self._devices.serve(wanted)
+                and {node["name"] for node in self.books() if node["devs"]} == wanted
+            )
+        )
+
+    def _wait_until(self, true: Callable[[], bool]) -> bool:
+        """Wait until it is true of the nodes; return whether it came to."""
         deadline = time.monotonic() + _CLEAN_TIMEOUT * self._stretch
-        while not (
-            self._devices.serve(wanted)
-            and {node["name"] for node in self.books() if node["devs"]} == wanted
-        ):
+        while not true():
             if time.monotonic() > deadline:
                 return False
             time.sleep(_POLL)

@@ -15,6 +15,7 @@ from gpushare.localcluster.demo.plan import (
     Cordon,
     Delete,
     NodePlan,
+    Pause,
     PodPlan,
     Protect,
     Say,
@@ -147,6 +148,7 @@ class _Steps:
             "cordon": lambda value: Cordon(self._node_names(value), closed=True),
             "uncordon": lambda value: Cordon(self._node_names(value), closed=False),
             "protect": _protect,
+            "pause": lambda value: Pause(value.seconds()),
             "waitFor": self._wait_for,
             "expect": lambda value: read_expectation(value, self._nodes, self._pods),
         }
@@ -212,6 +214,7 @@ def _pods(item: Placed) -> list[PodPlan]:
     fields = item.fields(
         *("name", "gpuMem", "gpuCount", "containers", "cpu", "memory", "replicas"),
         *("labels", "priority", "nodeSelector", "tolerations", "runSeconds", "policy"),
+        "schedulerName",
     )
     base = fields.need("name")
     replicas = fields.get("replicas")
@@ -220,7 +223,7 @@ def _pods(item: Placed) -> list[PodPlan]:
         names = [base.name(f"-{n}") for n in range(1, replicas.whole(1, _MOST_REPLICAS) + 1)]
     run_seconds = fields.get("runSeconds")
     priority = fields.get("priority")
-    policy = fields.get("policy")
+    policy, scheduler = fields.get("policy"), fields.get("schedulerName")
     return [
         PodPlan(
             name=name,
@@ -234,6 +237,7 @@ def _pods(item: Placed) -> list[PodPlan]:
             tolerations=_tolerations(fields),
             run_seconds=run_seconds.seconds() if run_seconds else None,
             policy=policy.text() if policy else "",
+            scheduler_name=scheduler.text() if scheduler else "",
         )
         for name in names
     ]

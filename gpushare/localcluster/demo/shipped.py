@@ -1,4 +1,4 @@
-"""Which scenarios are meant: shipped ones by name or number, and files; and where a program failed.
+"""Which scenarios and stages are meant, by name or number or file; and where a program failed.
 
 Reads files; starts nothing.
 """
@@ -13,6 +13,7 @@ from gpushare.localcluster.demo.report import natural
 from gpushare.localcluster.demo.scenario import Program, load_program, load_scenario
 
 _SHIPPED = Path(__file__).parents[1] / "scenarios"
+_STAGES = _SHIPPED / "stages"
 _YAML = (".yaml", ".yml")
 
 
@@ -23,6 +24,15 @@ class Part:
     file: Path
     title: str
     content: Scenario | Program
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A step of docs/scheduler-tour.md: a scenario, and the scheduler's file for its cluster."""
+
+    name: str
+    scenario: Path
+    scheduler: Path
 
 
 def shipped() -> list[Path]:
@@ -37,7 +47,7 @@ def find(word: str) -> Path:
     Raises ScenarioError for a word that is neither.
     """
     for file in shipped():
-        if word in (file.stem, *file.stem.split("-", 1)):
+        if _means(word, file.stem):
             return file
     if Path(word).suffix not in (*_YAML, ".py"):
         there_are = ", ".join(file.stem for file in shipped())
@@ -46,6 +56,24 @@ def find(word: str) -> Path:
             " .yaml or .py"
         )
     return Path(word)
+
+
+def stages() -> list[Stage]:
+    """Return the stages of the tour, in order."""
+    folders = sorted(_STAGES.iterdir(), key=lambda folder: natural(folder.name))
+    return [
+        Stage(folder.name, folder / "scenario.yaml", folder / "scheduler.yaml")
+        for folder in folders
+    ]
+
+
+def find_stage(word: str) -> Stage:
+    """Return the stage of that number or name. Raises ScenarioError."""
+    for stage in stages():
+        if _means(word, stage.name):
+            return stage
+    there_are = ", ".join(stage.name for stage in stages())
+    raise ScenarioError(f"no stage is called {word!r}; there are: {there_are}")
 
 
 def load(file: Path) -> Part:
@@ -67,3 +95,8 @@ def complaint(part: Part, error: Exception) -> str:
     ]
     where = f"{part.file}:{own[-1]}: " if own else ""
     return f"{where}{type(error).__name__}: {error}".removesuffix(": ")
+
+
+def _means(word: str, name: str) -> bool:
+    """Return whether the word is this name, its number, or what follows the number."""
+    return word in (name, *name.split("-", 1))

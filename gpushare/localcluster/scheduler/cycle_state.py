@@ -4,6 +4,7 @@ A value that has a method `clone` is copied when the state is cloned (preemption
 copies); any other value is shared by the copies, so it must not be changed after it was written.
 """
 
+from collections.abc import Mapping
 from typing import Protocol, TypeVar, runtime_checkable
 
 from gpushare.localcluster.scheduler.objects import PodView
@@ -20,10 +21,12 @@ class StateData(Protocol):
 
 
 class CycleState:
-    """Values by key, and the plug-ins that have nothing to do with this pod.
+    """Values by key, and how the pod fared at the points that have run.
 
-    pods_to_activate: other pods, by UID, that a plug-in wants tried at once: when this pod's
-    scheduling cycle has succeeded, and again when its binding cycle has. Copies share it.
+    skip_filter, skip_score: the plug-ins that have nothing to do with this pod. waits: the plug-ins
+    that have its binding wait, with the longest wait in seconds. pods_to_activate: other pods, by
+    UID, that a plug-in wants tried at once: when this pod's scheduling cycle has succeeded, and
+    again when its binding cycle has. Copies share it.
     """
 
     def __init__(self) -> None:
@@ -31,6 +34,7 @@ class CycleState:
         self.pods_to_activate: dict[str, PodView] = {}
         self.skip_filter: frozenset[str] = frozenset()
         self.skip_score: frozenset[str] = frozenset()
+        self.waits: Mapping[str, float] = {}
 
     def write(self, key: str, value: object) -> None:
         """Keep a value under a key, in the place of what was there."""
@@ -61,4 +65,5 @@ class CycleState:
         }
         copy.pods_to_activate = self.pods_to_activate
         copy.skip_filter, copy.skip_score = self.skip_filter, self.skip_score
+        copy.waits = self.waits
         return copy

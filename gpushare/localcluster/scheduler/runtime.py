@@ -240,6 +240,7 @@ class Framework:
                 waits[plugin.name] = longest
             elif not status.ok:
                 return Status(status.code, status.reasons, plugin.name), {}
+        state.waits = waits
         return Status(Code.WAIT) if waits else SUCCESS, waits
 
     @timed("PreBind")

@@ -18,7 +18,9 @@ class CycleTrace:
     """One cycle.
 
     rejected: why nodes were not feasible. scores: who gave what to the others. node: the one that
-    was chosen, "" where none was. outcome: of the binding, or why the pod waits.
+    was chosen, "" where none was. outcome: of the binding, or why the pod waits. skipped,
+    unscored: the plug-ins that stepped aside at PreFilter, at PreScore. waits: those that delayed
+    the binding at Permit, with the longest wait in seconds.
     """
 
     pod: PodView
@@ -27,6 +29,8 @@ class CycleTrace:
     rejected: Mapping[str, Status] = field(default_factory=dict)
     scores: Scores = field(default_factory=dict)
     skipped: frozenset[str] = frozenset()
+    unscored: frozenset[str] = frozenset()
+    waits: Mapping[str, float] = field(default_factory=dict)
 
     def document(self) -> Json:
         """Return the cycle as a JSON object."""
@@ -42,8 +46,10 @@ class CycleTrace:
                 }
                 for node, status in sorted(self.rejected.items())
             },
+            "skippedScores": sorted(self.unscored),
             "score": {who: dict(given) for who, given in self.scores.items()},
             "node": self.node or None,
+            "permitWaits": dict(self.waits),
             "outcome": {
                 "code": self.outcome.code.value,
                 "by": self.outcome.plugin,
@@ -58,6 +64,8 @@ class CycleTrace:
             yield _line("PreFilter", f"not for this pod: {', '.join(sorted(self.skipped))}")
         for node, status in sorted(self.rejected.items()):
             yield _line("Filter", f"not {node}: {status.message} ({status.plugin})")
+        if self.unscored:
+            yield _line("PreScore", f"not for this pod: {', '.join(sorted(self.unscored))}")
         nodes = {node for given in self.scores.values() for node in given}
         for node in sorted(nodes):
             parts = {who: given[node] for who, given in self.scores.items() if given.get(node)}
@@ -65,6 +73,8 @@ class CycleTrace:
             yield _line("Score", f"{node} {sum(parts.values())}" + (f" = {sums}" if sums else ""))
         if self.node:
             yield _line("Chosen", self.node)
+        for who, longest in self.waits.items():
+            yield _line("Permit", f"wait for {who}, at most {longest:g} s")
         if self.outcome.ok:
             yield _line("Bind", f"by {self.outcome.plugin}")
         else:
@@ -88,6 +98,8 @@ def decided(decision: Decision, outcome: Status) -> CycleTrace:
         decision.statuses,
         decision.details,
         decision.state.skip_filter,
+        decision.state.skip_score,
+        decision.state.waits,
     )
 
 

@@ -7,8 +7,20 @@ import pytest
 
 from gpushare.localcluster.demo.board import PodState, read_state
 from gpushare.localcluster.demo.expectations import Facts, complaint
-from gpushare.localcluster.demo.plan import BoundCount, Check, DeviceUsed, Packed, PodOn, PodPending
+from gpushare.localcluster.demo.plan import (
+    BoundCount,
+    Check,
+    CycleCount,
+    DeviceUsed,
+    Packed,
+    PodOn,
+    PodPending,
+    Traced,
+)
 from gpushare.localcluster.demo.report import Report
+from gpushare.localcluster.scheduler.framework import Code, Status
+from gpushare.localcluster.scheduler.objects import read_pod
+from gpushare.localcluster.scheduler.trace import CycleTrace
 
 Json = dict[str, Any]
 
@@ -175,6 +187,22 @@ WAITS = pod("waits", 4, reason="0/1 nodes are available: 1 full.")
 def test_an_expectation_is_judged_by_what_is_true(check: Check, found: str | None) -> None:
     facts = Facts({"bound": BOUND, "waits": WAITS}, (), [books((14, 16, ""), (4, 16, "bound"))])
     assert complaint(check, facts) == found
+
+
+def test_a_trace_is_judged_by_its_lines_and_counted() -> None:
+    body: Json = {"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": []}}
+    refused = CycleTrace(read_pod(body), Status(Code.UNSCHEDULABLE, ("full",)))
+    bound = CycleTrace(read_pod(body), Status(plugin="DefaultBinder"), "a")
+    facts = Facts({}, (), (), [refused, bound])
+    assert complaint(Traced("p", "Chosen a"), facts) is None
+    assert complaint(Traced("p", "Waits full"), facts) is None
+    assert complaint(Traced("p", "Chosen b"), facts) == (
+        "its trace is: cycle of default/p by default-scheduler; Waits full;"
+        " cycle of default/p by default-scheduler; Chosen a; Bind by DefaultBinder"
+    )
+    assert complaint(Traced("q", "Chosen"), facts) == "its trace is: (none yet)"
+    assert complaint(CycleCount("p", 2), facts) is None
+    assert complaint(CycleCount("p", 1), facts) == "2 times"
 
 
 def node(name: str = "a", units: int = 32, **spec: Any) -> Json:

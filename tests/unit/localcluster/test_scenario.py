@@ -15,18 +15,21 @@ from gpushare.localcluster.demo.plan import (
     Apply,
     BoundCount,
     Cordon,
+    CycleCount,
     Delete,
     DeviceUsed,
     Expect,
     Packed,
+    Pause,
     PodOn,
     PodPending,
     Protect,
     Say,
+    Traced,
     WaitFor,
 )
 from gpushare.localcluster.demo.scenario import load_program, load_scenario
-from gpushare.localcluster.demo.shipped import find, shipped
+from gpushare.localcluster.demo.shipped import find, find_stage, shipped, stages
 from gpushare.wire.inventory import decode_inventory
 
 NODES = "nodes: [{name: a, gpus: 2, gpuMemory: 16}]\n"
@@ -62,7 +65,8 @@ nodes:
 steps:
 - say: hello
 - apply:
-  - {name: one, gpuMem: 4, gpuCount: 2, priority: 7, nodeSelector: {zone: x}, runSeconds: 1.5}
+  - {name: one, gpuMem: 4, gpuCount: 2, priority: 7, nodeSelector: {zone: x}, runSeconds: 1.5,
+     schedulerName: other}
   - {name: many, containers: [1, 0], replicas: 2, labels: {app: m}, policy: spread}
 - waitFor: {pods: [one, many-*], is: settled, timeout: 3}
 - cordon: [mixed]
@@ -74,6 +78,9 @@ steps:
 - expect: {device: mixed/1, used: 8}
 - expect: {bound: 1, pods: many-*}
 - expect: {packed: true}
+- expect: {pod: one, trace: Chosen mixed}
+- expect: {pod: one, cycles: 2}
+- pause: 0.5
 """
     scenario = load_scenario(written(tmp_path, text))
     assert (scenario.name, scenario.title) == ("full", "All words")
@@ -85,22 +92,26 @@ steps:
         {"key": "l", "effect": "NoExecute"},
     )
     assert (mixed.devices, mixed.mixed, plain.devices) == ((4, 8), True, ())
-    say, apply, wait, closed, opened, delete, protect, *expects = scenario.steps
+    say, apply, wait, closed, opened, delete, protect, *expects, pause = scenario.steps
     assert say == Say("hello")
     assert isinstance(apply, Apply)
     assert [pod.name for pod in apply.pods] == ["one", "many-1", "many-2"]
     assert apply.pods[1].containers == (1, 0)
+    assert [pod.scheduler_name for pod in apply.pods] == ["other", "", ""]
     assert wait == WaitFor(("one", "many-*"), "settled", 3.0)
     assert protect == Protect("few", {"app": "m"}, 1)
     assert closed == Cordon(("mixed",), closed=True)
     assert opened == Cordon(("n-1",), closed=False)
     assert delete == Delete(("many-*",))
+    assert pause == Pause(0.5)
     assert [step.check for step in expects if isinstance(step, Expect)] == [
         PodOn("one", "mixed", (0, 1)),
         PodPending("one", "no room"),
         DeviceUsed("mixed", 1, 8),
         BoundCount("many-*", 1),
         Packed(),
+        Traced("one", "Chosen mixed"),
+        CycleCount("one", 2),
     ]
 
 
@@ -126,7 +137,7 @@ def test_nodes_look_as_the_device_plugin_leaves_them(tmp_path: Path) -> None:
 def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
     text = (
         "nodes: [{name: a}]\nsteps:\n- apply: {name: p, containers: [6, 2], gpuCount: 2, cpu: 2, "
-        "policy: spread, priority: 5, runSeconds: 3}\n"
+        "policy: spread, priority: 5, runSeconds: 3, schedulerName: other}\n"
     )
     step = load_scenario(written(tmp_path, text)).steps[0]
     assert isinstance(step, Apply)
@@ -143,6 +154,7 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         "gpushare.io/policy": "spread",
     }
     assert document["spec"]["priorityClassName"] == "priority-5"
+    assert document["spec"]["schedulerName"] == "other"
     assert priority_class_document(5)["value"] == 5
     assert priority_class_document(-5)["metadata"]["name"] == "priority-minus-5"
 
@@ -209,6 +221,8 @@ def test_pods_look_as_users_write_them(tmp_path: Path) -> None:
         (NODES + POD + "- expect: {device: a/2, used: 1}\n", 4, "node a has 2 devices"),
         (NODES + POD + "- expect: {device: a/0}\n", 4, "used is missing"),
         (NODES + POD + "- expect: {bound: 1, pods: z*}\n", 4, "no pod 'z*'"),
+        (NODES + POD + "- expect: {pod: p, cycles: 0}\n", 4, "must be a whole number from 1"),
+        (NODES + POD + "- pause: soon\n", 4, "must be a number of seconds"),
         (NODES + POD + "- expect: {packed: false}\n", 4, "can only be true"),
         ("nodes: [{name: !!python/name:os.system x}]\nsteps: []\n", 1, "could not determine"),
         ("a: &a [*a]\n", 1, "nested too deeply"),
@@ -299,6 +313,17 @@ def test_where_no_scenario_is_of_that_name_those_there_are_are_told() -> None:
     for word in ("0", "12", "bin", "own.txt"):
         with pytest.raises(ScenarioError, match=f"no scenario is called '{word}'; there are: 1-"):
             find(word)
+
+
+@pytest.mark.parametrize("word", ["5", "permit", "5-permit"])
+def test_a_stage_goes_by_its_number_and_its_name(word: str) -> None:
+    assert find_stage(word).name == "5-permit"
+
+
+def test_a_stage_that_there_is_not_is_refused_with_those_there_are() -> None:
+    assert [stage.name[0] for stage in stages()] == list("12345678")
+    with pytest.raises(ScenarioError, match=r"^no stage is called '9'; there are: 1-random, 2-"):
+        find_stage("9")
 
 
 PAGE = (Path(__file__).parents[3] / "docs" / "scenarios.md").read_text(encoding="utf-8")

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from gpushare.errors import SettingsError
+from gpushare.localcluster.demo.nodenumber import PATIENCE
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.cycle import SchedulingCycle
 from gpushare.localcluster.scheduler.cycle_state import CycleState
@@ -44,14 +45,10 @@ def pod(name: str) -> PodView:
     return read_pod({"metadata": {"name": name, "uid": name}, "spec": spec})
 
 
-def test_the_pages_plug_in_scores_and_has_pods_wait(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(tmp_path, "NodeNumber", "nodenumber", block("python"))
-    monkeypatch.syspath_prepend(tmp_path)
+def test_node_number_is_found_by_its_entry_point_scores_and_has_pods_wait() -> None:
     handle = Handle()
     on = {"multiPoint": PluginSet(enabled=(("NodeNumber", 5),))}
-    build_frameworks((Profile(plugins=on, args={"NodeNumber": {"match": 7}}),), handle)
+    build_frameworks((Profile(plugins=on),), handle)
     status = {"allocatable": {"pods": "9"}}
     snapshot = Snapshot(
         tuple(
@@ -61,14 +58,16 @@ def test_the_pages_plug_in_scores_and_has_pods_wait(
     cycle = SchedulingCycle(handle, Random(1))
     decision = cycle.decide(pod("web-1"), snapshot)
     assert decision.node == "n1"
-    assert decision.details["NodeNumber"] == {"n0": 0, "n1": 35, "n2": 0, "n3": 0}
+    assert decision.details["NodeNumber"] == {"n0": 0, "n1": 50, "n2": 0, "n3": 0}
     framework = handle.profiles["default-scheduler"]
     answer, waits = framework.run_permit(decision.state, decision.pod, decision.node)
-    assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 11.0})
+    assert (answer.code, waits) == (Code.WAIT, {"NodeNumber": 1.0 + PATIENCE})
     waiting = WaitingPod(decision.pod, decision.node, waits)
     handle.waiting.add(waiting)
     assert waiting.wait() is SUCCESS
-    assert "NodeNumber" not in cycle.decide(pod("web-x"), snapshot).details
+    other = cycle.decide(pod("web-x"), snapshot)
+    assert "NodeNumber" not in other.details
+    assert framework.run_permit(other.state, other.pod, "n0") == (SUCCESS, {})
 
 
 def test_a_name_in_tree_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

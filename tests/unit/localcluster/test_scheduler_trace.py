@@ -52,6 +52,8 @@ def test_each_stage_has_its_lines() -> None:
         "  PreFilter  not for this pod: InterPodAffinity, NodeAffinity, NodePorts,"
         " PodTopologySpread",
         "  Filter     not closed: node(s) were unschedulable (NodeUnschedulable)",
+        "  PreScore   not for this pod: ImageLocality, InterPodAffinity, NodeAffinity,"
+        " PodTopologySpread",
         "  Score      large 150 = NodeResourcesFit 150",
         "  Score      small 100 = NodeResourcesFit 100",
         "  Chosen     large",
@@ -67,6 +69,15 @@ def test_a_pod_that_waits_and_one_that_was_not_bound_say_why() -> None:
     ]
     last = list(traced(pod("9"), refused, node("n", "2")).lines())[-1]
     assert last.startswith("  Waits      0/1 nodes are available: 1 Insufficient cpu. preemption:")
+
+
+def test_who_has_the_binding_wait_is_told() -> None:
+    cycle = CycleTrace(pod("1"), Status(plugin="DefaultBinder"), "n", waits={"Gate": 12.5})
+    assert list(cycle.lines())[1:3] == [
+        "  Chosen     n",
+        "  Permit     wait for Gate, at most 12.5 s",
+    ]
+    assert cycle.document()["permitWaits"] == {"Gate": 12.5}
 
 
 def test_a_cycle_that_failed_says_with_what() -> None:

@@ -204,6 +204,17 @@ def test_a_waiter_wakes_for_what_concerns_it_alone() -> None:
     waiter.join()
 
 
+def test_a_wait_in_vain_passes_over_what_does_not_concern_the_waiter() -> None:
+    store = new_store()
+    version = store.version
+    store.create(TABLE, thing("a"))
+    assert store.wait(TABLE, version, 0.01, concerns=lambda _: False) == store.version > version
+    assert store.wait(TABLE, version, 30, concerns=lambda _: True) == version
+    store.compact()
+    # What is lost may have concerned it.
+    assert store.wait(TABLE, version, 0.01, concerns=lambda _: False) == version
+
+
 def test_wake_ends_every_wait() -> None:
     store = new_store()
     version = store.create(TABLE, thing("a")).version

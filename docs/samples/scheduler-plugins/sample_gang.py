@@ -1,0 +1,96 @@
+"""A plug-in that joins many points: pods of a gang are bound together, or not at all.
+
+A pod says by its labels `gang` and `gang-size` to which gang it belongs, and how many pods it has.
+"""
+
+import logging
+from collections.abc import Iterator, Sequence
+
+from gpushare.errors import SettingsError
+from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cycle_state import CycleState
+from gpushare.localcluster.scheduler.framework import (
+    SKIP,
+    SUCCESS,
+    ClusterEvent,
+    Code,
+    NodeNames,
+    Status,
+)
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.objects import PodView
+from gpushare.localcluster.scheduler.waiting import WaitingPod
+from gpushare.wire.fields import Fields
+
+log = logging.getLogger(__name__)
+
+
+class Gang:
+    """Has the first pods of a gang wait at Permit until the last one has a node.
+
+    args: `waitSeconds`, how long (60).
+    """
+
+    name = "Gang"
+    # After what a pod that this plug-in rejected is worth another try.
+    events = frozenset({ClusterEvent.NODE_ADD, ClusterEvent.ASSIGNED_POD_DELETE})
+
+    def __init__(self, args: Fields, handle: Handle) -> None:
+        """Read the arguments. Raises SettingsError."""
+        seconds = args.get("waitSeconds", 60)
+        if type(seconds) is not int or seconds < 1:
+            raise SettingsError(f"waitSeconds: {seconds!r} is no whole number of seconds from 1")
+        self._seconds = float(seconds)
+        self._handle = handle
+
+    def pre_filter(
+        self, state: CycleState, pod: PodView, _nodes: Sequence[NodeInfo]
+    ) -> tuple[NodeNames | None, Status]:
+        """Write down how many pods the gang has; Skip for a pod of no gang."""
+        if "gang" not in pod.labels:
+            return None, SKIP
+        size = pod.labels.get("gang-size", "")
+        if not size.isdecimal():
+            reason = f"label gang-size: {size!r} is no number"
+            return None, Status(Code.UNRESOLVABLE, (reason,))
+        state.write(self.name, int(size))
+        return None, SUCCESS
+
+    def reserve(self, _state: CycleState, _pod: PodView, _node_name: str) -> Status:
+        """Set nothing aside; unreserve belongs to the same point."""
+        return SUCCESS
+
+    def unreserve(self, _state: CycleState, pod: PodView, _node_name: str) -> None:
+        """Reject the others that wait: one of the gang could not be bound."""
+        for other in self._waiting(pod):
+            other.reject(self.name, f"{pod.name} of the same gang was not bound")
+
+    def permit(self, state: CycleState, pod: PodView, _node_name: str) -> tuple[Status, float]:
+        """Wait; the last pod of the gang has all of them bound."""
+        size = state.find(self.name, int)
+        if size is None:
+            return SUCCESS, 0.0
+        # The snapshot has the pods that wait on their nodes: they are assumed.
+        there = sum(
+            _same(pod, other)
+            for node in self._handle.snapshot.nodes
+            for other in node.pods.values()
+        )
+        if there + 1 < size:
+            return Status(Code.WAIT), self._seconds
+        for other in self._waiting(pod):
+            other.allow(self.name)
+        return SUCCESS, 0.0
+
+    def post_bind(self, _state: CycleState, pod: PodView, node_name: str) -> None:
+        """Tell the log."""
+        log.info("gang member bound pod=%s node=%s", pod.key, node_name)
+
+    def _waiting(self, pod: PodView) -> Iterator[WaitingPod]:
+        return (other for other in self._handle.waiting if _same(pod, other.pod))
+
+
+def _same(pod: PodView, other: PodView) -> bool:
+    """Return whether both are of one gang."""
+    gang = pod.labels.get("gang")
+    return gang is not None and (pod.namespace, gang) == (other.namespace, other.labels.get("gang"))
