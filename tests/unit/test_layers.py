@@ -78,7 +78,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     "prometheus_client": ("device_plugin.metrics", "extender.metrics"),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.progress",),
-    "urllib3": ("kube.responses", "kube.client", "kube.connection", "kube.session", "localcluster"),
+    "urllib3": (
+        *("kube.responses", "kube.client", "kube.connection", "kube.kept_connection"),
+        *("kube.session", "localcluster"),
+    ),
     "werkzeug": ("extender.http.app", "localcluster.api.apiserver"),
     "yaml": (
         "localcluster.demo.scenario",
