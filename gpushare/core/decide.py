@@ -55,6 +55,8 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
     failed = {
         name: REASONS[code] or Reason.NO_DEVICE for name, code in zip(known, codes, strict=True)
     }
+    if isinstance(names, NodeNames):
+        return FilterResult(names.part(fits), failed, unknown)
     return FilterResult(tuple(compress(names, fits.tolist())), failed, unknown)
 
 

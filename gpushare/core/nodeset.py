@@ -19,7 +19,6 @@ class NodeNumbers:
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
-        self._last: tuple[Collection[str], bytes] = (), b""
 
     def __len__(self) -> int:
         """Return how many names have numbers."""
@@ -29,8 +28,8 @@ class NodeNumbers:
         """Return the set of these nodes; names that are new get numbers."""
         if not nodes:
             return b""
-        if nodes is self._last[0]:
-            return self._last[1]
+        if isinstance(nodes, NodeNames) and nodes.packed and nodes.packed[0] is self._numbers:
+            return nodes.packed[1]
         numbers = self._numbered(nodes)
         if (numbers < 0).any():
             for name in nodes:
@@ -40,7 +39,7 @@ class NodeNumbers:
         bits[numbers] = True
         packed = np.packbits(bits, bitorder="little").tobytes()
         if isinstance(nodes, NodeNames):  # it never changes
-            self._last = nodes, packed
+            nodes.packed = self._numbers, packed
         return packed
 
     def has(self, bits: bytes, node: str) -> bool:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from gpushare.core.cluster_prices import prices_of
 from gpushare.core.model import Kind, Request
-from gpushare.core.policy import Policy
+from gpushare.core.policy import Policy, Taken
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 from gpushare.core.taken_rows import TakenRows
 
@@ -76,6 +76,15 @@ class Known:
     taken: TakenRows
 
 
+@dataclass(frozen=True, slots=True)
+class _Scored:
+    """What was found of K rows. best, devices: (V, K) as in Known. taken: (K, Y), from each row."""
+
+    best: Floats
+    devices: npt.NDArray[np.int16]
+    taken: Taken
+
+
 class Scorer(Protocol):
     """What scores placements: a Ranking, or what a simulation puts in its place."""
 
@@ -115,8 +124,7 @@ class Ranking:
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
         """Score the kind of the request in advance, with a pause after each step."""
-        rows = np.arange(len(snapshot.names))
-        self._keep(request.kind, self._score(snapshot, rows, request, pause))
+        self._keep(request.kind, self._known_anew(snapshot, request, pause))
         self._prices.prepare(snapshot)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
@@ -159,18 +167,25 @@ class Ranking:
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         known = self._memo.get(request.kind)
         if known is not None and known.generation > snapshot.generation:
-            return self._score(snapshot, np.arange(len(snapshot.names)), request)
+            return self._known_anew(snapshot, request)
         if known is None or known.layout is not snapshot.capacity:
-            known = self._score(snapshot, np.arange(len(snapshot.names)), request)
+            known = self._known_anew(snapshot, request)
         elif known.generation != snapshot.generation:
             rows = snapshot.changed_since(known.generation)
-            known = _patched(known, rows, self._score(snapshot, rows, request))
+            known = _patched(known, snapshot, rows, self._score(snapshot, rows, request))
         self._keep(request.kind, known)
         return known
 
+    def _known_anew(
+        self, snapshot: Snapshot, request: Request, pause: Pause | None = None
+    ) -> Known:
+        scored = self._score(snapshot, np.arange(len(snapshot.names)), request, pause)
+        taken = TakenRows.of(scored.taken)
+        return Known(snapshot.generation, snapshot.capacity, scored.best, scored.devices, taken)
+
     def _score(
         self, snapshot: Snapshot, rows: Rows, request: Request, pause: Pause | None = None
-    ) -> Known:
+    ) -> _Scored:
         parts = []
         for start in range(0, len(rows) or 1, _STEP):
             parts.append(self._score_step(snapshot, rows[start : start + _STEP], request))
@@ -178,13 +193,14 @@ class Ranking:
                 pause()
         return parts[0] if len(parts) == 1 else _joined(parts)
 
-    def _score_step(self, snapshot: Snapshot, rows: Rows, request: Request) -> Known:
+    def _score_step(self, snapshot: Snapshot, rows: Rows, request: Request) -> _Scored:
         fits = self._fits(snapshot, rows, request)
         scores = np.full(fits.shape, -np.inf)
         if fits.any():
             np.copyto(scores, self.policy.score(snapshot, rows, request), where=fits)
-        taken = TakenRows.of(self._prices.taken(snapshot, rows, request))
-        return _best_of(snapshot, self._prices.split(snapshot, rows, request, scores), taken)
+        by_state = self._prices.split(snapshot, rows, request, scores)
+        taken = self._prices.taken(snapshot, rows, request)
+        return _Scored(by_state.max(axis=2), by_state.argmax(axis=2).astype(np.int16), taken)
 
     def _keep(self, kind: Kind, known: Known) -> None:
         # The kind used longest ago is dropped first; a dict keeps the order of insertion.
@@ -196,26 +212,18 @@ class Ranking:
                 self._memo.pop(old, None)
 
 
-def _best_of(snapshot: Snapshot, scores: Floats, taken: TakenRows) -> Known:
-    """Return what is kept of scores (V, K, D)."""
-    best, devices = scores.max(axis=2), scores.argmax(axis=2).astype(np.int16)
-    return Known(snapshot.generation, snapshot.capacity, best, devices, taken)
-
-
-def _joined(parts: list[Known]) -> Known:
+def _joined(parts: list[_Scored]) -> _Scored:
     """Return the parts joined, for all their rows."""
-    return Known(
-        parts[0].generation,
-        parts[0].layout,
+    return _Scored(
         np.concatenate([part.best for part in parts], axis=1),
         np.concatenate([part.devices for part in parts], axis=1),
-        parts[0].taken.joined([part.taken for part in parts[1:]]),
+        np.concatenate([part.taken for part in parts]),
     )
 
 
-def _patched(known: Known, rows: Rows, fresh: Known) -> Known:
-    """Return the scores kept, with these rows replaced."""
+def _patched(known: Known, snapshot: Snapshot, rows: Rows, fresh: _Scored) -> Known:
+    """Return the scores kept, with these rows replaced by those of the snapshot."""
     best, devices = known.best.copy(), known.devices.copy()
     best[:, rows], devices[:, rows] = fresh.best, fresh.devices
     taken = known.taken.patched(rows, fresh.taken)
-    return Known(fresh.generation, fresh.layout, best, devices, taken)
+    return Known(snapshot.generation, snapshot.capacity, best, devices, taken)

@@ -39,11 +39,11 @@ class TakenRows:
         made = empty._with(taken)
         return replace(made, least=len(made.patterns))
 
-    def patched(self, rows: Rows, fresh: "TakenRows") -> "TakenRows":
-        """Return the same with these rows replaced, by as many in their order."""
-        if not len(fresh.index):
+    def patched(self, rows: Rows, taken: Taken) -> "TakenRows":
+        """Return the same with these rows replaced, by int8 (K, Y) in their order."""
+        if not len(taken):
             return self
-        known = self._with(fresh.patterns.take(fresh.index, axis=0))
+        known = self._with(taken)
         index = self.index.copy()
         index[rows] = known.index
         if len(known.patterns) > known.least + _SPARE:
@@ -68,11 +68,6 @@ class TakenRows:
             patterns = np.concatenate([patterns, added])
         index = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
         return TakenRows(patterns, index, numbers, self.least)
-
-    def joined(self, others: "list[TakenRows]") -> "TakenRows":
-        """Return the rows of this and of the others, one after another."""
-        parts = [each.patterns.take(each.index, axis=0) for each in (self, *others)]
-        return TakenRows.of(np.concatenate(parts))
 
 
 NOTHING = TakenRows.of(np.zeros((0, 0), dtype=np.int8))

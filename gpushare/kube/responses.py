@@ -14,15 +14,18 @@ import urllib3
 from urllib3.exceptions import HTTPError
 
 from gpushare.kube.api_errors import BODY_LIMIT, no_response_error
+from gpushare.kube.kept_connection import KeptResponse
 from gpushare.kube.line_splitter import LineSplitter
 
 _CHUNK = 256 << 10
+
+Response = urllib3.BaseHTTPResponse | KeptResponse
 
 
 class LineStream:
     """The lines of an open watch; `close` may come from another thread."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, live: socket.socket, where: str) -> None:
+    def __init__(self, response: Response, live: socket.socket, where: str) -> None:
         self._response = response
         self._where = where
         self._closed = False
@@ -66,7 +69,7 @@ class LineStream:
         self._response.close()
 
 
-def socket_of_response(response: urllib3.BaseHTTPResponse) -> socket.socket:
+def socket_of_response(response: Response) -> socket.socket:
     """Return the socket an unread answer comes from."""
     live = getattr(response.connection, "live", None)
     if not isinstance(live, socket.socket):
@@ -74,7 +77,7 @@ def socket_of_response(response: urllib3.BaseHTTPResponse) -> socket.socket:
     return live
 
 
-def read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+def read_all(response: Response, deadline: float) -> bytes:
     """Return the whole body; read in pieces, so that a server that drips cannot hold us longer."""
     length = response.headers.get("Content-Length", "")
     if not (response.chunked or length.isdigit() or response.status == 204):
@@ -89,7 +92,7 @@ def read_all(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
     return b"".join(parts)
 
 
-def _read_piece(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
+def _read_piece(response: Response, deadline: float) -> bytes:
     """Return what has come of the body, at its end nothing. Raises TimeoutError."""
     left = deadline - time.monotonic()
     if left <= 0:
@@ -100,14 +103,19 @@ def _read_piece(response: urllib3.BaseHTTPResponse, deadline: float) -> bytes:
     return response.read1(_CHUNK, decode_content=True)
 
 
-def read_beginning(response: urllib3.BaseHTTPResponse) -> bytes:
+def read_beginning(response: Response) -> bytes:
     """Return the beginning of a refusal's body, as far as it can be had."""
+    parts: list[bytes] = []
     with suppress(HTTPError, OSError):
-        return response.read(BODY_LIMIT, decode_content=True)
-    return b""
+        while sum(map(len, parts)) < BODY_LIMIT:
+            part = response.read1(BODY_LIMIT, decode_content=True)
+            if not part:
+                break
+            parts.append(part)
+    return b"".join(parts)
 
 
-def return_to_pool(response: urllib3.BaseHTTPResponse, deadline: float) -> bool:
+def return_to_pool(response: Response, deadline: float) -> bool:
     """Return whether the answer's connection went back to the pool alive."""
     try:
         read_all(response, deadline)

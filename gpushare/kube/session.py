@@ -11,7 +11,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 from urllib.request import getproxies
 
 import urllib3
@@ -33,6 +33,8 @@ _SERVICE_ACCOUNT_TOKEN = Path("/var/run/secrets/kubernetes.io/serviceaccount/tok
 _TOKEN_CHECK_SECONDS = 5.0
 # What urllib3 would read at each connection.
 _FILES = ("ca_certs", "ca_cert_data", "cert_file", "key_file")
+# In the path of an address, what is left as it is.
+_SAFE = "/:@!$&'()*+,;=~%"
 
 
 class Session:
@@ -49,13 +51,16 @@ class Session:
         manager = RESTClientObject(settings).pool_manager
         proxied = isinstance(manager, urllib3.ProxyManager) and host.scheme == "http"
         # A plain-http proxy wants the absolute URL; a server may live below a path (Rancher).
-        self.prefix = settings.host.rstrip("/") if proxied else host.path.rstrip("/")
+        self.prefix = settings.host.rstrip("/") if proxied else quote(host.path, _SAFE).rstrip("/")
         read = {"ssl_context": context, **dict.fromkeys(_FILES)}
         self.pool = manager.connection_from_url(settings.host, read)
         self.pool.ConnectionCls = TlsConnection if tls else PlainConnection
-        self._fixed_headers = {"User-Agent": user_agent, "Accept": "application/json"}
-        if proxied:
-            self._fixed_headers["Host"] = host.netloc
+        address = host.netloc.rpartition("@")[2]
+        self._fixed_headers = {
+            "Host": address if address.isascii() else address.encode("idna").decode(),
+            "User-Agent": user_agent,
+            "Accept": "application/json",
+        }
 
     @property
     def anonymous(self) -> bool:

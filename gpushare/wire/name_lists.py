@@ -10,11 +10,10 @@ from string import whitespace
 
 import msgspec
 
-from gpushare.core.node_names import NodeNames
+from gpushare.core.node_names import KEPT, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.fields import MAX_NAME_LENGTH
 
-KEPT = 4
 MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
 _MANY = 16

@@ -126,7 +126,8 @@ def pod(uid: str, units: int) -> dict[str, Any]:
 
 
 def verb(name: str, body: dict[str, Any]) -> bytes:
-    return request(f"{_PREFIX}/{name}", json.dumps(body).encode())
+    # As Go writes it: a list of names with blanks would not be known again.
+    return request(f"{_PREFIX}/{name}", json.dumps(body, separators=(",", ":")).encode())
 
 
 def rounds(asks: dict[str, tuple[int, list[bytes]]]) -> dict[str, dict[str, float]]:

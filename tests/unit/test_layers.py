@@ -84,7 +84,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     ),
     "pynvml": ("device_plugin.devices",),
     "tqdm": ("sim.progress",),
-    "urllib3": ("kube.responses", "kube.client", "kube.connection", "kube.session"),
+    "urllib3": (
+        *("kube.responses", "kube.client", "kube.connection", "kube.kept_connection"),
+        "kube.session",
+    ),
     "werkzeug": ("extender.http.app", "localcluster.api.apiserver"),
     "yaml": (
         "localcluster.demo.scenario",

@@ -57,7 +57,9 @@ def measure(
 def _row(
     table: Table, contender: Contender, pods: list[Json], names: list[str], rounds: int
 ) -> None:
-    bodies = [json.dumps({"Pod": pod, "Nodes": None, "NodeNames": names}).encode() for pod in pods]
+    arguments = [{"Pod": pod, "Nodes": None, "NodeNames": names} for pod in pods]
+    # Without blanks, as Go writes it.
+    bodies = [json.dumps(each, separators=(",", ":")).encode() for each in arguments]
     client = Client(contender.port)
     # The first calls are not counted: they open connections and fill caches.
     taken = [client.post("filter", bodies[turn % len(bodies)]) for turn in range(-_WARM, rounds)][

@@ -1,6 +1,10 @@
 """Names of nodes that remember their rows: of the layout they are asked about, and no other."""
 
-from gpushare.core.node_names import NodeNames
+import random
+
+import numpy as np
+
+from gpushare.core.node_names import KEPT, NodeNames
 from gpushare.core.nodeset import NodeNumbers
 
 
@@ -24,3 +28,37 @@ def test_the_bits_of_a_list_are_its_own() -> None:
         for _ in range(2):
             bits = numbers.bits(names)
             assert [name for name in "abc" if numbers.has(bits, name)] == sorted(names)
+
+
+def test_a_part_is_what_its_mask_says_and_knows_its_rows() -> None:
+    dice = random.Random(7)
+    names = NodeNames([f"node-{number}" for number in range(12)])
+    layouts = [{name: at for at, name in enumerate(dice.sample(names, 9))} for _ in range(3)]
+    masks = [np.array([dice.random() < 0.5 for _ in names]) for _ in range(2 * KEPT)]
+    numbers = NodeNumbers()
+    for _ in range(500):
+        mask, layout = dice.choice(masks), dice.choice(layouts)
+        if dice.random() < 0.5:
+            names.rows(layout)
+        part = names.part(mask)
+        assert part == tuple(name for name, fits in zip(names, mask, strict=True) if fits)
+        assert part.rows(layout).tolist() == [layout.get(name, -1) for name in part]
+        assert {name for name in names if numbers.has(numbers.bits(part), name)} == set(part)
+
+
+def test_the_parts_asked_for_last_are_the_same_objects() -> None:
+    names = NodeNames([f"node-{number}" for number in range(KEPT)])
+    masks = list(np.eye(KEPT, dtype=bool))
+    parts = [names.part(mask) for mask in masks]
+    assert all(names.part(mask) is part for mask, part in zip(masks, parts, strict=True))
+    names.part(np.ones(KEPT, dtype=bool))
+    assert names.part(masks[-1]) is parts[-1]
+    assert names.part(masks[0]) is not parts[0]
+
+
+def test_a_part_remembers_no_parts_of_its_own() -> None:
+    """They would hold each other, level by level."""
+    part = NodeNames(["a", "b", "c"]).part(np.array([True, True, False]))
+    mask = np.array([True, False])
+    assert part.part(mask) == ("a",)
+    assert part.part(mask) is not part.part(mask)

@@ -29,10 +29,16 @@ from tests.unit.kube.scripted_server import (
 )
 
 
-@pytest.fixture
-def client(server: ScriptedServer, tmp_path: Path) -> Iterator[KubeClient]:
+@pytest.fixture(params=["first call", "kept connection"])
+def client(
+    request: pytest.FixtureRequest, server: ScriptedServer, tmp_path: Path
+) -> Iterator[KubeClient]:
+    """A client that has called nobody so far, or that has a connection from an earlier call."""
     path = write_kubeconfig(tmp_path / "config", server.url, {"token": "secret"})
     made = connect(path, pool_size=8, user_agent="gpushare/test")
+    if request.param == "kept connection":
+        get(made)
+        server.seen.clear()
     yield made
     made.close()
 

@@ -1,6 +1,7 @@
 """The client over TLS: as API servers are spoken to outside of tests."""
 
 import base64
+import os
 import shutil
 import socket
 import ssl
@@ -203,4 +204,30 @@ def test_in_a_pod_the_service_account_is_used_and_a_rotated_token_is_found(
     assert [seen.headers["authorization"].split()[1] for seen in server.seen] == (
         ["first", "first", "second"]
     )
+    client.close()
+
+
+def test_what_is_no_tls_on_an_open_connection_has_the_credentials_read_again(
+    server: ScriptedServer, tmp_path: Path
+) -> None:
+    """As at the first call: an alert of TLS may say that a certificate has been replaced."""
+    token = tmp_path / "token"
+    token.write_text("first")
+    ca = {"certificate-authority": str(tmp_path / "good" / "ca.crt")}
+    path = write_kubeconfig(tmp_path / "config", server.url, {"tokenFile": str(token)}, **ca)
+    client = connect(path, pool_size=1, user_agent="t")
+    client.request("GET", "/x", timeout=30)
+    token.write_text("second")
+
+    def script(connection: socket.socket, _: Seen) -> bool:
+        os.write(connection.fileno(), b"no record of TLS")
+        return False
+
+    server.script = script
+    with pytest.raises(ApiUnavailable):
+        client.request("POST", "/x", body=b"{}", timeout=30)
+    server.script = reply()
+    client.request("GET", "/x", timeout=30)
+    shown = [seen.headers["authorization"].split()[1] for seen in server.seen]
+    assert shown == ["first", "first", "second"]
     client.close()

@@ -5,9 +5,10 @@ import random
 
 import pytest
 
+from gpushare.core.node_names import KEPT
 from gpushare.errors import MessageError
 from gpushare.wire.extender import decode_filter, encode_filter
-from gpushare.wire.name_lists import KEPT, MAX_TEXT, NameLists
+from gpushare.wire.name_lists import MAX_TEXT, NameLists
 
 NAMES = [f"node-{number}" for number in range(40)]
 
