@@ -41,7 +41,7 @@ _ALIKE = 0.2
 """Points of memory allocated that are not worth another stream."""
 _ERRORS, _FIRST_ERRORS = 2.0, 1.0
 """A lead must be more than so many standard errors; for the first choice one: `SAFE` was found by
-no trial (docs/research/placement-clusters.md: two would cost half a point on clusters that fill).
+no trial (docs/research/placement-clusters.md: two would cost 0.3 points on clusters that fill).
 """
 
 MakeScorer = Callable[[Policy, int], Scorer]

@@ -1,4 +1,4 @@
-"""What is scarce in the whole cluster: blocks, idle cards, and groups of nodes that some must have.
+"""What is scarce in the whole cluster: blocks, idle cards, and groups that some pods must have.
 
 Prices of the moment. The first two are the share of GPU asked by those who need a good times all
 free GPU over what is free of the good:
@@ -8,10 +8,11 @@ free GPU over what is free of the good:
   that fit anywhere stay away from groups that others depend on, and those drain.
 - A *block* is room on one node for a pod of several whole devices, with the CPU and memory that it
   asks. A placement pays for the blocks that it breaks, be it with devices, CPU or memory.
-- An *idle card* is room for a pod of one device that no two of can share a card, where cards
-  differ. It costs what it is worth times the probability that as many of these pods come as there
-  are idle cards for them. The worth of residues does not tell: by it a card that is cut into small
-  pieces is worth as much as a whole one, however few small pods are left to come.
+- An *idle card*, where cards differ, is room for a pod of one device that asks for more than half
+  of the largest card. A placement that opens it pays what it is worth, times the probability that
+  as many of these pods come as there are idle cards for them. The worth of residues does not tell
+  this: by it a card that is cut into small pieces is worth as much as a whole one, however few
+  small pods are left to come.
 
 Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that
 sums are the same in whatever order they are made.
@@ -33,8 +34,8 @@ DEAREST = 50.0
 FINE = 2**20
 
 MISSED = 200.0
-"""The price of an idle card that will be missed for certain: times the weight of a block it is as
-much as the worth of all that is on it."""
+"""The price of an idle card that will be missed for certain. Times the weight of a block it is what
+the residue of such a card is worth (see policy.py: 200 * 2.5 = 10 * 1000 / 20)."""
 
 NEARLY_ALL = 0.95
 """Of the devices of a cluster: pods that fit nodes with so many have no group to be drained for."""
@@ -213,8 +214,8 @@ def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
 def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
     """Return the pods of one device that need an idle card, as classes without CPU and memory.
 
-    Those of more than half of the largest card, where cards differ: no two share a card. CPU is
-    left out, since pods that need cards alone would pay by it for each other's.
+    There are none where all cards are alike. With CPU, a pod that needs a card would pay for the
+    cards of others on its node, wherever it goes.
     """
     capacities = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
     if len(capacities) <= 1:
