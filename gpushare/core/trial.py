@@ -39,8 +39,10 @@ _FEWEST_PODS = 2_500
 """Pods of all streams: if few pods fill a cluster, those that make the difference are rare."""
 _ALIKE = 0.2
 """Points of memory allocated that are not worth another stream."""
-_ERRORS = 2.0
-"""A lead must be so many times its standard error."""
+_ERRORS, _FIRST_ERRORS = 2.0, 1.0
+"""A lead must be more than so many standard errors; for the first choice one: `SAFE` was found by
+no trial (docs/research/placement-clusters.md: two would cost 0.3 points on clusters that fill).
+"""
 
 MakeScorer = Callable[[Policy, int], Scorer]
 """Makes a scorer by a policy, for so many nodes."""
@@ -95,21 +97,22 @@ class Trial:
             lead > _ERRORS * error or _ERRORS * error - lead < _ALIKE for lead, error in leads
         )
 
-    def winner(self, current: str = "") -> str:
-        """Return the policy that allocates most; the current one unless the lead is beyond doubt.
+    def winner(self, current: str = "", errors: float = _ERRORS) -> str:
+        """Return the policy that allocates most; the current one unless the lead is clear.
 
-        Of equals the first. current: "" where none was found by a trial yet.
+        Of equals the first. current: what ranks now; one that was not tried counts for nothing.
+        errors: how many standard errors a clear lead is more than.
         """
         means = {name: statistics.fmean(values) for name, values in self.allocated.items()}
         best = max(means, key=means.__getitem__)
         if current not in means:
             return best
         lead, error = self.lead(best, current)
-        return best if lead > _ERRORS * error else current
+        return best if lead > errors * error else current
 
     def choice(self, current: Choice | None, now: float) -> Choice:
-        """Return what `auto` is from now on, and was as `current`."""
-        policy = self.winner(current.policy if current else "")
+        """Return what `auto` is from now on. current: what it was, None before the first trial."""
+        policy = self.winner(current.policy) if current else self.winner(SAFE, _FIRST_ERRORS)
         allocated = {name: statistics.fmean(values) for name, values in self.allocated.items()}
         others = [name for name in allocated if name != policy]
         second = max(others, key=allocated.__getitem__, default="")

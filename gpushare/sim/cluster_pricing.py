@@ -9,10 +9,12 @@ import numpy as np
 
 from gpushare.core.policies.node_shape import HAIR
 from gpushare.core.policies.shadow_price.policy import THETA
-from gpushare.core.policies.shadow_price.scarcity import DEAREST, FINE
+from gpushare.core.policies.shadow_price.scarcity import DEAREST, FINE, MISSED, missed
 from gpushare.core.snapshot import Floats, Rows
 from gpushare.sim.compiled import Supply, WantedKind, World, compiled
 from gpushare.sim.kernel import blocks_left, idle_devices, judge
+
+_missed = compiled(missed)
 
 
 @compiled
@@ -93,5 +95,8 @@ def _block_costs(supply: Supply) -> Floats:
     for index in range(len(exact)):
         blocks = max(float(supply.units[index] * totals[:, 1 + index].sum()), float(supply.largest))
         price = min(supply.share[index] * every / blocks, DEAREST)
+        if supply.alone[index]:
+            come = supply.share[index] * every / supply.units[index]
+            price = MISSED * _missed(come, float(totals[:, 1 + index].sum()))
         exact[index] = np.rint(price * FINE * (supply.units[index] / supply.largest))
     return exact

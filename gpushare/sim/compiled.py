@@ -122,6 +122,7 @@ class Supply(NamedTuple):
     needed: Bools
     share: Floats
     units: Ints
+    alone: Bools
     largest: int
     group: npt.NDArray[np.int32]
     row_generation: Ints

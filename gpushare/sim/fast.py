@@ -104,6 +104,7 @@ class FastRanking(Ranking):
                 scarce.needed,
                 scarce.share,
                 scarce.units,
+                scarce.alone,
                 scarce.largest,
                 snapshot.group,
                 snapshot.row_generation,

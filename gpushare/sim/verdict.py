@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gpushare.core.trial_lead import lead_text
 from gpushare.sim.report import Measure, Record, Statistic, allocated_at, policies_of, statistic
 
 _T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
@@ -87,14 +88,10 @@ def _choices(record: Record) -> Sequence[Mapping[str, object]]:
 
 def _lead(choice: Mapping[str, object]) -> str:
     second, lead, error = choice["second"], choice["lead"], choice["error"]
-    if not second or not isinstance(lead, float):
+    if not second or not isinstance(lead, float) or not isinstance(error, float):
         return ""
-    more = "less" if lead < 0 else "more"
     since = f" after {choice['since']} pods" * bool(choice["since"])
-    return (
-        f"{since}: in its trial it allocated {abs(lead):.1f} points (error {error:.1f}) {more}"
-        f" than {second}"
-    )
+    return f"{since}: in its trial {lead_text(lead, error, str(second))}"
 
 
 def _verdict(policy: str, first: str, found: Statistic) -> str:

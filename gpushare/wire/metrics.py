@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
+from gpushare.core.trial_lead import lead_text
 from gpushare.errors import SettingsError
 
 Samples = Mapping[str, float]
@@ -83,11 +84,7 @@ class RankingPolicy:
         text = f"{self.name}, chosen by auto, since {self.since}"
         if not self.second:
             return text
-        more = "less" if self.lead < 0 else "more"
-        return (
-            f"{text}; in the last trial it allocated {abs(self.lead):.1f} points"
-            f" (error {self.error:.1f}) {more} than {self.second}"
-        )
+        return f"{text}; in the last trial {lead_text(self.lead, self.error, self.second)}"
 
 
 def ranking_policies(samples: Samples) -> dict[str, RankingPolicy]:

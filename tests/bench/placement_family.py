@@ -1,7 +1,7 @@
 """What a policy allocates on many clusters by chance, above the best of the simple policies.
 
     python -m tests.bench.placement_family --clusters 5000-5299 [--policies shadow-price,fgd]
-        [--experiments inflation,churn,drawn,waiting] [--json OUT]
+        [--experiments inflation,churn,drawn,waiting] [--cpu 20] [--json OUT]
 
 The clusters are those of tests/bench/clusters.py. The experiments run on each under each policy,
 with the same seeds, more of them on small clusters:
@@ -19,6 +19,8 @@ The best of the simple policies is the one with the greatest mean on that cluste
 chosen with hindsight, which favours it. A difference is the mean over seeds, its error the standard
 error; "below" counts clusters that lie under the best simple policy by more than two errors and by
 more than half a point, "above" those that lie over it.
+
+With --cpu each node has so many times the CPU: what is lost for want of CPU alone is lost no more.
 
 With --json each cluster is written as soon as it is measured, one JSON object a line. The same
 command with the same file measures what is missing in it.
@@ -52,12 +54,13 @@ Values = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One cluster under all policies; first: the first seed of its runs."""
+    """One cluster under all policies; first: the first seed of its runs; cpu: times its CPU."""
 
     cluster: int
     experiment: str
     policies: tuple[str, ...]
     first: int
+    cpu: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ def measure(job: Job) -> list[Found]:
     # Loops are compiled once for many clusters, so they pay on small ones too.
     engine.COMPILED_FROM = 1
     cluster = drawn(job.cluster)
+    more = tuple(replace(node, cpu=job.cpu * node.cpu) for node in cluster.nodes)
+    cluster = replace(cluster, nodes=more)
     wait = job.experiment == "waiting"
     load = cluster.load if wait or job.experiment == "drawn" else 1.0
     options = experiments.Options(load=load, life=6.0, wait=wait)
@@ -201,6 +206,7 @@ def main() -> None:
     parser.add_argument("--policies", default="shadow-price")
     parser.add_argument("--experiments", default="inflation,churn")
     parser.add_argument("--first-seed", type=int, default=_FIRST_SEED)
+    parser.add_argument("--cpu", type=int, default=1, help="times the CPU of each node")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--json", type=Path, metavar="OUT", help="write what is measured; go on")
     options = parser.parse_args()
@@ -211,7 +217,7 @@ def main() -> None:
             parser.error(f"--experiments: {name}: there are {', '.join(EXPERIMENTS)}, {_SEEN}50")
     names = tuple(dict.fromkeys((*SIMPLE, *policies)))
     jobs = [
-        Job(cluster, experiment, names, options.first_seed)
+        Job(cluster, experiment, names, options.first_seed, options.cpu)
         for cluster in options.clusters
         for experiment in wanted
     ]

@@ -107,6 +107,14 @@ def test_a_second_whose_lead_may_be_chance_is_told(
     assert inspect("--extender", extender)[1].endswith("since 2027-01-15T08:00:00Z\n")
 
 
+def test_a_lead_that_reads_as_none_is_told_as_no_difference(
+    inspect: Inspect, extender: str, books: ManagedResource
+) -> None:
+    books.choice = Choice("device-bestfit", 1.8e9, "binpack", 0.0, 0.0, {}, {})
+    said = "; in the last trial there was no difference from binpack\n"
+    assert inspect("--extender", extender)[1].endswith(said)
+
+
 def test_without_an_answer_the_rest_is_shown_with_a_warning(
     inspect: Inspect, extender: str
 ) -> None:

@@ -1,5 +1,6 @@
 """The measure of fragmentation and the price tables, against slow and obvious versions."""
 
+import math
 from functools import cache
 
 import numpy as np
@@ -11,6 +12,7 @@ from gpushare.core.model import Request
 from gpushare.core.policies.fragmentation import Fragmentation
 from gpushare.core.policies.shadow_price.cpu_stranding import ETA, STEPS, index, stranded
 from gpushare.core.policies.shadow_price.residual_value import worth
+from gpushare.core.policies.shadow_price.scarcity import missed
 from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass, workload_of
 from tests.unit.core.clusters import Cluster, clusters, node, requests
@@ -126,6 +128,25 @@ def test_as_many_pieces_fit_in_steps_as_do() -> None:
     steps = len(thirds) - 1
     for pieces in (1, 2, 3):
         assert thirds[pieces * 5242 * steps // 15728] == pytest.approx(pieces * 15728 / 3, rel=0.05)
+
+
+def test_a_small_piece_of_what_is_left_over_anyway_costs_nothing() -> None:
+    asked = {3000: 67, 10000: 164, 12000: 130, 138608: 39}
+    values = _worth(asked, {15728: 176, 138608: 52})[138608]
+    for pieces in (12, 13):
+        for room in (pieces * 10000 + 3500, pieces * 10000 + 5600):
+            steps = [units * (len(values) - 1) // 138608 for units in (room, room - 3000)]
+            assert values[steps[0]] == values[steps[1]]
+
+
+@pytest.mark.parametrize("come", [4, 20, 100])
+@pytest.mark.parametrize("part", [0.5, 0.9, 1.0, 1.1, 2.0])
+def test_a_card_is_missed_where_as_many_pods_come_as_there_are_cards(
+    come: int, part: float
+) -> None:
+    idle = round(part * come)
+    fewer = sum(math.exp(n * math.log(come) - come - math.lgamma(n + 1)) for n in range(idle))
+    assert missed(come, idle) == pytest.approx(1 - fewer, abs=0.1)
 
 
 def test_of_very_many_sizes_those_near_each_other_are_one() -> None:

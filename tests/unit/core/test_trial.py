@@ -126,6 +126,23 @@ def test_the_winner_must_lead_by_more_than_its_error_to_take_over() -> None:
     assert Trial({"a": [50.0, 50.0], "b": [50.0, 50.0]}, {}).winner() == "a"
 
 
+def test_the_first_choice_leaves_the_safe_policy_for_a_lead_of_more_than_its_error() -> None:
+    none = {SAFE: [0.0], "binpack": [0.0]}
+    doubtful = Trial({SAFE: [50.0, 60.0, 40.0], "binpack": [53.0, 54.0, 54.0]}, none)
+    first = doubtful.choice(None, 100.0)
+    assert (first.policy, first.second, first.since) == (SAFE, "binpack", 100.0)
+    assert first.lead < 0
+    # More than one error and less than two: later choices want more.
+    likely = Trial({SAFE: [50.0, 54.0, 51.0], "binpack": [53.0, 54.0, 54.0]}, none)
+    assert likely.choice(None, 100.0).policy == "binpack"
+    assert likely.choice(first, 200.0).policy == SAFE
+
+
+def test_without_the_safe_policy_the_best_is_the_first_choice() -> None:
+    values = {"fgd": [50.0, 60.0, 40.0], "binpack": [53.0, 54.0, 54.0]}
+    assert Trial(values, {"fgd": [0.0], "binpack": [0.0]}).choice(None, 1.0).policy == "binpack"
+
+
 def test_a_choice_says_since_when_and_by_what_lead() -> None:
     refused = {"a": [1.0, 3.0], "b": [0.0, 0.0], "c": [9.0, 9.0]}
     first = Trial({"a": [50.0, 52.0], "b": [49.0, 50.0], "c": [10.0, 10.0]}, refused)

@@ -75,7 +75,7 @@ def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_
         snapshot: Snapshot, workload: Workload, names: Sequence[str], *_: object, **__: object
     ) -> Trial:
         tried.append((snapshot.names, workload.pods))
-        return Trial({name: [80.0 + (name == "binpack"), 80.0] for name in names}, {})
+        return Trial({name: [80.0 + (name == "binpack")] * 2 for name in names}, {})
 
     monkeypatch.setattr(sim_learner, "run_trial", binpack_wins)
     learner = Learner("auto", SIZES, len(NODES))

@@ -94,6 +94,7 @@ def _chose(policy: str, lead: float = 1.5, since: int = 0, second: str = "b") ->
                 " than b"
             ],
         ),
+        ([_chose("a", 0.0)], ["auto was a: in its trial there was no difference from b"]),
         ([_chose("a"), _chose("a", 2.0)], ["auto was a"]),
         ([_chose("a", second="")], ["auto was a"]),
         (

@@ -16,8 +16,8 @@ whole again; hold grows with the part of that share whose pods fit nearly all no
 group makes nodes drain for these, so a placement pays for how much longer it keeps its node from
 being empty. The n pods of a node, each leaving by chance, are gone after 1 + 1/2 + ... + 1/n
 lifetimes, and one more adds 1 / (n + 1). P is the price of the node's group and `blocks` that of
-the blocks broken (`scarcity`), g the GPU asked in devices. Pods without GPU go where no GPU is left
-first, then where little CPU is.
+the blocks broken and of an idle card opened (`scarcity`), g the GPU asked in devices. Pods without
+GPU go where no GPU is left first, then where little CPU is.
 
 t, the workload's turnover, is how many pods leave for each that comes. While a cluster fills (t
 = 0) what is placed stays, and what CPU and residues are worth is all that counts. Where pods come

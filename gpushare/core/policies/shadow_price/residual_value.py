@@ -25,9 +25,11 @@ from gpushare.core.workload import PodClass
 DEARER = 2.0
 """What a device costs beyond those that there are, in the price of one that there is."""
 
-_MOST_STEPS = 256
+_MOST_STEPS = 1024
 _MOST_SIZES = 64
-"""Whoever creates pods chooses their sizes, and the time that prices take grows with these."""
+"""Whoever creates pods chooses their sizes, and the time that prices take grows with these: with 64
+sizes and four capacities a third of a second.
+"""
 _NO_GAIN = 1 + 1e-9
 
 

@@ -1,18 +1,24 @@
-"""What is scarce in the whole cluster: blocks, and groups of nodes that some pods must have.
+"""What is scarce in the whole cluster: blocks, idle cards, and groups that some pods must have.
 
-Two prices of the moment, both the share of GPU asked by those who need a good times all free GPU
-over what is free of the good:
+Prices of the moment. The first two are the share of GPU asked by those who need a good times all
+free GPU over what is free of the good:
 
 - A *group* is nodes alike when empty. Pods that fit the same groups (by model, devices, CPU and
   memory of the empty node) need those; each group bears the prices of all that need it. So pods
   that fit anywhere stay away from groups that others depend on, and those drain.
 - A *block* is room on one node for a pod of several whole devices, with the CPU and memory that it
   asks. A placement pays for the blocks that it breaks, be it with devices, CPU or memory.
+- An *idle card*, where cards differ, is room for a pod of one device that asks for more than half
+  of the largest card. A placement that opens it pays what it is worth, times the probability that
+  as many of these pods come as there are idle cards for them. The worth of residues does not tell
+  this: by it a card that is cut into small pieces is worth as much as a whole one, however few
+  small pods are left to come.
 
 Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that
 sums are the same in whatever order they are made.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -26,6 +32,10 @@ from gpushare.core.workload import PodClass
 
 DEAREST = 50.0
 FINE = 2**20
+
+MISSED = 200.0
+"""The price of an idle card that will be missed for certain. Times the weight of a block it is what
+the residue of such a card is worth (see policy.py: 200 * 2.5 = 10 * 1000 / 20)."""
 
 NEARLY_ALL = 0.95
 """Of the devices of a cluster: pods that fit nodes with so many have no group to be drained for."""
@@ -42,8 +52,9 @@ class Scarcity:
     """What is scarce among the nodes of one layout.
 
     needs: float64 (T,) the share of GPU asked by the pods that need a set of groups, needed: bool
-    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units; accepted: int64 (N, Y),
-    1 where the node's model will do. largest: units of the largest device. per_unit: float64
+    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units, alone (bool: an idle
+    card, and no room for several devices); accepted: int64 (N, Y), 1 where the node's model will
+    do. largest: units of the largest device. per_unit: float64
     (groups,) what part of it one unit is; 0 where CPU is unknown, since such nodes bear no price.
     fewest: devices of the smallest block. roaming: share of GPU asked by pods of several idle
     devices for which nearly all nodes will do, so that no price of a group makes nodes drain for
@@ -58,6 +69,7 @@ class Scarcity:
     memory: Ints
     accepted: Ints
     units: Ints
+    alone: Bools
     largest: int
     per_unit: Floats
     fewest: int
@@ -109,6 +121,9 @@ class Scarcity:
         sums = totals.sum(axis=0)
         blocks = np.maximum(self.units * sums[1:], self.largest)
         price = np.minimum(self.share * float(sums[0]) / blocks, DEAREST)
+        for index in np.flatnonzero(self.alone):
+            come = self.share[index] * float(sums[0]) / self.units[index]
+            price[index] = MISSED * missed(come, float(sums[1 + index]))
         # Whole numbers below 2**53: the product is exact, however it is summed.
         exact = np.rint(price * FINE * (self.units / self.largest))
         if not len(exact):
@@ -124,6 +139,14 @@ class Scarcity:
         np.minimum(room, memory[:, None] // self.memory, out=room)
         least: Ints = np.minimum(whole[..., None] // self.devices, room)
         return np.maximum(least, 0) * self.accepted.take(rows, axis=0)
+
+
+def missed(come: float, idle: float) -> float:
+    """Return the probability that so many come that one idle card less is one pod less.
+
+    come: how many are expected; their number is Poisson's, here as the normal distribution.
+    """
+    return 0.5 * math.erfc((idle - come) / math.sqrt(2 * max(come, 1.0)))
 
 
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
@@ -146,7 +169,8 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
     largest = int(snapshot.capacity.max(initial=1))
     per_unit[filled] = 1 / largest
     per_unit[snapshot.group[snapshot.cpu_capacity < 0]] = 0
-    blocks = _block_classes(shares)
+    several = _block_classes(shares)
+    blocks = several + _alone(snapshot, shares)
     every = np.arange(len(snapshot.names))
     accepted = np.array([_accepts(snapshot, every, cls) for cls, _ in blocks], dtype=np.int64)
     return Scarcity(
@@ -158,6 +182,7 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
         memory=np.array([max(cls.memory, 1) for cls, _ in blocks], dtype=np.int64),
         accepted=accepted.reshape(len(blocks), len(every)).T.copy(),
         units=np.array([cls.total for cls, _ in blocks], dtype=np.int64),
+        alone=np.arange(len(blocks)) >= len(several),
         largest=largest,
         per_unit=per_unit,
         fewest=min((cls.devices for cls, _ in blocks), default=_NEVER),
@@ -184,6 +209,24 @@ def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
 def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
     several = [(cls, share) for cls, share in shares if cls.devices > 1 and share > _RARE]
     return sorted(several, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
+
+
+def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
+    """Return the pods of one device that need an idle card, as classes without CPU and memory.
+
+    There are none where all cards are alike. With CPU, a pod that needs a card would pay for the
+    cards of others on its node, wherever it goes.
+    """
+    capacities = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
+    if len(capacities) <= 1:
+        return []
+    found: dict[PodClass, float] = {}
+    for cls, share in shares:
+        if cls.devices == 1 and 2 * cls.units > capacities[-1]:
+            card = PodClass(units=cls.units, devices=1, models=cls.models)
+            found[card] = found.get(card, 0.0) + share
+    common = [(card, share) for card, share in found.items() if share > _RARE]
+    return sorted(common, key=lambda item: (-item[1], item[0]))[:_MOST_BLOCKS]
 
 
 def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:

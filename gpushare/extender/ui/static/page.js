@@ -469,9 +469,10 @@ function drawPolicy() {
   if (policy.since) parts[0] = `${policy.name} ranks pods that name no policy, chosen by ${policy.default}, ` +
     `since ${new Date(policy.since * 1000).toLocaleString()}.`;
   if (policy.second) {
-    const points = `${Math.abs(policy.lead).toFixed(1)} points`;
+    const points = Math.abs(policy.lead).toFixed(1);
     const how = policy.lead < 0 ? "less than" : "more than";
-    parts.push(`In the last trial it allocated ${points} (error ${policy.error.toFixed(1)}) ${how} ${policy.second}` +
+    parts.push(Number(points) === 0 ? `In the last trial there was no difference from ${policy.second}.` :
+      `In the last trial it allocated ${points} points (error ${policy.error.toFixed(1)}) ${how} ${policy.second}` +
       `${policy.lead < 0 ? ", which may be chance" : ""}.`);
   } else if (policy.default === "auto") parts.push("There was no trial yet: it takes 100 pods.");
   put("policy", parts.join(" "));
