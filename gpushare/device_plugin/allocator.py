@@ -159,7 +159,7 @@ class Allocator:
                 # By the watch alone: a pod that it has yet to show may be meant.
                 if found.shown or left <= 0:
                     return replace(decision, shown=found.shown)
-            elif left <= 0 or not decision.more_may_help:
+            elif left <= 0 or (found.shown and not decision.more_may_help):
                 if read_anew:
                     raise self._refuse(decision, found.candidates)
                 # The pod fails for good: the watch must not have told of a former one of its name.

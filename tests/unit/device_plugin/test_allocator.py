@@ -405,3 +405,16 @@ def test_a_name_that_nobody_knew_a_moment_ago_is_read_before_its_pod_is_refused(
         world.ask(4)
     world.api.answers.append(json.dumps({"kind": "Pod", **again}).encode())
     assert world.ask(4) == {"GPU-2"}
+
+
+def test_a_pod_that_cannot_be_read_at_once_is_not_refused_for_what_is_wrong_with_another(
+    world: World,
+) -> None:
+    failed, late = pod_json(4, devices=[9]), pod_json(4, devices=[2])  # there is no card 9
+    world.watch(failed)
+    world.admit(failed)
+    world.admit(late)
+    world.api.forever = ApiUnavailable("no answer", 0)
+    ended = {**failed, "status": {"phase": "Failed"}}
+    world.meanwhile = [lambda: None, lambda: world.watch(ended, late)]
+    assert world.ask(4) == {"GPU-2"}
