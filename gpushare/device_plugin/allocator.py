@@ -148,11 +148,10 @@ class Allocator:
 
     def _decide(self, units: int) -> Decided:
         """Return what to give; waits for news where that may help. Raises RequestRefused."""
-        began = self._clock()
-        deadline = began + self._patience
+        deadline = self._clock() + self._patience
         read_anew = False
         while True:
-            found = self._finder.find(units, *self._past(), began)
+            found = self._finder.find(units, *self._past())
             decision = decide(found.candidates, units, self._cards())
             left = deadline - self._clock()
             if isinstance(decision, Decided):

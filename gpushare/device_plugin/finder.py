@@ -7,9 +7,8 @@ Tested in `tests/unit/device_plugin/test_allocator.py`.
 """
 
 import logging
-import math
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -36,7 +35,7 @@ _UNKNOWN_FOR = 10.0
 class Found:
     """The candidates. changes: how many changes of the pods there had been before.
 
-    shown: the kubelet shows them, and no other pod of which nobody can tell what it waits for.
+    shown: the kubelet shows them, and no pod without ids that could not be read.
     """
 
     candidates: Sequence[Candidate]
@@ -45,8 +44,9 @@ class Found:
 
 
 class CandidateFinder:
-    """Looks; may be called by several threads. listed: what the kubelet shows; raises
-    GpuShareError.
+    """Looks; may be called by several threads.
+
+    listed: what the kubelet shows; raises GpuShareError.
     """
 
     def __init__(
@@ -58,19 +58,17 @@ class CandidateFinder:
         self._pods = pods
         self._listed = listed
         self._clock = clock
-        # Of pods that there are none of by the API server: (since when, when to ask it again).
-        self._unknown: Mapping[PodKey, tuple[float, float]] = {}
+        # Of pods that there are none of by the API server: when to ask it again.
+        self._unknown: Mapping[PodKey, float] = {}
 
-    def find(
-        self, units: int, answered: Set[Container], refused: Collection[str], began: float
-    ) -> Found:
-        """Return who may be asking for so many units, in a question that was asked at `began`."""
+    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Found:
+        """Return who may be asking for so many units."""
         try:
             listed = self._listed()
         except GpuShareError as error:
             log.warning("pod-resources does not answer error=%s", error)
             return self.unlisted(units, answered, refused)
-        pods, changes = self._known(listed)
+        pods, changes, unread = self._known(listed)
         found = candidates(listed, pods, answered, refused, units)
         doubtful = [
             pod.key
@@ -83,11 +81,12 @@ class CandidateFinder:
             read = self._pods.look_up(doubtful)
             pods, changes = self._pods.now()
             # Of one that cannot be read it is not known whether it is still the same.
-            unread = {key for key in doubtful if not read.get(key)}
-            pods = {key: pod for key, pod in pods.items() if key not in unread}
+            gone = {key for key in doubtful if not read.get(key)}
+            pods = {key: pod for key, pod in pods.items() if key not in gone}
             found = candidates(listed, pods, answered, refused, units)
+            unread |= gone - read.keys()
         if found:
-            return Found(found, not self._anybody(listed, pods, began), changes)
+            return Found(found, all(all(listed[key].values()) for key in unread), changes)
         if any(key not in pods for key in listed):
             return Found((), True, changes)
         # A kubelet that does not show the pod it is admitting.
@@ -119,35 +118,20 @@ class CandidateFinder:
             }
         self._pods.look_up(keys)
 
-    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int]:
-        """Return the pods; those that the kubelet shows and the watch does not are read first."""
+    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
+        """Return (the pods, how many changes there were, those that could not be read).
+
+        Those that the kubelet shows and the watch does not are read first; not again at once where
+        there is none, as of a static pod without a mirror.
+        """
         pods, changes = self._pods.now()
         now = self._clock()
-        late = [key for key in listed if key not in pods and now >= self._unknown_until(key)]
-        if late:
-            read = self._pods.look_up(late)
-            pods, changes = self._pods.now()
-            self._note_unknown([key for key in read if key not in pods], listed)
-        return pods, changes
-
-    def _unknown_until(self, key: PodKey) -> float:
-        _, until = self._unknown.get(key, (math.inf, -math.inf))
-        return until
-
-    def _note_unknown(self, keys: Iterable[PodKey], listed: Listed) -> None:
-        """Do not look up again at once what nobody knows, such as a static pod without a mirror."""
-        now = self._clock()
-        kept = {key: times for key, times in self._unknown.items() if key in listed}
-        new = {key: (kept.get(key, (now, now))[0], now + _UNKNOWN_FOR) for key in keys}
-        self._unknown = kept | new
-
-    def _anybody(self, listed: Listed, pods: Mapping[PodKey, NodePod], began: float) -> bool:
-        """Return whether the kubelet may be asking for a pod that nobody knows.
-
-        One that was there at an earlier question, and has no ids still, asks for none.
-        """
-        for key, containers in listed.items():
-            since, _ = self._unknown.get(key, (math.inf, 0.0))
-            if key not in pods and not all(containers.values()) and since >= began:
-                return True
-        return False
+        late = {key for key in listed if key not in pods and now >= self._unknown.get(key, now)}
+        if not late:
+            return pods, changes, set()
+        read = self._pods.look_up(late)
+        pods, changes = self._pods.now()
+        kept = {key: until for key, until in self._unknown.items() if until > now}
+        until = self._clock() + _UNKNOWN_FOR
+        self._unknown = kept | {key: until for key in read if key not in pods}
+        return pods, changes, late - read.keys() - pods.keys()

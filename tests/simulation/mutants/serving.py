@@ -36,9 +36,8 @@ def takes_the_first_of_that_size(original: Any) -> Any:
 def asks_nobody_who_is_admitted(original: Any) -> Any:
     del original
 
-    def find(self: Any, units: int, answered: Any, refused: Any, began: float) -> Any:
-        del began
-        found = self.unlisted(units, answered, refused)
+    def find(self: Any, *of: Any) -> Any:
+        found = self.unlisted(*of)
         return Found(found.candidates[:1], True, found.changes)
 
     return find
