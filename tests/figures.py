@@ -31,12 +31,23 @@ def record(runs: Path, run: dict[str, Any]) -> list[dict[str, Any]]:
 
 def renew(document: Path, of: str, text: str) -> None:
     """Put the text into the document, between `<!-- figures of OF -->` and the next end."""
+    head, _, tail = _parted(document, of)
+    document.write_text(f"{head}\n{text}\n{tail}", encoding="utf-8")
+
+
+def shown(document: Path, of: str) -> str:
+    """What stands there now."""
+    return _parted(document, of)[1].strip("\n")
+
+
+def _parted(document: Path, of: str) -> tuple[str, str, str]:
+    """The document up to the first mark, what is between the two, and from the second one on."""
     begin = f"<!-- figures of {of} -->"
     head, mark, rest = document.read_text(encoding="utf-8").partition(begin)
-    _, end, tail = rest.partition(_END)
+    text, end, tail = rest.partition(_END)
     if not (mark and end):
         raise ValueError(f"{document} has no place for the figures of {of}")
-    document.write_text(f"{head}{begin}\n{text}\n{_END}{tail}", encoding="utf-8")
+    return head + begin, text, _END + tail
 
 
 def commit() -> str:

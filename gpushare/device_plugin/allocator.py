@@ -8,26 +8,22 @@ its List may forget ids that it is just giving out (UpdateAllocatedDevices of it
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.device_plugin.answered import Answered
+from gpushare.device_plugin.answered import Answered, Container
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
 from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.finder import CandidateFinder
 from gpushare.device_plugin.identity import (
     Candidate,
     Decided,
     Grant,
     Listed,
-    PodKey,
     Undecided,
-    candidates,
     choose_ids,
     decide,
-    may_be_another,
     next_part,
-    unlisted,
 )
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -39,7 +35,6 @@ PATIENCE = 1.0
 """Seconds to wait for news of the pods before a question that cannot be decided is refused."""
 
 _AGAIN = 0.1
-_UNKNOWN_FOR = 10.0
 _MOST_PENDING = 64
 
 
@@ -72,7 +67,7 @@ class Allocator:
         patience: float = PATIENCE,
     ) -> None:
         self._pods = pods
-        self._listed = listed
+        self._finder = CandidateFinder(pods, listed, clock)
         self._cards = cards
         self._record = record
         self._drifted = drifted
@@ -80,13 +75,15 @@ class Allocator:
         self._patience = patience
         self._lock = threading.Lock()
         self._answered = Answered()
-        self._unknown: dict[PodKey, float] = {}
 
     def reset(self, entries: Iterable[Entry]) -> None:
-        """Forget all answers but those that the kubelet has on record: it has been restarted."""
+        """Forget all answers but those that the kubelet has on record: it has been restarted.
+
+        What was not certain does not become so.
+        """
         served = {(entry.uid, entry.container): entry.ids for entry in entries}
         with self._lock:
-            self._answered = Answered(served=served)
+            self._answered = Answered(served=served, unshown=self._answered.unshown)
 
     def prefer(
         self, available: Collection[str], must_include: Collection[str], units: int
@@ -154,33 +151,28 @@ class Allocator:
         deadline = self._clock() + self._patience
         read_anew = False
         while True:
-            found, shown, changes = self._find(units)
-            decision = decide(found, units, self._cards())
+            found = self._finder.find(units, *self._past())
+            decision = decide(found.candidates, units, self._cards())
             left = deadline - self._clock()
             if isinstance(decision, Decided):
                 # By the watch alone: a pod that it has yet to show may be meant.
-                if shown or left <= 0:
-                    return replace(decision, shown=shown)
-            elif left <= 0 or not decision.more_may_help:
+                if found.shown or left <= 0:
+                    return replace(decision, shown=found.shown)
+            elif left <= 0 or (found.shown and not decision.more_may_help):
                 if read_anew:
-                    raise self._refuse(decision, found)
+                    raise self._refuse(decision, found.candidates)
                 # The pod fails for good: the watch must not have told of a former one of its name.
                 read_anew = True
-                self._read_anew(found)
+                self._finder.read_anew(found.candidates)
                 continue
             else:
                 self._catch_up()
-            self._pods.wait(changes, min(left, _AGAIN))
+            self._pods.wait(found.changes, min(left, _AGAIN))
 
-    def _read_anew(self, found: Sequence[Candidate]) -> None:
-        """Read the pods that may be meant, and those that the kubelet shows and that wait."""
-        pods, _ = self._pods.now()
-        keys = {each.pod.key for each in found}
-        with suppress(GpuShareError):
-            listed = self._listed()
-            shown = {key: pods[key] for key in listed if key in pods}
-            keys |= {key for key, pod in shown.items() if next_part(pod, listed[key], frozenset())}
-        self._pods.look_up(keys)
+    def _past(self) -> tuple[set[Container], set[str]]:
+        """(containers that have had an answer, uids of pods that had an error)."""
+        with self._lock:
+            return set(self._answered.served), set(self._answered.refused)
 
     def _catch_up(self) -> None:
         """Learn what another process of ours served before the kubelet turned to this one."""
@@ -188,57 +180,6 @@ class Allocator:
             self.learn(self._record())
         except GpuShareError as error:
             log.warning("what the kubelet has given out is not known: %s", error)
-
-    def _find(self, units: int) -> tuple[Sequence[Candidate], bool, int]:
-        """Return (the candidates, whether the kubelet shows them, how many changes there were)."""
-        try:
-            listed: Listed | None = self._listed()
-        except GpuShareError as error:
-            log.warning("pod-resources does not answer error=%s", error)
-            listed = None
-        with self._lock:
-            answered, refused = set(self._answered.served), set(self._answered.refused)
-        if listed is None:
-            pods, changes = self._pods.now()
-            return unlisted(pods.values(), answered, refused, units), False, changes
-        pods, changes = self._known(listed)
-        found = candidates(listed, pods, answered, refused, units)
-        doubtful = [
-            pod.key
-            for pod in (
-                [each.pod for each in found] or [pods[key] for key in listed if key in pods]
-            )
-            if may_be_another(pod, listed[pod.key], answered)
-        ]
-        if doubtful:
-            read = self._pods.look_up(doubtful)
-            pods, changes = self._pods.now()
-            # Of one that cannot be read it is not known whether it is still the same.
-            unread = {key for key in doubtful if not read.get(key)}
-            pods = {key: pod for key, pod in pods.items() if key not in unread}
-            found = candidates(listed, pods, answered, refused, units)
-        if found or any(key not in pods for key in listed):
-            return found, True, changes
-        # A kubelet that does not show the pod it is admitting.
-        rest = [pod for key, pod in pods.items() if key not in listed]
-        return unlisted(rest, answered, refused, units), False, changes
-
-    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int]:
-        """Return the pods; those that the kubelet shows and the watch does not are read first."""
-        pods, changes = self._pods.now()
-        now = self._clock()
-        late = [key for key in listed if key not in pods and now > self._unknown.get(key, -1.0)]
-        if late:
-            answered = self._pods.look_up(late)
-            pods, changes = self._pods.now()
-            self._note_unknown(answered, pods)
-        return pods, changes
-
-    def _note_unknown(self, late: Iterable[PodKey], pods: Mapping[PodKey, NodePod]) -> None:
-        """Do not look up again at once what nobody knows, such as a static pod without a mirror."""
-        now = self._clock()
-        kept = {key: until for key, until in self._unknown.items() if until > now}
-        self._unknown = kept | {key: now + _UNKNOWN_FOR for key in late if key not in pods}
 
     def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
         with self._lock:
@@ -289,10 +230,7 @@ class Allocator:
         """
         if not self._answered.pending:
             return self._decide(len(asked))
-        pods, _ = self._pods.now()
-        with self._lock:
-            answered, refused = set(self._answered.served), set(self._answered.refused)
-        found = unlisted(pods.values(), answered, refused, len(asked))
+        found = self._finder.unlisted(len(asked), *self._past()).candidates
         decided = self._decided(found, len(asked), "the kubelet took ids without asking which: ")
         return replace(decided, shown=False)
 

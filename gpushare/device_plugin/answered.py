@@ -11,36 +11,44 @@ from gpushare.device_plugin.identity import Candidate, Decided
 Container = tuple[str, str]
 """A pod's uid and a container's name."""
 
+_MOST_UNSHOWN = 512
+"""More than the containers of a node."""
+
 
 @dataclass(slots=True)
 class Answered:
     """What was answered.
 
     pending: preferred ids that the kubelet has not come back with. served: the ids of containers.
-    refused: uids of pods. unshown: ids of containers that were served by the watch alone.
+    refused: uids of pods. unshown: ids of containers whose pod was not certain, the latest; they
+    stay until they are given to one that is.
     """
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
     served: dict[Container, frozenset[str]] = field(default_factory=dict)
     refused: set[str] = field(default_factory=set)
-    unshown: set[frozenset[str]] = field(default_factory=set)
+    unshown: dict[frozenset[str], None] = field(default_factory=dict)
 
     def note(self, ids: frozenset[str], decided: Decided) -> None:
         """Remember who was served with these ids, where that is one."""
-        if decided.shown:
-            self.unshown.discard(ids)
-        else:
-            self.unshown.add(ids)
+        self.unshown.pop(ids, None)
+        if not decided.shown:
+            self.unshown[ids] = None
+            if len(self.unshown) > _MOST_UNSHOWN:
+                del self.unshown[next(iter(self.unshown))]
         for owner in decided.owners if len(decided.owners) == 1 else ():
             self.served[owner.pod.ref.uid, owner.part.name] = ids
 
     def in_use(self, owners: Sequence[Candidate]) -> set[str]:
-        """Return the ids that other pods have."""
+        """Return the ids that other pods have, or are about to have."""
         own = {owner.pod.ref.uid for owner in owners}
-        return {device for (uid, _), ids in self.served.items() if uid not in own for device in ids}
+        held = [ids for (uid, _), ids in self.served.items() if uid not in own]
+        for ids, decided in self.pending.items():
+            if not any(owner.pod.ref.uid in own for owner in decided.owners):
+                held.append(ids)
+        return set().union(*held)
 
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         self.served = {key: ids for key, ids in self.served.items() if key[0] in alive}
         self.refused &= set(alive)
-        self.unshown &= set(self.served.values())

@@ -6,6 +6,7 @@ says what it finds each time it is asked; what that means for pods is decided el
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,8 +63,8 @@ class FileSource:
         ]
 
     def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
-        """Return none."""
-        del seconds
+        """Return none, after so long."""
+        time.sleep(seconds)
         return iter(())
 
     def _device(self, item: Any, where: str) -> Found:  # noqa: ANN401 -- parsed JSON

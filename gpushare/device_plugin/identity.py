@@ -144,11 +144,15 @@ def next_part(
 
 
 def may_be_another(
-    pod: NodePod, containers: Mapping[str, frozenset[str]], answered: Set[tuple[str, str]]
+    pod: NodePod,
+    containers: Mapping[str, frozenset[str]],
+    answered: Set[tuple[str, str]],
+    refused: Collection[str],
 ) -> bool:
     """Return whether the kubelet may mean a newer pod of that name.
 
-    One has a container without ids, and the pod that is known was served, has run, or is to go.
+    One has a container without ids, and the pod that is known was served or refused, has run, or is
+    to go.
     """
     if next_part(pod, containers, answered) is None:
         return False
@@ -157,7 +161,8 @@ def may_be_another(
         for part in pod.parts
         if not part.init
     )
-    return lost or pod.ended or pod.terminating or pod.assigned or pod.started
+    gone = pod.ended or pod.terminating or pod.ref.uid in refused
+    return lost or gone or pod.assigned or pod.started
 
 
 def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Undecided:

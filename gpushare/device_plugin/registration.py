@@ -26,6 +26,8 @@ ORIGINAL = "aliyungpushare.sock"
 
 _OURS = "gpushare-"
 _LOOK_SECONDS = 0.1
+_FOLLOWED_LOOK_SECONDS = 0.5
+"""While the kubelet follows us: when it ends, so does its connection, and that is seen at once."""
 _FIRST_PAUSE = 0.025
 """Seconds to the second try: a kubelet that starts binds its socket first, and listens then."""
 _LONGEST_PAUSE = 30.0
@@ -87,7 +89,8 @@ class Registration:
         self._failures = 0
         self._losses = 0
         self._said = ""
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     def start(self) -> None:
@@ -96,7 +99,8 @@ class Registration:
 
     def stop(self) -> None:
         """End the thread, and close our socket."""
-        self._stopping.set()
+        self._stopping = True
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(15.0)
         self._server.stop()
@@ -122,11 +126,15 @@ class Registration:
             self._look(kubelet)
         except (GpuShareError, OSError) as error:
             return self._failed(error)
-        return _LOOK_SECONDS
+        return _FOLLOWED_LOOK_SECONDS if self._server.watched else _LOOK_SECONDS
 
     def _run(self) -> None:
         pause = 0.0
-        while not self._stopping.wait(pause):
+        while True:
+            self._wake.wait(pause)
+            self._wake.clear()
+            if self._stopping:
+                return
             try:
                 pause = self.step()
             except Exception as error:  # the thread must go on: without it nothing is served
@@ -176,7 +184,7 @@ class Registration:
         refuse_others(self._folder)
         _remove_dead(self._folder)
         self._before()
-        self._server.start()
+        self._server.start(self._wake.set)
         ours = _stamp(self._server.socket)
         if ours is None:
             raise OSError(f"{self._server.socket} was removed at once")

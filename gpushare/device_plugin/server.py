@@ -29,7 +29,8 @@ THREADS = 16
 SAYS = "gpushare: "
 """What our errors begin with; the kubelet writes them into the pod's status."""
 
-_LOOK_SECONDS = 1.0
+_LOOK_SECONDS = 30.0
+"""Seconds until a stream looks whether it is still wanted; what ends it wakes it before that."""
 
 Observe = Callable[[str, str, float], None]
 """Told of each call: its name, "ok" or "refused" or "failed", and its seconds."""
@@ -67,6 +68,7 @@ class PluginServer:
         self._observe = observe
         self._server: grpc.Server | None = None
         self._watchers = 0
+        self._watched_changed: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
 
     @property
@@ -74,8 +76,11 @@ class PluginServer:
         """Whether a kubelet follows the list of devices now."""
         return self._watchers > 0
 
-    def start(self) -> None:
-        """Listen on the socket. Raises OSError where it cannot be made."""
+    def start(self, watched_changed: Callable[[], None] = lambda: None) -> None:
+        """Listen on the socket. Raises OSError where it cannot be made.
+
+        watched_changed: called when a kubelet begins or ceases to follow the list of devices.
+        """
         pool = ThreadPoolExecutor(THREADS, "kubelet calls")
         server = grpc.server(pool, options=NO_PROXY)
         server.add_generic_rpc_handlers((self._handlers(),))
@@ -83,6 +88,7 @@ class PluginServer:
             server.add_insecure_port(f"unix:{self.socket}")
         except RuntimeError as error:  # gRPC's own, with no word of the reason
             raise OSError(f"{self.socket} cannot be listened on: {error}") from error
+        self._watched_changed = watched_changed
         server.start()
         self._server = server
 
@@ -155,8 +161,7 @@ class PluginServer:
         del request
         server = self._server
         context.add_callback(self._health.wake)
-        with self._lock:
-            self._watchers += 1
+        self._count_watcher(1)
         try:
             sent: Cards | None = None
             while True:
@@ -168,8 +173,12 @@ class PluginServer:
                     sent = cards
                 self._health.wait(version, _LOOK_SECONDS)
         finally:
-            with self._lock:
-                self._watchers -= 1
+            self._count_watcher(-1)
+
+    def _count_watcher(self, more: int) -> None:
+        with self._lock:
+            self._watchers += more
+        self._watched_changed()
 
     def _get_preferred_allocation(
         self, request: pb.PreferredAllocationRequest

@@ -72,7 +72,7 @@ class StartCheck:
                 " cannot be checked which devices it has"
             )
         if not any(self._pods.by_uid(entry.uid) for entry in owners):
-            self._look_up(asked)
+            self._read(asked)
         known = [entry for entry in owners if self._pods.by_uid(entry.uid)]
         for entry in known:
             wrong = self.wrong(entry)
@@ -121,12 +121,19 @@ class StartCheck:
         """Whether the ids are of the cards that it was told of: a choice of this plug-in's."""
         return self._told(entry) == uuids_of(entry.ids)
 
-    def _look_up(self, asked: frozenset[str]) -> None:
+    def _read(self, asked: frozenset[str]) -> None:
+        """Read the pod that the kubelet shows with these ids. Raises RequestRefused: it is gone."""
         try:
             listed = self._listed()
         except GpuShareError as error:
             log.warning("pod-resources does not answer error=%s", error)
             return
-        self._pods.look_up(
+        read = self._pods.look_up(
             key for key, containers in listed.items() if asked in containers.values()
         )
+        for (namespace, name), there in read.items():
+            if not there:
+                raise RequestRefused(
+                    f"the API server has no pod {namespace}/{name}, so it cannot be checked which"
+                    " devices it has"
+                )

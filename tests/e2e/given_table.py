@@ -1,9 +1,10 @@
 """A pytest plugin (`-p tests.e2e.given_table --given FILE`): a table of what containers were given.
 
 Knows what the clusters of the tests count at their end; no figure is written by hand. A run writes
-the table only when it ran every test and none failed, with a release that has a kubelet.
+its release's lines only when it ran every test and none failed, with one that has a kubelet.
 """
 
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from tests.e2e.given import Given
 
 OF = "device plug-ins"
 """The mark in the page."""
-_COLUMNS = ("device plug-in", "`--pairing`", "pods", "containers")
+_COLUMNS = ("Kubernetes", "device plug-in", "`--pairing`", "pods", "containers")
 _RESULTS = ("right", "wrong device", "no device", "pods not admitted")
 
 _seen: dict[tuple[str, str], Counter[str]] = {}
@@ -35,14 +36,26 @@ def record(plugin: str, pairing: str, pods: int, given: Given, refused: int) -> 
     )
 
 
-def written() -> str:
-    """The table, a line for each device plug-in and pairing."""
+def written(before: str) -> str:
+    """The table, a line for each device plug-in and pairing; before: with lines of other releases,
+    which stay. They go from new to old.
+    """
     columns = (*_COLUMNS, *_RESULTS)
-    rows = [columns, tuple("---" for _ in columns)]
-    for (plugin, pairing), counts in _seen.items():
-        rows.append((plugin, f"`{pairing}`", *(str(counts[name]) for name in columns[2:])))
-    table = "\n".join(f"| {' | '.join(row)} |" for row in rows)
-    return f"Kubernetes {RELEASE}:\n\n{table}"
+    of_release: dict[str, list[str]] = {}
+    for line in before.splitlines():
+        if found := re.match(r"\| ([\d.]+) \| ", line):
+            of_release.setdefault(found[1], []).append(line)
+    of_release[RELEASE] = [
+        _row(RELEASE, plugin, f"`{pairing}`", *(str(counts[name]) for name in columns[3:]))
+        for (plugin, pairing), counts in _seen.items()
+    ]
+    order = sorted(of_release, key=lambda name: [*map(int, name.split("."))], reverse=True)
+    head = (_row(*columns), _row(*("---" for _ in columns)))
+    return "\n".join([*head, *(line for name in order for line in of_release[name])])
+
+
+def _row(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -58,5 +71,5 @@ def pytest_terminal_summary(
     if exitstatus != 0 or terminalreporter.stats.get("deselected"):
         terminalreporter.line(f"{page} stays as it is: not all tests have passed")
         return
-    figures.renew(page, OF, written())
+    figures.renew(page, OF, written(figures.shown(page, OF)))
     terminalreporter.line(f"{page} says what containers were given")

@@ -74,7 +74,7 @@ class PluginNode:
                 self.command(), stdout=log, stderr=log, env=self.environment
             )
         if wait:
-            poll(self.ready, "the plug-in is not ready")
+            poll(self.ready, "the plug-in is not ready", 60.0)
 
     def command(self) -> list[str]:
         flags = [

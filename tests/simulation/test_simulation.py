@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.allocator import Allocator
+from gpushare.device_plugin.finder import CandidateFinder
 from tests.simulation.chance import Chance, Weighted
 from tests.simulation.hunt import MutantIsBroken, all_mutants, hunt
 from tests.simulation.mutants.museum import Mutant
@@ -64,10 +64,10 @@ def test_a_mutant_is_found(name: str) -> None:
 
 
 def test_a_mutant_whose_own_code_is_broken_does_not_count_as_found() -> None:
-    def find(self: Any, units: int) -> Any:
+    def find(self: Any, *of: Any) -> Any:
         return self.no_such_attribute
 
-    broken = Mutant("C8", "broken", "nobody", ((Allocator, "_find", lambda _: find),))
+    broken = Mutant("C8", "broken", "nobody", ((CandidateFinder, "find", lambda _: find),))
     with pytest.raises(MutantIsBroken, match="no_such_attribute"):
         hunt(broken, STEPS, 100)
 

@@ -5,9 +5,9 @@
 #   build.sh --built VERSION   never build: print the folder where built ones are kept
 #
 # From 1.23 on: etcd, kube-apiserver, kube-controller-manager, kube-scheduler and kubectl, links to one
-# program; from 1.37 on the kubelet and a runtime for it, too. Up to 1.22, whose API server does not
-# build from modules: kube-scheduler alone. The versions that the tests name have their go.mod and
-# go.sum here; any other gets its own, by module.py and go mod tidy.
+# program; of 1.33, and from 1.37 on, the kubelet and a runtime for it, too. Up to 1.22, whose API
+# server does not build from modules: kube-scheduler alone. The versions that the tests name have
+# their go.mod and go.sum here; any other gets its own, by module.py and go mod tidy.
 # They are kept in the user's cache, by version and by what they are built from; never in the tree.
 set -eu
 cd "$(dirname "$0")"
@@ -33,7 +33,7 @@ minor=${minor%%.*}
 module=.
 names="etcd kube-apiserver kube-controller-manager kube-scheduler kubectl"
 sources=main.go
-if [ "$minor" -ge 37 ]; then
+if [ "$minor" -ge 37 ] || [ "$minor" -eq 33 ]; then
     names="$names kubelet fake-runtime"
     sources="main.go node.go"
 elif [ "$minor" -le 22 ]; then
@@ -64,6 +64,8 @@ work=$(mktemp -d "$folder.building.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' INT TERM
 cp $made_of "$work/"
+# Up to 1.33 the kubelet's command takes no context.
+[ "$minor" -gt 33 ] || sed -i 's/NewKubeletCommand(.*())/NewKubeletCommand()/' "$work"/*.go
 if [ ! -f "$work/go.mod" ]; then
     python3 module.py "$version" "$work"
     (cd "$work" && GOFLAGS=-mod=mod go mod tidy)

@@ -6,8 +6,9 @@ C3, C4, C5 and C7 are of what reads GPUs, which no story has; ours reads no assu
 from dataclasses import replace
 from typing import Any
 
-from gpushare.device_plugin import allocator, container, identity, node_pod, start_check
+from gpushare.device_plugin import allocator, container, finder, identity, node_pod, start_check
 from gpushare.device_plugin.allocator import Allocator
+from gpushare.device_plugin.finder import CandidateFinder, Found
 from gpushare.device_plugin.start_check import StartCheck
 from tests.simulation.mutants.museum import Patch, mutant
 
@@ -31,15 +32,13 @@ def takes_the_first_of_that_size(original: Any) -> Any:
     return lambda found, *of: original(found[:1], *of)
 
 
-@mutant("C8", "volcano-vgpu #93: the kubelet is not asked whom it admits", Allocator, "_find")
+@mutant("C8", "volcano-vgpu #93: the kubelet is not asked whom it admits", CandidateFinder, "find")
 def asks_nobody_who_is_admitted(original: Any) -> Any:
     del original
 
-    def find(self: Any, units: int) -> Any:
-        pods, changes = self._pods.now()
-        answered = self._answered
-        found = identity.unlisted(pods.values(), answered.served.keys(), answered.refused, units)
-        return found[:1], True, changes
+    def find(self: Any, *of: Any) -> Any:
+        found = self.unlisted(*of)
+        return Found(found.candidates[:1], True, found.changes)
 
     return find
 
@@ -47,9 +46,9 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
 @mutant(
     "C8",
     "a pod that has come again is taken for the one before",
-    allocator,
+    finder,
     "may_be_another",
-    ((Allocator, "_read_anew", _reads_nothing_anew),),
+    ((CandidateFinder, "read_anew", _reads_nothing_anew),),
 )
 def takes_a_new_pod_for_the_old(original: Any) -> Any:
     del original

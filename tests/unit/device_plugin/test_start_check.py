@@ -14,7 +14,7 @@ from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.kubelet import KubeletError, answer_message, parse_answer
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
-from gpushare.errors import ApiUnreachable, GpuShareError, MessageError, RequestRefused
+from gpushare.errors import ApiNotFound, ApiUnreachable, GpuShareError, MessageError, RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import Pod
@@ -122,6 +122,15 @@ def test_a_pod_that_is_not_known_is_read(world: World) -> None:
     world.shown = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
     world.api.answers.append(json.dumps({"kind": "Pod", **body}).encode())
     with pytest.raises(RequestRefused, match="was bound to 4 units of GPU-1"):
+        world.check.check(ids(0))
+
+
+def test_a_pod_that_there_is_not_any_more_does_not_start(world: World) -> None:
+    body = pod_json(4, devices=[1])
+    world.add(body, "GPU-0", ids(0))
+    world.shown = {("default", body["metadata"]["name"]): {"c0": frozenset(ids(0))}}
+    world.api.answers.append(ApiNotFound("deleted", 404))
+    with pytest.raises(RequestRefused, match="the API server has no pod default/"):
         world.check.check(ids(0))
 
 

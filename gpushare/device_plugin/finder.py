@@ -1,0 +1,137 @@
+"""Looks for the containers that the kubelet may be asking for: in its List, and among the pods.
+
+Knows the rules of identity.py, and where to read what they need; decides nothing. A pod that the
+kubelet shows and the watch does not is read before it is left out.
+
+Tested in `tests/unit/device_plugin/test_allocator.py`.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from contextlib import suppress
+from dataclasses import dataclass
+
+from gpushare.device_plugin.answered import Container
+from gpushare.device_plugin.identity import (
+    Candidate,
+    Listed,
+    PodKey,
+    candidates,
+    may_be_another,
+    next_part,
+    unlisted,
+)
+from gpushare.device_plugin.node_pod import NodePod
+from gpushare.device_plugin.pods import Pods
+from gpushare.errors import GpuShareError
+
+log = logging.getLogger("gpushare.allocate")
+
+_UNKNOWN_FOR = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The candidates. changes: how many changes of the pods there had been before.
+
+    shown: the kubelet shows them, and no pod without ids that could not be read.
+    """
+
+    candidates: Sequence[Candidate]
+    shown: bool
+    changes: int
+
+
+class CandidateFinder:
+    """Looks; may be called by several threads.
+
+    listed: what the kubelet shows; raises GpuShareError.
+    """
+
+    def __init__(
+        self,
+        pods: Pods,
+        listed: Callable[[], Listed],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._pods = pods
+        self._listed = listed
+        self._clock = clock
+        # Of pods that there are none of by the API server: when to ask it again.
+        self._unknown: Mapping[PodKey, float] = {}
+
+    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Found:
+        """Return who may be asking for so many units."""
+        try:
+            listed = self._listed()
+        except GpuShareError as error:
+            log.warning("pod-resources does not answer error=%s", error)
+            return self.unlisted(units, answered, refused)
+        pods, changes, unread = self._known(listed)
+        found = candidates(listed, pods, answered, refused, units)
+        doubtful = [
+            pod.key
+            for pod in (
+                [each.pod for each in found] or [pods[key] for key in listed if key in pods]
+            )
+            if may_be_another(pod, listed[pod.key], answered, refused)
+        ]
+        if doubtful:
+            read = self._pods.look_up(doubtful)
+            pods, changes = self._pods.now()
+            # Of one that cannot be read it is not known whether it is still the same.
+            gone = {key for key in doubtful if not read.get(key)}
+            pods = {key: pod for key, pod in pods.items() if key not in gone}
+            found = candidates(listed, pods, answered, refused, units)
+            unread |= gone - read.keys()
+        if found:
+            return Found(found, all(all(listed[key].values()) for key in unread), changes)
+        if any(key not in pods for key in listed):
+            return Found((), True, changes)
+        # A kubelet that does not show the pod it is admitting.
+        return self.unlisted(units, answered, refused, but=listed)
+
+    def unlisted(
+        self,
+        units: int,
+        answered: Set[Container],
+        refused: Collection[str],
+        *,
+        but: Collection[PodKey] = (),
+    ) -> Found:
+        """Return who may be asking by the pods alone, but for those of these names."""
+        pods, changes = self._pods.now()
+        rest = [pod for key, pod in pods.items() if key not in but]
+        return Found(unlisted(rest, answered, refused, units), False, changes)
+
+    def read_anew(self, found: Sequence[Candidate]) -> None:
+        """Read the pods that may be meant, and those that the kubelet shows and that wait."""
+        pods, _ = self._pods.now()
+        keys = {each.pod.key for each in found}
+        with suppress(GpuShareError):
+            listed = self._listed()
+            keys |= {
+                key
+                for key in listed
+                if key not in pods or next_part(pods[key], listed[key], frozenset())
+            }
+        self._pods.look_up(keys)
+
+    def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
+        """Return (the pods, how many changes there were, those that could not be read).
+
+        Those that the kubelet shows and the watch does not are read first; not again at once where
+        there is none, as of a static pod without a mirror.
+        """
+        pods, changes = self._pods.now()
+        now = self._clock()
+        late = {key for key in listed if key not in pods and now >= self._unknown.get(key, now)}
+        if not late:
+            return pods, changes, set()
+        read = self._pods.look_up(late)
+        pods, changes = self._pods.now()
+        kept = {key: until for key, until in self._unknown.items() if until > now}
+        until = self._clock() + _UNKNOWN_FOR
+        self._unknown = kept | {key: until for key in read if key not in pods}
+        return pods, changes, late - read.keys() - pods.keys()
