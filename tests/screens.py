@@ -21,7 +21,7 @@ from gpushare.wire.annotations import ALIYUN
 from tests.chromium import browser, program
 from tests.figures import ROOT, renew
 from tests.integration.shown import Shown, demo
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 from tests.terminal import on_terminal
 from tests.walkthrough import Block, Shell, blocks
 

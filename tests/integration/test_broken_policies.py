@@ -14,7 +14,7 @@ from gpushare.extender.learning.policy_builder import RefitFailed, make_policies
 from tests.integration.broken_policies import install
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 from tests.unit.extender.learning.test_policy_builder import WORKLOAD
 
 Install = Callable[..., None]
@@ -152,7 +152,6 @@ def test_policies_are_made_without_those_that_fail(installed: Install) -> None:
     assert "score" in found["x-nothing"]
 
 
-@pytest.mark.timeout(240)
 def test_a_policy_that_never_comes_to_an_end_is_given_up(installed: Install) -> None:
     installed("x-hangs")
     found = made(("binpack", "x-hangs", "spread"), timeout=20.0)

@@ -30,7 +30,6 @@ def leftovers() -> list[str]:
     return lines
 
 
-@pytest.mark.timeout(240)
 def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -53,7 +52,6 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     assert not [line for line in leftovers() if str(tmp_path) in line]
 
 
-@pytest.mark.timeout(120)
 def test_a_failed_expectation_and_a_failed_wait_are_shown_and_end_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -75,7 +73,6 @@ def test_a_failed_expectation_and_a_failed_wait_are_shown_and_end_with_1(
     assert "never reached" not in shown
 
 
-@pytest.mark.timeout(120)
 def test_a_program_that_raises_ends_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,7 +84,6 @@ def test_a_program_that_raises_ends_with_1(
     )
 
 
-@pytest.mark.timeout(120)
 def test_several_scenarios_by_number_and_name_run_in_their_order_in_plain_letters() -> None:
     ran = subprocess.run(
         [*COMMAND, "6", "binpack"],
@@ -144,7 +140,6 @@ def test_the_list_names_every_shipped_scenario(capsys: pytest.CaptureFixture[str
     assert [line.split()[0] for line in lines] == [file.stem for file in shipped()]
 
 
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_keep_prints_a_kubeconfig_that_works_and_a_signal_ends_everything(
     tmp_path: Path, number: signal.Signals
@@ -167,7 +162,6 @@ def test_keep_prints_a_kubeconfig_that_works_and_a_signal_ends_everything(
     assert not [line for line in leftovers() if str(tmp_path) in line]
 
 
-@pytest.mark.timeout(120)
 def test_a_signal_in_the_middle_ends_everything_too(tmp_path: Path) -> None:
     file = tmp_path / "long.yaml"
     file.write_text(
@@ -196,7 +190,6 @@ def test_a_signal_in_the_middle_ends_everything_too(tmp_path: Path) -> None:
     assert not [line for line in leftovers() if str(scratch) in line]
 
 
-@pytest.mark.timeout(120)
 def test_the_trace_shows_what_the_scheduler_of_an_own_configuration_thinks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

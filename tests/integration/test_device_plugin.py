@@ -21,7 +21,7 @@ from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import decode_inventory
 from tests.integration.cluster import NODES, Cluster, Json
 from tests.integration.plugin_world import UNITS, PluginNode
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 MakeNode = Callable[..., PluginNode]
 

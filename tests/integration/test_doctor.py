@@ -15,7 +15,7 @@ from gpushare.localcluster.api.faults import status
 from tests.integration.cluster import LEASES, MAPS, MEM, NODES, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
 from tests.integration.process import Extender, free_port
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 

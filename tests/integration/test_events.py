@@ -10,7 +10,7 @@ from gpushare.localcluster.api.faults import Fault, FaultRequest, delay, status
 from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import COUNT, Cluster, Json
 from tests.integration.conftest import StartExtender, World
-from tests.integration.verbs import PATIENCE, poll
+from tests.support.waiting import PATIENCE, poll
 
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 
@@ -45,12 +45,16 @@ def test_after_a_bind_the_pod_has_an_event_with_its_device(world: World) -> None
 def test_a_device_that_is_closed_is_an_event_of_its_node(world: World) -> None:
     cluster, node = world.cluster, world.cluster.node()
     world.extender.knows(node)
-    # The books are looked at once a second, and one look has to see the device open.
-    poll_for(2.5)
-    cluster.unhealthy(node, "1")
-    reason = "GPUShareDeviceUnhealthy"
-    poll(lambda: bool(events(cluster, reason, node)), "the node has an event")
-    assert "device 1" in events(cluster, reason, node)[0]["note"]
+    found: list[Json] = []
+    for pause in (2.5, 5.0, 10.0):
+        # The books are looked at once a second, and one look has to see the device open.
+        cluster.unhealthy(node, "")
+        poll_for(pause)
+        cluster.unhealthy(node, "1")
+        poll_for(pause)
+        if found := events(cluster, "GPUShareDeviceUnhealthy", node):
+            break
+    assert "device 1" in found[0]["note"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,7 @@ def poll_for(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "lost"), [(status(403, "Forbidden"), 3), (status(500), 1), (delay(1.5), 0)]
+    ("fault", "lost"), [(status(403, "Forbidden"), 3), (status(500), 1), (delay(6.0), 0)]
 )
 def test_an_api_server_that_refuses_or_delays_events_delays_no_bind(
     cluster: Cluster, start_extender: StartExtender, fault: Fault, lost: int
@@ -94,7 +98,7 @@ def test_an_api_server_that_refuses_or_delays_events_delays_no_bind(
     pods = [cluster.pod(1) for _ in range(8)]
     begin = time.monotonic()
     assert [extender.bind(pod, node) for pod in pods] == [""] * len(pods)
-    assert time.monotonic() - begin < 8 * 1.0, "a bind has waited for an event"
+    assert time.monotonic() - begin < 8 * 4.0, "each bind has waited for an event"
     poll(lambda: dropped(extender.probe("/metrics").body.decode()) >= lost, "they are counted")
     assert extender.ready()
     assert extender.log.count("events are off") == (1 if lost == 3 else 0)

@@ -17,7 +17,8 @@ from gpushare.wire.annotations import ALIYUN
 from tests.integration.certificates import call, make_pki, shown
 from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
-from tests.integration.verbs import bind_args, filter_args, never_over, poll
+from tests.integration.verbs import bind_args, filter_args, never_over
+from tests.support.waiting import poll
 from tests.unit.kube.test_client_tls import make_certificate
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"

@@ -12,7 +12,8 @@ from tests.badinput.attempt import framed
 from tests.integration.cluster import LEASES, Cluster, Json
 from tests.integration.conftest import StartExtender
 from tests.integration.test_leadership import LEASE
-from tests.integration.verbs import filter_args, poll
+from tests.integration.verbs import filter_args
+from tests.support.waiting import poll
 
 
 class Caller:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.integration.cluster import Cluster
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 FILTERS = 3000
 """Of some 140 bytes each: a pipe is full after 500 or so."""
@@ -49,7 +49,7 @@ def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluste
         for _ in range(1000):
             extender.fit(pod, [node])
         extender.terminate()
-        poll(extender.ended, "it ends by itself", 15.0)
+        poll(extender.ended, "it ends by itself")
     finally:
         extender.kill()
         os.close(read)

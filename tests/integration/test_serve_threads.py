@@ -12,7 +12,8 @@ import pytest
 from tests.integration.cluster import Cluster, inventory
 from tests.integration.hasty import STUCK
 from tests.integration.process import Extender
-from tests.integration.verbs import filter_args, poll
+from tests.integration.verbs import filter_args
+from tests.support.waiting import poll
 
 Start = Callable[..., Extender]
 

@@ -17,8 +17,8 @@ from gpushare.localcluster.api.faults import Fault, FaultRequest
 from tests.integration.cluster import MARK, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
 from tests.integration.torn import TornRelay
-from tests.integration.verbs import poll
 from tests.integration.wired import QUICK, Wired
+from tests.support.waiting import poll
 
 DOWN = faults.status(503, "ServiceUnavailable")
 

@@ -2,7 +2,6 @@
 
 import json
 import math
-import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -22,6 +21,7 @@ from gpushare.ledger import Ledger, store
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import observe_pod
+from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import Heard
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
@@ -613,31 +613,24 @@ def test_while_the_api_server_is_away_the_sums_are_audited_all_the_same(office: 
     assert office.auditor.state()["audits_total"] == 0
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_the_thread_goes_on_whatever_an_audit_meets(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     office.api.down = True
     office.auditor.start()
     try:
-        until(lambda: "audit not done" in caplog.text)
+        poll(lambda: "audit not done" in caplog.text)
         caplog.clear()
         office.api.cut, office.api.down = True, False
-        until(lambda: "audit not done" in caplog.text)
+        poll(lambda: "audit not done" in caplog.text)
         assert "audit failed" not in caplog.text, "an answer cut off is no bug"
         office.api.broken = True
-        until(lambda: "audit failed" in caplog.text)
+        poll(lambda: "audit failed" in caplog.text)
         office.api.broken = office.api.cut = False
-        until(lambda: office.auditor.state()["audits_total"] > 0)
+        poll(lambda: office.auditor.state()["audits_total"] > 0)
         assert not office.auditor.stuck()
         office.api.now += 300
-        until(lambda: not office.auditor.stuck())
+        poll(lambda: not office.auditor.stuck())
     finally:
         office.auditor.stop()
     office.api.now += 300
