@@ -27,6 +27,10 @@ TOOL := tests/e2e/tools/build.sh
 # Tests of the heart: core, wire and the ledger, and the verbs above them.
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
+# Where it is set, each of the hundreds of processes that tests start compiles the package anew, and
+# each that runs tests rewrites them all.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.

@@ -68,7 +68,7 @@ def test_node_and_annotations_arrive_in_one_event(world: World) -> None:
     bound(world, pod, node)
     client = ApiClient(world.cluster.server.url, user_agent="test")
     query = {"resourceVersion": str(since), "timeoutSeconds": "1"}
-    events = list(client.watch("/api/v1/pods", query, read_timeout=10.0))
+    events = list(client.watch("/api/v1/pods", query, read_timeout=60.0))
     client.close()
     assert [kind for kind, _ in events] == ["MODIFIED"]
     seen = events[0][1]

@@ -20,7 +20,7 @@ class Caller:
     """One kept-alive connection, as kube-scheduler has it."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 20)
+        self._socket = socket.create_connection(("127.0.0.1", port), 60)
         self._answers = self._socket.makefile("rb")
 
     def filter(self, pod: Json, node: str) -> tuple[str, bool]:

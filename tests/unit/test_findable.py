@@ -9,7 +9,7 @@ process, or that setup.cfg names, counts as imported.
 import ast
 import configparser
 import re
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -98,9 +98,9 @@ def _imports(path: Path) -> frozenset[Path]:
 def reaches(tests: list[Path], module: Path) -> bool:
     area = module.relative_to(ROOT).parts[1]
     seen: set[Path] = set()
-    todo = list(tests)
+    todo = deque(tests)
     while todo:
-        path = todo.pop()
+        path = todo.popleft()  # the nearest first: few files are read that way
         if path == module:
             return True
         if path in seen:
