@@ -23,6 +23,7 @@ from gpushare.kube.reflector import Reflector
 from gpushare.wire.codec import Decoded, Event
 from gpushare.wire.objects import PODS, Pod
 from tests.support.waiting import poll
+from tests.unit.extender.scripted_api import Call, ScriptedApi
 
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")
@@ -40,19 +41,20 @@ class Nobody:
         pass
 
 
-class SilentApi:
+class SilentApi(ScriptedApi):
     """A server whose lists are empty and whose watches say nothing until they are closed."""
 
     def __init__(self) -> None:
+        super().__init__(forever=self._answer, now=-math.inf)
         self.lists = 0
         self.writes = 0
         self.going = threading.Event()
         self.going.set()
         self.lease: ApiError = ApiError("forbidden", 403)
 
-    def request(self, method: str, path: str, **_: Any) -> bytes:
-        if "leases" in path:
-            self.writes += method == "PUT"
+    def _answer(self, call: Call) -> bytes:
+        if "leases" in call.path:
+            self.writes += call.method == "PUT"
             raise self.lease
         self.lists += 1
         self.going.wait(30)

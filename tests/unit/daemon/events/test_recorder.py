@@ -1,22 +1,17 @@
 """The recorder: what it writes, and that nobody ever waits for it."""
 
-import json
-import math
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator
 
 import pytest
 
 from gpushare.daemon.events.recorder import QUEUED, Recorder
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
-from gpushare.kube.api import Lines
 from gpushare.wire.events import ObjectReference
 from tests.support.waiting import poll
+from tests.unit.extender.scripted_api import ScriptedApi
 
 POD = ObjectReference("Pod", "team", "web", "uid-web")
 
@@ -24,39 +19,16 @@ POD = ObjectReference("Pod", "team", "web", "uid-web")
 WRITTEN = b'{"kind":"Event","apiVersion":"events.k8s.io/v1"}'
 
 
-@dataclass
-class EventApi:
-    """An API server for events: answers as it is told, once `open` lets it."""
+class EventApi(ScriptedApi):
+    """An API server for events: it answers once `open` lets it."""
 
-    answers: list[ApiError] = field(default_factory=list)
-    forever: ApiError | None = None
-    calls: list[tuple[str, str, dict[str, Any]]] = field(default_factory=list)
-    open: threading.Event = field(default_factory=threading.Event)
+    def __init__(self) -> None:
+        super().__init__(forever=WRITTEN, takes=self._wait)
+        self.open = threading.Event()
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = math.inf,
-    ) -> bytes:
-        assert query is None
-        assert content_type.endswith("json")
-        self.calls.append((method, path, json.loads(body or b"")))
+    def _wait(self, timeout: float) -> float:
         self.open.wait(min(timeout, 20.0))
-        answer = self.answers.pop(0) if self.answers else self.forever
-        if answer is not None:
-            raise answer
-        return WRITTEN
-
-    def stream(
-        self, path: str, query: Mapping[str, str], **_: Any
-    ) -> AbstractContextManager[Lines]:
-        raise ApiError(f"{path}: events are not watched ({query})", 400)
+        return 0.0
 
 
 @pytest.fixture
@@ -82,8 +54,9 @@ def tell(recorder: Recorder, note: str = "node a: 4 GiB on device 0") -> None:
 def test_what_is_told_is_written(recorder: Recorder, api: EventApi) -> None:
     tell(recorder)
     poll(lambda: recorder.state()["events_written_total"] == 1)
-    ((method, path, body),) = api.calls
-    assert (method, path) == ("POST", "/apis/events.k8s.io/v1/namespaces/team/events")
+    (call,) = api.calls
+    body = call.document
+    assert (call.method, call.path) == ("POST", "/apis/events.k8s.io/v1/namespaces/team/events")
     assert body["reason"] == "GPUShareAllocated"
     assert body["reportingInstance"] == "host"
     assert body["regarding"]["uid"] == "uid-web"
@@ -114,7 +87,7 @@ def test_details_are_made_when_the_event_is_written_and_make_no_event_of_their_o
     recorder.record(POD, "GPUShareNoFit", "Scheduling", "no!", warning=True, details=broken)
     recorder.record(POD, "GPUShareNoFit", "Scheduling", "none", warning=True, details=str)
     poll(lambda: recorder.state()["events_written_total"] == 3)
-    assert [body["note"] for _, _, body in api.calls] == ["no; detail 1", "no!", "none"]
+    assert [call.document["note"] for call in api.calls] == ["no; detail 1", "no!", "none"]
     assert made_by == ["events"]
     assert "details of an event failed" in caplog.text
 
@@ -164,7 +137,7 @@ def test_a_namespace_that_refuses_events_takes_them_from_no_other(api: EventApi)
         for _ in range(times):
             now += 1.0
             told += 1
-            api.forever = answer
+            api.forever = answer or WRITTEN
             about = ObjectReference("Pod", namespace, f"p{told}", f"uid-{told}")
             recorder.record(about, "GPUShareBindFailed", "Binding", "why")
             poll(all_handled)
@@ -210,10 +183,10 @@ def test_a_later_repetition_is_a_patch_of_the_series(api: EventApi) -> None:
     tell(recorder)
     poll(lambda: recorder.state()["events_written_total"] == 2)
     recorder.stop()
-    method, path, body = api.calls[1]
-    assert method == "PATCH"
-    assert path.rpartition("/")[2] == api.calls[0][2]["metadata"]["name"]
-    assert body["series"]["count"] == 2
+    first, second = api.calls
+    assert second.method == "PATCH"
+    assert second.path.rpartition("/")[2] == first.document["metadata"]["name"]
+    assert second.document["series"]["count"] == 2
 
 
 def test_a_name_that_leads_elsewhere_is_never_sent(recorder: Recorder, api: EventApi) -> None:
@@ -226,7 +199,7 @@ def test_a_name_that_leads_elsewhere_is_never_sent(recorder: Recorder, api: Even
 def test_our_own_bug_does_not_end_the_thread(
     recorder: Recorder, api: EventApi, caplog: pytest.LogCaptureFixture
 ) -> None:
-    api.answers = [ZeroDivisionError()]  # type: ignore[list-item]  # what no API raises
+    api.answers = [ZeroDivisionError()]  # what no API raises
     tell(recorder, "first")
     tell(recorder, "second")
     poll(lambda: recorder.state()["events_written_total"] == 1)

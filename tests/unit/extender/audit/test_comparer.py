@@ -1,8 +1,7 @@
 """The audit finds every way in which books can be wrong, and heals towards less free memory."""
 
 import json
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,7 +24,7 @@ from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import Heard
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
-from tests.unit.extender.scripted_api import ScriptedApi
+from tests.unit.extender.scripted_api import Call, ScriptedApi
 
 NODE = "gpu"
 PODS = "/api/v1/pods"
@@ -35,7 +34,7 @@ class Lists(ScriptedApi):
     """An API server that lists what it is told to hold, two objects a page."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(forever=self._answer)
         self.nodes: dict[str, Any] = {NODE: node_json(NODE, 32, 2), "cpu": node_json("cpu", 0)}
         self.pods: dict[str, Any] = {}
         self.version = 10
@@ -43,17 +42,8 @@ class Lists(ScriptedApi):
         self.reads_left = 99
         """How often a pod can be read before it is gone."""
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = math.inf,
-    ) -> bytes:
+    def _answer(self, call: Call) -> bytes:
+        path, query = call.path, call.query
         if self.broken:
             raise ZeroDivisionError("a bug")
         if self.down:

@@ -72,7 +72,8 @@ def test_a_remembered_pod_is_bound_by_one_call(
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
     (call,) = api.calls
     assert (call.method, call.path) == ("POST", f"{POD}/binding")
-    sent = json.loads(call.body or b"")
+    assert call.content_type == "application/json"
+    sent = call.document
     assert sent["metadata"]["uid"] == REF.uid
     assert sent["metadata"]["annotations"][ALIYUN.idx] == "0"
     assert sent["target"]["name"] == "n"
