@@ -229,9 +229,9 @@ def test_the_memory_of_a_cuda_program_is_its_containers(make_node: MakeNode) -> 
 def test_isolation_auto_is_what_the_driver_can_do(make_node: MakeNode) -> None:
     node = make_node().start()
     if driver() >= 615:
-        assert "isolation=driver" in node.log
+        poll(lambda: "isolation=driver" in node.log, "it is not told")
         return
-    assert "isolation=none" in node.log
+    poll(lambda: "isolation=none" in node.log, "it is not told")
     code, said = node.ended("--isolation", "driver", "--health-port", "0")
     print(said)
     assert code == 2

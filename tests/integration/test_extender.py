@@ -389,7 +389,9 @@ def test_with_certificates_only_a_caller_of_the_names_given_is_answered(
             call(f"https://{address}", shown(tmp_path, name), body)
     for _ in range(2):
         assert call(f"https://{address}", shown(tmp_path, "other"), body) == 403
-    assert extender.log.count("caller refused certificate=") == 1
+    poll(lambda: "caller refused certificate=" in extender.log, lambda: extender.log)
     assert cluster.bindings() == []
     assert call(f"https://{address}", shown(tmp_path, "client"), body) == 200
+    poll(lambda: " bind " in extender.log, lambda: extender.log)
+    assert extender.log.count("caller refused certificate=") == 1
     assert cluster.bindings() == [pod["metadata"]["name"]]
