@@ -55,7 +55,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
             found.api.close()
         finally:
             demo.send_signal(signal.SIGINT)
-            assert demo.wait(30) == 0
+            assert demo.wait(90) == 0
 
 
 def test_the_demos_own_cluster_passes_every_check(kept: Kept) -> None:

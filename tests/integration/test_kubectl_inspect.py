@@ -177,7 +177,7 @@ def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Kubectl, cluster
         cluster.delete(PODS, "team-b", "beta")
         assert read_until(process.stdout, "%)")[-1] == "0/32 (0%)  \n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=90)
         assert (process.returncode, said) == (130, "")
     finally:
         overdue.cancel()
