@@ -23,7 +23,7 @@ from gpushare.extender.service import Service
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import NODES, PODS
-from tests.unit.extender.scripted_api import ScriptedApi
+from tests.support.scripted_api import ScriptedApi
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
 CASES = sorted(path.name for path in GOLDEN.iterdir())

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.terminal import on_terminal
 from tests.support.waiting import PATIENCE
-from tests.terminal import on_terminal
-from tests.walkthrough import Block, Shell, blocks, without_plug_in
+from tests.support.walkthrough import Block, Shell, blocks, without_plug_in
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "docs/start.md")

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.chromium import browser, program
 from tests.integration.shown import Shown, demo
 from tests.integration.test_demo_doctor import pod
+from tests.support.chromium import browser, program
 from tests.support.waiting import poll
 
 PODS = "/api/v1/namespaces/default/pods"

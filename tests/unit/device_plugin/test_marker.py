@@ -14,8 +14,8 @@ from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import Pod
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 
 NODE = cards(16, 16)
 

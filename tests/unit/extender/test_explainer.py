@@ -10,10 +10,10 @@ import pytest
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.managed_resources import ExtenderScope
+from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node
 from tests.unit.extender.kit import make_library, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 
 
 class World:

@@ -22,8 +22,8 @@ from gpushare.kube.listwatch_actions import List
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.codec import Decoded, Event
 from gpushare.wire.objects import PODS, Pod
+from tests.support.scripted_api import Call, ScriptedApi
 from tests.support.waiting import poll
-from tests.unit.extender.scripted_api import Call, ScriptedApi
 
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")

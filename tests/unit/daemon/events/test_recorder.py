@@ -10,8 +10,8 @@ import pytest
 from gpushare.daemon.events.recorder import QUEUED, Recorder
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.wire.events import ObjectReference
+from tests.support.scripted_api import ScriptedApi
 from tests.support.waiting import poll
-from tests.unit.extender.scripted_api import ScriptedApi
 
 POD = ObjectReference("Pod", "team", "web", "uid-web")
 

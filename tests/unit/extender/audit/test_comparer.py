@@ -20,11 +20,11 @@ from gpushare.ledger import Ledger, store
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import observe_pod
+from tests.support.scripted_api import Call, ScriptedApi
 from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import Heard
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
-from tests.unit.extender.scripted_api import Call, ScriptedApi
 
 NODE = "gpu"
 PODS = "/api/v1/pods"

@@ -20,9 +20,9 @@ from gpushare.extender.managed_resources import ManagedResources, ResourceReques
 from gpushare.kube.client import connect
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 from tests.unit.kube.scripted_server import scripted_server, write_kubeconfig
 
 REF = PodRef("team", "web", "uid-web")
