@@ -27,6 +27,10 @@ TOOL := tests/e2e/tools/build.sh
 # Tests of the heart: core, wire and the ledger, and the verbs above them.
 HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
 
+# Where it is set, each of the hundreds of processes that tests start compiles the package anew, and
+# each that runs tests rewrites them all.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help demo venv test e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
@@ -42,7 +46,7 @@ venv: $(RUNTIME) ## make .venv with what the extender, the demo and the simulato
 
 test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
-	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.parts --durations=5 $(PYTEST)
+	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.support.parts --durations=5 $(PYTEST)
 
 e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, kubelet, etcd and kubectl
 	@export KUBERNETES_VERSION=$(VERSION); built=$$($(CONTROLPLANE) --built $(VERSION)) || exit; \
@@ -55,7 +59,7 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, kubel
 	$(BIN)/python -m pytest tests/e2e tests/contract/apiserver tests/contract/scheduling \
 	  tests/contract/workloads tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
 	  --ignore tests/contract/apiserver/test_localcluster_only.py \
-	  -p tests.parts -p tests.e2e.versions --versions docs/versions.md \
+	  -p tests.support.parts -p tests.e2e.versions --versions docs/versions.md \
 	  -p tests.e2e.given_table --given docs/device-plugin.md -ra -o timeout=600 $(PYTEST)
 
 e2e-all: ## the same with each of RELEASES, which are built where they are not there
@@ -88,7 +92,7 @@ format: $(INSTALLED) ## let ruff put the code in shape
 
 branches: $(INSTALLED) ## are the branches of core, wire and the ledger covered by their unit tests?
 	@$(BIN)/python -m pytest -q -n auto --cov --cov-branch --cov-report= $(HEART)
-	@$(BIN)/python -m tests.branches
+	@$(BIN)/python -m tests.support.branches
 
 check: lint types test branches ## all that must be green before a commit
 
@@ -125,7 +129,7 @@ sbom: $(INSTALLED) ## write and check build/gpushare.cdx.json: what the image ru
 	  && $(PYTHON) -m venv "$$tools" && "$$tools/bin/pip" install --quiet cyclonedx-bom==$(CYCLONEDX) \
 	  && "$$tools/bin/cyclonedx-py" requirements requirements.lock --sv 1.6 --of JSON --validate \
 	    --output-reproducible -o build/gpushare.cdx.json
-	@$(BIN)/python -m tests.sbom build/gpushare.cdx.json requirements.lock
+	@$(BIN)/python -m tests.support.sbom build/gpushare.cdx.json requirements.lock
 
 clean: ## remove .venv and whatever else was made here
 	@rm -rf .venv .venv-* build dist *.egg-info .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -26,7 +26,7 @@ from tests.badinput.slow import slow_downs
 from tests.badinput.stalled import stalled
 from tests.badinput.staying import stays
 from tests.badinput.world import BadWorld, bad_world
-from tests.figures import PROOF_FIGURES, ROOT, commit, record, renew
+from tests.support.figures import PROOF_FIGURES, ROOT, commit, record, renew
 
 CI_INPUTS = 20_000
 CI_EXAMPLES = 25

@@ -12,7 +12,7 @@ from collections import Counter
 
 from tests.badinput.attempt import PREFIX, framed
 from tests.badinput.world import BadWorld
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 PATIENCE = 5.0
 """Seconds: kube-scheduler's own time-out of a call, and more than a probe may take."""

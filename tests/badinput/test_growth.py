@@ -17,7 +17,7 @@ from gpushare.extender.http.app import Routes, build_app
 from tests.badinput import odd
 from tests.badinput.attempt import PREFIX
 from tests.badinput.decoders import DECODERS
-from tests.growth import assert_linear
+from tests.support.growth import assert_linear
 from tests.unit.extender.desk import Desk
 
 RUNS = (

@@ -12,7 +12,7 @@ from typing import Any
 from tests.badinput.attempt import SMUGGLED, Targets
 from tests.integration.cluster import NODES, PODS, Cluster
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 _TOLD = ("gpushare_pods{", "gpushare_alarms_total{", "gpushare_audit_findings ")
 

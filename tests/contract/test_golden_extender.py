@@ -6,8 +6,6 @@ recorded lists go into the books the way a reflector delivers them; no API serve
 
 import json
 import math
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,10 +20,10 @@ from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.http.app import Routes, build_app
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.service import Service
-from gpushare.kube.api import Lines
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import NODES, PODS
+from tests.support.scripted_api import ScriptedApi
 
 GOLDEN = Path(__file__).parents[1] / "data" / "golden" / "aliyun"
 CASES = sorted(path.name for path in GOLDEN.iterdir())
@@ -106,33 +104,6 @@ LIST_DIFFERENCES: dict[str, tuple[str, str]] = {
 }
 
 
-class NoApi:
-    """The API server of these tests: filter and inspect must do without one."""
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = math.inf,
-    ) -> bytes:
-        raise AssertionError(f"{method} {path} was called")
-
-    def stream(
-        self,
-        path: str,
-        query: Mapping[str, str],
-        *,
-        connect_timeout: float,
-        read_timeout: float,
-    ) -> AbstractContextManager[Lines]:
-        raise AssertionError(f"{path} was watched")
-
-
 def cluster(case: str) -> Any:
     """The recorded objects, in which pods that have a node run there: no kubelet had a hand."""
     lists = json.loads((GOLDEN / case / "cluster.json").read_text())
@@ -156,7 +127,8 @@ def client(case: str, ledger: Ledger) -> Client:
     unit = "MiB" if case.endswith("mib") else "GiB"
     NodeEventHandler(library, unit).replace([NODES.decode_list(encoded(lists["nodes"]))], 0.0)
     PodEventHandler(library).replace([PODS.decode_list(encoded(lists["pods"]))], 0.0)
-    binder = Binder(NoApi(), library, lambda: math.inf)
+    no_api = ScriptedApi(forever=AssertionError("filter and inspect do without the API server"))
+    binder = Binder(no_api, library, lambda: math.inf)
     service = Service(
         library,
         binder,

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests import figures
 from tests.e2e.binaries import RELEASE
 from tests.e2e.given import Given
+from tests.support import figures
 
 OF = "device plug-ins"
 """The mark in the page."""

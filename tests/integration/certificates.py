@@ -77,6 +77,6 @@ def call(url: str, tls: ssl.SSLContext, body: bytes) -> int:
     """The status of a bind."""
     client = HttpClient(url, tls=tls)
     try:
-        return client.call("POST", "/bind", body, timeout=15.0, headers=_JSON).status
+        return client.call("POST", "/bind", body, timeout=60.0, headers=_JSON).status
     finally:
         client.close()

@@ -15,7 +15,7 @@ from gpushare.localcluster.api.deletion import DeleteOptions
 from gpushare.localcluster.api.records import Change
 from gpushare.localcluster.api.resources import RESOURCES, Resource
 from gpushare.localcluster.api.store import Store
-from tests.faults import Fault, FaultPlan, FaultRequest, faulty
+from tests.support.faults import Fault, FaultPlan, FaultRequest, faulty
 
 Json = dict[str, Any]
 

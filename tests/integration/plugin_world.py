@@ -21,7 +21,7 @@ from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json, fresh
 from tests.integration.process import free_port
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 from tests.unit.device_plugin.fake_kubelet import FakeKubelet
 
 CARDS = 4

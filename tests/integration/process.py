@@ -20,11 +20,12 @@ from pathlib import Path
 
 from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import Json
-from tests.integration.verbs import PATIENCE, Reply, Verbs, poll
+from tests.integration.verbs import Reply, Verbs
+from tests.support.waiting import PATIENCE, poll
 
 _PREFIX = "/gpushare-scheduler"
-_ASK_TIMEOUT = 15.0
-_START_TIMEOUT = 60.0
+_ASK_TIMEOUT = PATIENCE
+_START_TIMEOUT = 100.0
 
 
 class Extender(Verbs):
@@ -81,7 +82,7 @@ class Extender(Verbs):
     def probe(self, path: str) -> Reply:
         """The answer of the health listener; status 0 where there is none."""
         try:
-            answer = self._health.call("GET", path, timeout=5.0)
+            answer = self._health.call("GET", path, timeout=20.0)
         except (OSError, http.client.HTTPException):
             return Reply(0, b"")
         return Reply(answer.status, answer.body)

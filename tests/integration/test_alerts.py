@@ -12,7 +12,7 @@ import yaml
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.plugin_world import PluginNode
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 ROOT = Path(__file__).parents[2]
 _MONITORING = ROOT / "config" / "helm" / "gpushare" / "monitoring"

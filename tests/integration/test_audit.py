@@ -16,8 +16,8 @@ from gpushare.kube.client import connect
 from gpushare.wire.annotations import ALIYUN
 from tests.integration.cluster import Cluster, Json
 from tests.integration.conftest import StartExtender
-from tests.integration.verbs import poll
 from tests.integration.wired import Wired
+from tests.support.waiting import poll
 
 
 class Audited:

@@ -194,7 +194,7 @@ def test_other_paths_and_methods_are_refused(
 def test_what_is_no_request_of_http_is_refused_and_closed(
     world: World, send: dict[str, Any]
 ) -> None:
-    connection = http.client.HTTPConnection("127.0.0.1", world.extender.port, timeout=15)
+    connection = http.client.HTTPConnection("127.0.0.1", world.extender.port, timeout=60)
     connection.putrequest("POST", f"{PREFIX}/filter")
     for name, value in send.items():
         connection.putheader(name, value)

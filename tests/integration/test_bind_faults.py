@@ -12,12 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests import faults
-from tests.faults import Fault, FaultRequest, Refusal
 from tests.integration.cluster import MARK, MEM, NODES, PODS, Cluster, Json
 from tests.integration.oracle import expected_inspect, over_capacity
-from tests.integration.verbs import PATIENCE, poll
 from tests.integration.wired import Wired
+from tests.support import faults
+from tests.support.faults import Fault, FaultRequest, Refusal
+from tests.support.waiting import PATIENCE, poll
 
 UNANSWERED = {
     "500": faults.status(500),
@@ -89,7 +89,7 @@ def test_a_server_that_is_too_busy_is_not_asked_twice(case: Case) -> None:
     case.post(faults.status(429, "TooManyRequests", retry_after=30))
     begin = time.monotonic()
     assert "429" in case.bind()
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < 25  # it does not wait as long as it was told to
     assert case.cluster.bindings() == [case.name]
     assert case.used() == 0
     assert case.bind() == ""
@@ -142,7 +142,7 @@ def test_a_conflict_that_cannot_be_looked_into_stays_charged(case: Case) -> None
 
 @pytest.mark.parametrize("answer", [None, Refusal(504, "Timeout")], ids=["dropped", "504"])
 def test_a_write_that_lands_late_is_settled_as_bound(case: Case, answer: Refusal | None) -> None:
-    case.post(faults.apply_late(0.7, answer=answer))
+    case.post(faults.apply_late(2.5, answer=answer))
     assert "reads as not bound so far" in case.bind()
     case.wired.settle()
     assert case.used() == 10
@@ -196,7 +196,7 @@ def test_a_pod_made_anew_under_its_name_during_the_bind_is_left_alone(case: Case
         poll(lambda: case.cluster.bindings() == [case.name], "the Binding is on its way")
         case.cluster.delete_pod(case.pod)
         successor = case.cluster.pod(4, name=case.name)
-        assert binding.result(20) != ""
+        assert binding.result(PATIENCE) != ""
     assert case.cluster.node_of(successor) == ""
     assert case.used() == 0
     assert case.wired.bind(successor, case.node) == ""
@@ -204,16 +204,15 @@ def test_a_pod_made_anew_under_its_name_during_the_bind_is_left_alone(case: Case
 
 
 def test_a_stalled_server_holds_a_bind_no_longer_than_the_scheduler_waits(case: Case) -> None:
-    case.post(faults.delay(3.6))
+    case.post(faults.delay(8.0))
     with ThreadPoolExecutor(1) as pool:
         begin = time.monotonic()
         binding = pool.submit(case.bind)
         poll(lambda: case.cluster.bindings() == [case.name], "the Binding is on its way")
-        asked = time.monotonic()
         assert case.wired.fit(case.cluster.pod(7), [case.node]) == []  # it counts meanwhile
-        assert time.monotonic() - asked < 1
-        assert "did not say" in binding.result(20)
-        assert time.monotonic() - begin < 4.9
+        assert not binding.done(), "filter has waited for a bind"
+        assert "did not say" in binding.result(PATIENCE)
+        assert time.monotonic() - begin < 7.5, "it has waited for the answer"
     poll(lambda: case.state() == {"bound": 1}, "it landed after all")
 
 

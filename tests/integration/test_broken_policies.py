@@ -14,7 +14,7 @@ from gpushare.extender.learning.policy_builder import RefitFailed, make_policies
 from tests.integration.broken_policies import install
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 from tests.unit.extender.learning.test_policy_builder import WORKLOAD
 
 Install = Callable[..., None]
@@ -60,13 +60,17 @@ def test_serve_learns_and_places_pods_whatever_some_policies_do(
             best = max(nodes, key=scores.__getitem__)
             assert sorted(scores.values())[-1] == 10
             assert extender.bind(pod, best) == ""
-    log = extender.log
-    told = re.findall(r"policy left out.* error=.*'(x-[a-z]+)'", log)
-    assert sorted(told) == sorted(LEFT_OUT)
     # Scores that raise show already when the policy is made anew, if a pod has been asked about.
-    for name in (*NOT_MADE_ANEW, *ODD_SCORES, *LARGE_SCORES):
-        lines = re.findall(rf"polic(?:y|ies)=\S*{name}\b", log)
-        assert len(lines) == (name not in LARGE_SCORES), log
+    wanted = dict.fromkeys((*NOT_MADE_ANEW, *ODD_SCORES), 1) | dict.fromkeys(LARGE_SCORES, 0)
+
+    def told() -> dict[str, int]:
+        log = extender.log
+        return {name: len(re.findall(rf"polic(?:y|ies)=\S*{name}\b", log)) for name in wanted}
+
+    poll(lambda: told() == wanted, lambda: f"{told()}: {extender.log}")
+    log = extender.log
+    left_out = re.findall(r"policy left out.* error=.*'(x-[a-z]+)'", log)
+    assert sorted(left_out) == sorted(LEFT_OUT)
     assert log.count("odd workload") == 1
     assert "policies made anew" in log
 
@@ -100,7 +104,8 @@ def test_even_a_default_that_cannot_judge_leaves_pods_placed(
         assert extender.fit(pod, [node]) == [node]
         assert extender.prioritize(pod, [node]) == {node: 10}
         assert extender.bind(pod, node) == ""
-    assert len(re.findall(f"policy={name}", extender.log)) == 2  # and where it says what it runs
+    # And where it says what it runs.
+    poll(lambda: len(re.findall(f"policy={name}", extender.log)) == 2, lambda: extender.log)
 
 
 @pytest.mark.parametrize("name", LEFT_OUT)
@@ -152,7 +157,6 @@ def test_policies_are_made_without_those_that_fail(installed: Install) -> None:
     assert "score" in found["x-nothing"]
 
 
-@pytest.mark.timeout(240)
 def test_a_policy_that_never_comes_to_an_end_is_given_up(installed: Install) -> None:
     installed("x-hangs")
     found = made(("binpack", "x-hangs", "spread"), timeout=20.0)

@@ -23,7 +23,7 @@ from gpushare.wire.inventory import decode_inventory
 from gpushare.wire.objects import PODS as POD_CODEC
 from gpushare.wire.pods import request_of
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 UNITS = 16
 
@@ -179,7 +179,6 @@ def test_the_plug_ins_end_when_their_parent_is_gone(tmp_path: Path) -> None:
     poll(lambda: not process.exists() or not process.read_bytes(), "it still runs")
 
 
-@pytest.mark.timeout(120)
 def test_the_demo_shows_what_containers_were_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["2"]) == 0
     shown = capsys.readouterr().out
@@ -189,7 +188,6 @@ def test_the_demo_shows_what_containers_were_told(capsys: pytest.CaptureFixture[
         assert f"   {pod}, container main: NVIDIA_VISIBLE_DEVICES=GPU-gpu-a-{device} " in shown
 
 
-@pytest.mark.timeout(120)
 def test_without_their_packages_the_demo_says_so_in_one_line_and_runs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

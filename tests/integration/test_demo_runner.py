@@ -12,7 +12,7 @@ from gpushare.localcluster.demo.report import Report
 from gpushare.localcluster.demo.runner import Runner
 from gpushare.localcluster.demo.scenario import load_scenario
 from gpushare.localcluster.http_client import HttpClient
-from tests.faults import FaultPlan, delay, faulty
+from tests.support.faults import FaultPlan, delay, faulty
 
 
 def no_books(_: Environ, start: StartResponse) -> list[bytes]:

@@ -18,10 +18,10 @@ from gpushare.localcluster.devices.admission import AdmissionError
 from gpushare.localcluster.grants import granted_devices
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.inventory import decode_inventory
-from tests.faults import status
 from tests.integration.cluster import NODES, Cluster, Json
 from tests.integration.plugin_world import UNITS, PluginNode
-from tests.integration.verbs import poll
+from tests.support.faults import status
+from tests.support.waiting import poll
 
 MakeNode = Callable[..., PluginNode]
 

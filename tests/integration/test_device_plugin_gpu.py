@@ -18,7 +18,7 @@ from gpushare.device_plugin.devices import NvmlSource
 from gpushare.device_plugin.health import Health
 from tests.integration.cluster import Cluster, Json
 from tests.integration.nvml_node import NvmlNode
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 if shutil.which("nvidia-smi") is None:
     pytest.skip("no GPU of NVIDIA's here (nvidia-smi)", allow_module_level=True)
@@ -212,7 +212,7 @@ def test_the_memory_of_a_cuda_program_is_its_containers(make_node: MakeNode) -> 
     node.programs.append(beside)
     assert [take(fits, 1024), take(exceeds, 2048), take(beside, 3072)] == [0, 0, 0]
     places = [f"{pod['metadata']['name']}/c0/{node.uuid(0)}" for pod in pods]
-    poll(lambda: sorted(node.samples(USED)) == sorted(places), "not read", seconds=40)
+    poll(lambda: sorted(node.samples(USED)) == sorted(places), "not read")
     used = node.samples(USED)
     print({place: size / MIB for place, size in used.items()})
     assert 1 * GIB <= used[places[0]] < 2 * GIB  # with what CUDA itself takes
@@ -223,15 +223,15 @@ def test_the_memory_of_a_cuda_program_is_its_containers(make_node: MakeNode) -> 
     assert said.endswith("was given 1024; nothing keeps it to that")
     assert node.samples(ENFORCED) == {}
     fits.kill()
-    poll(lambda: sorted(node.samples(USED)) == [places[1]], "not gone", seconds=40)
+    poll(lambda: sorted(node.samples(USED)) == [places[1]], "not gone")
 
 
 def test_isolation_auto_is_what_the_driver_can_do(make_node: MakeNode) -> None:
     node = make_node().start()
     if driver() >= 615:
-        assert "isolation=driver" in node.log
+        poll(lambda: "isolation=driver" in node.log, "it is not told")
         return
-    assert "isolation=none" in node.log
+    poll(lambda: "isolation=none" in node.log, "it is not told")
     code, said = node.ended("--isolation", "driver", "--health-port", "0")
     print(said)
     assert code == 2
@@ -266,7 +266,7 @@ def test_a_limit_by_mps_holds_and_its_clients_are_seen(
     assert take(program, 1024) == 0
     assert take(program, 6 * 1024) == OUT_OF_MEMORY
     place = f"{pod['metadata']['name']}/c0/{node.uuid(0)}"
-    poll(lambda: list(node.samples(USED)) == [place], "not read", seconds=40)
+    poll(lambda: list(node.samples(USED)) == [place], "not read")
     print({place: size / MIB for place, size in node.samples(USED).items()})
     assert 1 * GIB <= node.samples(USED)[place] < 4 * GIB
     assert node.samples(ENFORCED) == {}  # it holds, but NVML does not show it

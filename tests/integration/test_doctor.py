@@ -1,7 +1,6 @@
 """`gpushare doctor` against an API server and the real extender process: well and ill."""
 
 import json
-import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,44 +10,28 @@ from typing import Any
 import pytest
 
 from gpushare.cli.main import main
-from tests.faults import status
-from tests.integration.cluster import LEASES, MAPS, MEM, NODES, PODS, Cluster, Json, inventory
+from gpushare.localcluster.demo.manifests import scheduler_config
+from tests.integration.cluster import LEASES, MAPS, NODES, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
 from tests.integration.process import Extender, free_port
-from tests.integration.verbs import poll
+from tests.support.faults import status
+from tests.support.waiting import poll
 
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
 
 def scheduler_file(folder: Path, port: int, **changes: object) -> str:
     """The file of a kube-scheduler that calls the extender at that port."""
-    entry: Json = {
-        "urlPrefix": f"http://127.0.0.1:{port}/gpushare-scheduler",
-        "filterVerb": "filter",
-        "prioritizeVerb": "prioritize",
-        "weight": 150,
-        "bindVerb": "bind",
-        "preemptVerb": "preempt",
-        "httpTimeout": "10s",
-        "nodeCacheCapable": True,
-        "managedResources": [{"name": MEM, "ignoredByScheduler": False}],
-    }
-    document = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "percentageOfNodesToScore": 100,
-        "extenders": [entry | changes],
-    }
+    document: Json = scheduler_config(port)
+    document["extenders"][0] |= {"httpTimeout": "10s"} | changes
     file = folder / f"doctor-{port}.json"
     file.write_text(json.dumps(document))
     return str(file)
 
 
 def health_of(extender: Extender) -> str:
-    """The URL of the health listener, as the extender's log tells it."""
-    found = re.search(r" health=(\S+)", extender.log)
-    assert found, extender.log
-    return f"http://{found[1]}"
+    """The URL of the health listener."""
+    return f"http://127.0.0.1:{extender.health_port}"
 
 
 class Doctor:

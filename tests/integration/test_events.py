@@ -3,14 +3,15 @@
 import json
 import re
 import time
+from contextlib import suppress
 
 import pytest
 
 from gpushare.localcluster.http_client import HttpClient
-from tests.faults import Fault, FaultRequest, delay, status
 from tests.integration.cluster import COUNT, Cluster, Json
 from tests.integration.conftest import StartExtender, World
-from tests.integration.verbs import PATIENCE, poll
+from tests.support.faults import Fault, FaultRequest, delay, status
+from tests.support.waiting import PATIENCE, poll
 
 _EVENTS = "/apis/events.k8s.io/v1/namespaces/{}/events"
 
@@ -45,12 +46,19 @@ def test_after_a_bind_the_pod_has_an_event_with_its_device(world: World) -> None
 def test_a_device_that_is_closed_is_an_event_of_its_node(world: World) -> None:
     cluster, node = world.cluster, world.cluster.node()
     world.extender.knows(node)
-    # The books are looked at once a second, and one look has to see the device open.
-    poll_for(2.5)
-    cluster.unhealthy(node, "1")
-    reason = "GPUShareDeviceUnhealthy"
-    poll(lambda: bool(events(cluster, reason, node)), "the node has an event")
-    assert "device 1" in events(cluster, reason, node)[0]["note"]
+
+    def told() -> list[Json]:
+        return events(cluster, "GPUShareDeviceUnhealthy", node)
+
+    for pause in (2.5, 5.0, 10.0):
+        # The books are looked at once a second, and one look has to see the device open.
+        cluster.unhealthy(node, "")
+        poll_for(pause)
+        cluster.unhealthy(node, "1")
+        with suppress(AssertionError):
+            poll(told, "the node has an event", pause)
+            break
+    assert "device 1" in told()[0]["note"]
 
 
 @pytest.mark.parametrize(
@@ -79,7 +87,7 @@ def poll_for(seconds: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "lost"), [(status(403, "Forbidden"), 3), (status(500), 1), (delay(1.5), 0)]
+    ("fault", "lost"), [(status(403, "Forbidden"), 3), (status(500), 1), (delay(6.0), 0)]
 )
 def test_an_api_server_that_refuses_or_delays_events_delays_no_bind(
     cluster: Cluster, start_extender: StartExtender, fault: Fault, lost: int
@@ -94,10 +102,11 @@ def test_an_api_server_that_refuses_or_delays_events_delays_no_bind(
     pods = [cluster.pod(1) for _ in range(8)]
     begin = time.monotonic()
     assert [extender.bind(pod, node) for pod in pods] == [""] * len(pods)
-    assert time.monotonic() - begin < 8 * 1.0, "a bind has waited for an event"
+    assert time.monotonic() - begin < 8 * 4.0, "each bind has waited for an event"
     poll(lambda: dropped(extender.probe("/metrics").body.decode()) >= lost, "they are counted")
     assert extender.ready()
-    assert extender.log.count("events are off") == (1 if lost == 3 else 0)
+    off = 1 if lost == 3 else 0
+    poll(lambda: extender.log.count("events are off") == off, lambda: extender.log)
 
 
 def dropped(metrics: str) -> float:
@@ -112,5 +121,10 @@ def test_events_may_be_switched_off(cluster: Cluster, start_extender: StartExten
     assert extender.bind(cluster.pod(1), node) == ""
     poll_for(1.0)
     assert not [path for _, path in list(cluster.server.requests) if "/events" in path]
-    lines = [json.loads(line) for line in extender.log.splitlines()]
-    assert [each["outcome"] for each in lines if each["message"] == "bind"] == ["bound"]
+
+    def outcomes() -> list[str]:
+        whole = extender.log.rpartition("\n")[0]
+        lines = [json.loads(line) for line in whole.splitlines()]
+        return [each["outcome"] for each in lines if each["message"] == "bind"]
+
+    poll(lambda: outcomes() == ["bound"], lambda: extender.log)

@@ -17,7 +17,8 @@ from gpushare.wire.annotations import ALIYUN
 from tests.integration.certificates import call, make_pki, shown
 from tests.integration.cluster import COUNT, MARK, PODS, Cluster, Json, inventory
 from tests.integration.conftest import StartExtender, World
-from tests.integration.verbs import bind_args, filter_args, never_over, poll
+from tests.integration.verbs import bind_args, filter_args, never_over
+from tests.support.waiting import poll
 from tests.unit.kube.test_client_tls import make_certificate
 
 ALLOCATION = "scheduler.framework.gpushare.allocation"
@@ -67,7 +68,7 @@ def test_node_and_annotations_arrive_in_one_event(world: World) -> None:
     bound(world, pod, node)
     client = ApiClient(world.cluster.server.url, user_agent="test")
     query = {"resourceVersion": str(since), "timeoutSeconds": "1"}
-    events = list(client.watch("/api/v1/pods", query, read_timeout=10.0))
+    events = list(client.watch("/api/v1/pods", query, read_timeout=60.0))
     client.close()
     assert [kind for kind, _ in events] == ["MODIFIED"]
     seen = events[0][1]
@@ -388,7 +389,9 @@ def test_with_certificates_only_a_caller_of_the_names_given_is_answered(
             call(f"https://{address}", shown(tmp_path, name), body)
     for _ in range(2):
         assert call(f"https://{address}", shown(tmp_path, "other"), body) == 403
-    assert extender.log.count("caller refused certificate=") == 1
+    poll(lambda: "caller refused certificate=" in extender.log, lambda: extender.log)
     assert cluster.bindings() == []
     assert call(f"https://{address}", shown(tmp_path, "client"), body) == 200
+    poll(lambda: " bind " in extender.log, lambda: extender.log)
+    assert extender.log.count("caller refused certificate=") == 1
     assert cluster.bindings() == [pod["metadata"]["name"]]

@@ -11,7 +11,8 @@ from gpushare.localcluster.scheduler.scheduler import Scheduler
 from tests.integration.cluster import Cluster, Json
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender
-from tests.integration.verbs import never_over, poll, scheduler_entry
+from tests.integration.verbs import never_over, scheduler_entry
+from tests.support.waiting import poll
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import pytest
 
 from tests.integration.cluster import MARK, NODES, inventory
 from tests.integration.conftest import World
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 
 def test_a_terminating_pod_holds_its_memory_until_it_is_gone(world: World) -> None:

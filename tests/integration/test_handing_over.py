@@ -12,14 +12,15 @@ from tests.badinput.attempt import framed
 from tests.integration.cluster import LEASES, Cluster, Json
 from tests.integration.conftest import StartExtender
 from tests.integration.test_leadership import LEASE
-from tests.integration.verbs import filter_args, poll
+from tests.integration.verbs import filter_args
+from tests.support.waiting import poll
 
 
 class Caller:
     """One kept-alive connection, as kube-scheduler has it."""
 
     def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), 20)
+        self._socket = socket.create_connection(("127.0.0.1", port), 60)
         self._answers = self._socket.makefile("rb")
 
     def filter(self, pod: Json, node: str) -> tuple[str, bool]:

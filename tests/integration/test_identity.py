@@ -11,8 +11,8 @@ import pytest
 from tests.integration.cluster import MARK, Cluster, Json
 from tests.integration.conftest import MakeWired
 from tests.integration.plugin_world import PluginNode
-from tests.integration.verbs import poll
 from tests.integration.wired import Wired
+from tests.support.waiting import poll
 
 UUIDS = "gpushare.io/device-uuids"
 DEVICES = "gpushare.io/devices"

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 import gpushare
-from tests.sbom import locked
+from tests.support.sbom import locked
 
 PACKAGE = Path(gpushare.__file__).parent
 ROOT = PACKAGE.parent

@@ -13,7 +13,7 @@ from gpushare.extender.learning.policy_builder import make_policies
 from gpushare.sim.runner import run_all
 from tests.integration.cluster import Cluster
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 from tests.unit.extender.learning.test_policy_builder import WORKLOAD
 
 _HOSTILE = ("json", "multiprocessing", "numpy", "pickle", "socket", "gpushare")
@@ -59,7 +59,6 @@ def test_runs_of_the_simulator_import_nothing_of_their_folder(
     assert sorted(run_all(abs, [-1, -2, 3], 2)) == [1, 2, 3]
 
 
-@pytest.mark.timeout(120)
 def test_the_demo_runs_from_the_folder_that_the_clone_is_in(tmp_path: Path) -> None:
     """The clone's folder is called as the package is, so Python would take it for the package."""
     (tmp_path / "gpushare").mkdir()

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.localcluster.api.resources import RESOURCES
-from tests.faults import Fault, Refusal
 from tests.integration.cluster import NODES, PODS, Cluster
+from tests.support.faults import Fault, Refusal
 
 pytestmark = [
     pytest.mark.kubectl,
@@ -177,7 +177,7 @@ def test_a_watch_shows_changes_until_it_is_interrupted(kubectl: Kubectl, cluster
         cluster.delete(PODS, "team-b", "beta")
         assert read_until(process.stdout, "%)")[-1] == "0/32 (0%)  \n"
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=90)
         assert (process.returncode, said) == (130, "")
     finally:
         overdue.cancel()

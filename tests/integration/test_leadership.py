@@ -12,14 +12,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-import pytest
-
-from tests import faults
-from tests.faults import Fault, FaultRequest
 from tests.integration.cluster import LEASES, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.support import faults
+from tests.support.faults import Fault, FaultRequest
+from tests.support.waiting import poll
 
 LEASE = {
     "metadata": {"name": "gpushare-extender"},
@@ -79,7 +77,7 @@ class Arrivals:
         return None
 
     def _bind_on(self, name: str) -> None:
-        while not self._ended.wait(0.05):
+        while not self._ended.wait(0.2):
             with suppress(OSError):  # it sleeps, or has ended
                 self.bind(name)
 
@@ -89,7 +87,6 @@ def ready(extenders: Mapping[str, Extender]) -> list[str]:
     return [name for name, extender in extenders.items() if extender.ready()]
 
 
-@pytest.mark.timeout(240)
 def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
@@ -105,17 +102,17 @@ def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
         assert ready(extenders) == ["a"]
 
         extenders["a"].signal(signal.SIGTERM)
-        poll(lambda: len(arrivals.names()) > 1, "another one binds", 40)
+        poll(lambda: len(arrivals.names()) > 1, "another one binds")
         second = arrivals.names()[1]
         poll(extenders["a"].ended, "the first has ended")
         assert ready(extenders) == [second]
 
         third = "c" if second == "b" else "b"
         extenders[second].signal(signal.SIGSTOP)
-        poll(lambda: arrivals.names()[-1] == third, "the third binds", 60)
+        poll(lambda: arrivals.names()[-1] == third, "the third binds", 100)
         assert arrivals.names() == ["a", second, third]
         assert arrivals.gap(second, third) > 15
-        assert arrivals.gap("a", second) < 12, "asked to end, a leader gives its Lease away"
+        assert arrivals.gap("a", second) < 15, "asked to end, a leader gives its Lease away"
         before = arrivals.count(second)
         extenders[second].signal(signal.SIGCONT)
         # It meets what it was asked in its sleep, and must not do it.
@@ -141,6 +138,6 @@ def test_no_bind_begins_that_may_outlast_the_term(
         errors.append(arrivals.bind("a"))
         return "another process leads" in errors[-1]
 
-    poll(is_over, "its term is over", 40)
+    poll(is_over, "its term is over")
     last = [error for error, _ in itertools.groupby(errors)][-2:]
     assert "this gpushare extender does not lead (any more)" in last[0]

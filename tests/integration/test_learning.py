@@ -5,7 +5,7 @@ import re
 from gpushare.core.trial import CANDIDATES
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 LONG = 120.0
 """Seconds; the process that makes policies yields to everybody else on a busy machine."""

@@ -1,20 +1,29 @@
 """The log is a pipe that nobody reads: the verbs go on, and so does everything else."""
 
+import fcntl
 import os
 from pathlib import Path
 
 from tests.integration.cluster import Cluster
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
-FILTERS = 3000
-"""Of some 140 bytes each: a pipe is full after 500 or so."""
+FILTERS = 300
+"""Lines of some 140 bytes each, ten times what such a pipe holds."""
+
+
+def small_pipe() -> tuple[int, int]:
+    """The descriptors to read from and to write to of a pipe that holds one page."""
+    read, write = os.pipe()
+    size = fcntl.fcntl(write, fcntl.F_SETPIPE_SZ, 4096)
+    assert size * 5 < FILTERS * 140
+    return read, write
 
 
 def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
     tmp_path: Path, cluster: Cluster
 ) -> None:
-    read, write = os.pipe()
+    read, write = small_pipe()
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
     os.close(write)
     try:
@@ -38,7 +47,7 @@ def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
 
 
 def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluster: Cluster) -> None:
-    read, write = os.pipe()
+    read, write = small_pipe()
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
     os.close(write)
     try:
@@ -46,10 +55,10 @@ def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluste
         node = cluster.node()
         extender.knows(node)
         pod = cluster.pod(1)
-        for _ in range(1000):
+        for _ in range(FILTERS):
             extender.fit(pod, [node])
         extender.terminate()
-        poll(extender.ended, "it ends by itself", 15.0)
+        poll(extender.ended, "it ends by itself")
     finally:
         extender.kill()
         os.close(read)

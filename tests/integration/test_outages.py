@@ -8,11 +8,11 @@ import time
 
 import pytest
 
-from tests import faults
 from tests.integration.cluster import LEASES, MARK, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.test_leadership import LEASE
-from tests.integration.verbs import poll
+from tests.support import faults
+from tests.support.waiting import PATIENCE, poll
 
 _FOR_GUNICORN = (signal.SIGHUP, signal.SIGTTIN, signal.SIGUSR2)
 
@@ -69,7 +69,7 @@ def test_killed_and_started_anew_it_has_the_same_books(
     split = cluster.pod(8, 24, annotations={"aliyun.com/gpu-count": "2"})
     for pod, node in zip([*pods, split], [*nodes, *nodes, nodes[1]], strict=True):
         assert extender.bind(pod, node) == ""
-    cluster.faults.on("POST", "/binding$", faults.apply_late(0.5))
+    cluster.faults.on("POST", "/binding$", faults.apply_late(2.5))
     late = cluster.pod(2)
     assert extender.bind(late, nodes[0]) != ""  # killed while the outcome is not known
     before = extender.inspect()
@@ -96,7 +96,7 @@ def test_it_outlives_the_api_server(start_extender: StartExtender, cluster: Clus
     begin = time.monotonic()
     assert "Connection refused" in extender.bind(pod, node)
     assert "cannot be read" in extender.bind(other, node)
-    assert time.monotonic() - begin < 8  # both answered within the scheduler's patience
+    assert time.monotonic() - begin < 20, "it has waited for the API server to come back"
     assert extender.fit(cluster.pod(6), [node]) == [node]  # from the books
     assert extender.fit(cluster.pod(12), [node]) == [node]  # what was never sent holds nothing
     assert extender.ready()
@@ -121,7 +121,7 @@ def test_asked_to_end_it_finishes_the_binds_under_way(
     answer = extender.bind_later(pod, node)
     poll(lambda: cluster.bindings() != [], "the Binding is on its way")
     extender.signal(signal.SIGTERM)
-    assert answer.result(20) == ""
+    assert answer.result(PATIENCE) == ""
     assert cluster.node_of(pod) == node
     poll(extender.ended, "the process has ended")
 
@@ -166,7 +166,7 @@ def test_binds_that_wait_for_the_api_server_leave_threads_to_filter(
     poll(lambda: cluster.bindings() != [], "the Binding is on its way")
     assert "too many binds are under way" in extender.bind(cluster.pod(4), node)
     assert extender.fit(cluster.pod(4), [node]) == [node]
-    assert answer.result(20) == ""
+    assert answer.result(PATIENCE) == ""
 
 
 @pytest.mark.parametrize("number", _FOR_GUNICORN)

@@ -8,7 +8,8 @@ import pytest
 from gpushare.localcluster.api.resources import RESOURCES
 from tests.integration.cluster import MEM, PODS, Cluster, Json
 from tests.integration.conftest import StartExtender, World
-from tests.integration.verbs import Verbs, poll
+from tests.integration.verbs import Verbs
+from tests.support.waiting import poll
 
 PRIORITIES, BUDGETS = (
     next(row for row in RESOURCES if row.plural == plural)

@@ -21,7 +21,7 @@ from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import MAPS, Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import free_port
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 CONFIGS = Path(__file__).parents[1] / "data" / "scheduler_configs"
 OUTER = CONFIGS / "v1alpha1-policy-configmap.yaml"

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.waiting import poll
+
 
 def trace(folder: Path) -> list[str]:
     """The flags of a small cluster and its pods."""
@@ -29,7 +31,7 @@ def trace(folder: Path) -> list[str]:
 def read_until(terminal: int, pattern: str) -> str:
     """What the process wrote to its terminal until it matches."""
     said = ""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 200
     while not re.search(pattern, said) and time.monotonic() < deadline:
         ready, _, _ = select.select([terminal], [], [], deadline - time.monotonic())
         assert ready, said
@@ -132,11 +134,8 @@ def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, s
             read_until(terminal, when)
             os.kill(process.pid, by)
             told = read_until(terminal, r"interrupted: \d+ of \d+ runs are finished")
-            table, _ = process.communicate(timeout=60)
+            table, _ = process.communicate(timeout=200)
     finally:
         os.close(terminal)
-    deadline = time.monotonic() + 60
-    while processes_of(process.pid):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    poll(lambda: not processes_of(process.pid), "all of its processes have ended")
     return process.returncode, table, told

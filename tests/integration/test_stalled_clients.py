@@ -20,11 +20,13 @@ import pytest
 
 from tests.integration.process import free_port
 from tests.integration.stalled_service import LARGE
+from tests.support.waiting import poll
 
 _SERVICE = Path(__file__).with_name("stalled_service.py")
 _WHOLE = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nhello"
 _THREADS = 2
-_PROMPT_S = 0.5
+_PROMPT_S = 30.0
+"""Half of what a patient worker waits for a client that stalls."""
 
 Start = Callable[..., "Server"]
 
@@ -48,12 +50,12 @@ class Server:
             return attempt.connect_ex(("127.0.0.1", self.port)) == 0
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), 10)
+        return socket.create_connection(("127.0.0.1", self.port), 2 * _PROMPT_S)
 
     def stop(self) -> None:
         self.process.terminate()
         try:
-            self.process.wait(10)
+            self.process.wait(30)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
@@ -70,13 +72,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
     yield begin
     for server in servers:
         server.stop()
-
-
-def poll(condition: Callable[[], bool], what: str, seconds: float = 15) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.02)
 
 
 def answer(connection: socket.socket) -> bytes:
@@ -116,7 +111,7 @@ def seconds_of_a_request(server: Server) -> float:
 def test_clients_stalled_anywhere_in_a_request_delay_nobody(
     start: Start, start_of_request: bytes
 ) -> None:
-    server = start()
+    server = start(worker="patient")
     with contextlib.ExitStack() as stalled:
         for _ in range(8 * _THREADS):
             stalled.enter_context(server.connect()).sendall(start_of_request)
@@ -124,7 +119,7 @@ def test_clients_stalled_anywhere_in_a_request_delay_nobody(
 
 
 def test_more_stalled_clients_than_connections_allowed_delay_nobody(start: Start) -> None:
-    server = start(connections=32)
+    server = start(worker="patient", connections=32)
     with contextlib.ExitStack() as stalled:
         for number in range(200):
             stalled.enter_context(server.connect()).sendall(b"P" if number % 2 else b"")
@@ -139,8 +134,8 @@ def test_silent_clients_never_cost_an_idle_one_that_has_called(start: Start) -> 
         first = silent.enter_context(server.connect())
         for number in range(200):
             silent.enter_context(server.connect()).sendall(b"P" if number % 5 == 0 else b"")
-        assert closed(first, 10)  # they have been taken in, and dropped for each other
-        assert seconds_of_a_request(server) < 10
+        assert closed(first, _PROMPT_S)  # they have been taken in, and dropped for each other
+        assert seconds_of_a_request(server) < _PROMPT_S
         kept.sendall(_WHOLE)
         assert answer(kept).endswith(b"hello")
 
@@ -151,6 +146,12 @@ def worker_pid(server: Server) -> int:
         return int(answer(connection).rpartition(b"\r\n")[2])
 
 
+def cpu_seconds(pid: int) -> float:
+    """What the process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
+
 def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start: Start) -> None:
     connections = 32
     server = start(connections=connections)
@@ -159,7 +160,7 @@ def test_a_client_dropped_for_another_in_the_moment_it_speaks_ends_nothing(start
         waiting = [stalled.enter_context(server.connect()) for _ in range(connections)]
         for client in waiting:
             client.sendall(b"P")
-        assert closed(waiting[0], 5)  # all of them have been taken in
+        assert closed(waiting[0], _PROMPT_S)  # all of them have been taken in
         os.kill(worker, signal.SIGSTOP)  # so that the next things come in one turn of its loop
         stalled.enter_context(server.connect())
         for client in waiting[1:]:
@@ -182,7 +183,7 @@ def test_a_request_not_finished_by_its_deadline_is_closed_even_if_it_drips(
         begin = time.monotonic()
         connection.sendall(b"POST / HTTP/1.1\r\nX: ")
         while not closed(connection, 0.2):
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < _PROMPT_S
             with contextlib.suppress(ConnectionError):
                 connection.sendall(b"x")
         assert time.monotonic() - begin > 0.9
@@ -194,7 +195,7 @@ def test_a_request_begun_right_after_an_answer_has_the_deadline_of_any_other(sta
         answer(connection)
         begin = time.monotonic()
         connection.sendall(_WHOLE[:-1])  # the thread that has answered reads it
-        assert closed(connection, 10)
+        assert closed(connection, _PROMPT_S)
         assert time.monotonic() - begin > 0.9
 
 
@@ -262,13 +263,15 @@ def test_a_body_that_comes_after_its_head_is_never_read_as_a_request(start: Star
 
 
 def test_heads_made_to_cost_much_time_delay_nobody(start: Start) -> None:
-    server = start()
-    seconds_of_a_request(server)
+    server = start(worker="patient")
+    worker = worker_pid(server)
+    before = cpu_seconds(worker)
     zeros = b"POST / HTTP/1.1\r\nContent-Length: " + b"0" * 32_600 + b"x\r\n\r\n"
     with contextlib.ExitStack() as hostile:
         for _ in range(3):
             hostile.enter_context(server.connect()).sendall(zeros)
-        assert seconds_of_a_request(server) < 3  # one of them took 13
+        seconds_of_a_request(server)
+        assert cpu_seconds(worker) - before < 5  # one of them took 13
 
 
 def test_clients_that_ask_without_end_leave_a_thread_to_others(start: Start) -> None:
@@ -313,7 +316,7 @@ def test_what_cannot_be_collected_is_refused_with_a_status(
     with start().connect() as connection:
         connection.sendall(request_head)
         assert answer(connection).startswith(b"HTTP/1.1 " + status)
-        assert closed(connection, 5)
+        assert closed(connection, _PROMPT_S)
 
 
 @pytest.mark.parametrize("answered", [0, 1], ids=["the first request", "the one after"])
@@ -328,10 +331,10 @@ def test_unfinished_bodies_do_not_pile_up_in_memory(start: Start, answered: int)
                 answer(client)
             client.sendall(part)
         # The one whose part was collected first, which a busy machine does in any order.
-        dropped, _, _ = select.select(clients, [], [], 10)
+        dropped, _, _ = select.select(clients, [], [], _PROMPT_S)
         assert dropped, "one is dropped for the others, long before its deadline"
         assert all(closed(client, 1) for client in dropped)
-        assert seconds_of_a_request(server) < 10
+        assert seconds_of_a_request(server) < _PROMPT_S
 
 
 def test_connections_that_stay_open_do_not_hold_on_to_their_last_bodies(start: Start) -> None:
@@ -356,7 +359,7 @@ def test_clients_that_do_not_take_their_answer_free_their_threads(start: Start) 
         for _ in range(_THREADS):
             stalled.enter_context(server.connect()).sendall(b"GET /large HTTP/1.1\r\n\r\n")
         poll(lambda: "took no answer" in server.log.read_text(), "the answer is given up")
-        assert seconds_of_a_request(server) < 2
+        assert seconds_of_a_request(server) < _PROMPT_S
     assert "Traceback" not in server.log.read_text()
 
 
@@ -366,7 +369,7 @@ def test_clients_that_do_not_take_their_answer_hold_no_thread(start: Start) -> N
         for _ in range(4 * _THREADS):
             stalled.enter_context(server.connect()).sendall(b"GET /large HTTP/1.1\r\n\r\n")
         for _ in range(4 * _THREADS):
-            assert seconds_of_a_request(server) < 10  # their deadline is 60
+            assert seconds_of_a_request(server) < _PROMPT_S
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
@@ -400,9 +403,9 @@ def test_whole_requests_that_wait_for_a_thread_count_as_held(start: Start) -> No
         for client in clients:
             with contextlib.suppress(ConnectionError):  # dropped already
                 client.sendall(slow)
-        dropped = sum(closed(client, 20) for client in clients)
+        dropped = sum(closed(client, _PROMPT_S) for client in clients)
         assert 0 < dropped < len(clients)
-        assert seconds_of_a_request(server) < 10
+        assert seconds_of_a_request(server) < _PROMPT_S
     assert "Traceback" not in server.log.read_text()
 
 
@@ -417,8 +420,8 @@ def test_a_stop_answers_what_is_in_flight_and_waits_for_no_stalled_client(start:
         poll(lambda: "slow begins" in server.log.read_text(), "a thread works on the request")
         reader.start()
         server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(10) == 0
-        reader.join(5)
+        assert server.process.wait(2 * _PROMPT_S) == 0
+        reader.join(_PROMPT_S)
     assert answers[0].endswith(b"hello")
 
 
@@ -451,7 +454,7 @@ def test_with_tls_a_stalled_handshake_or_request_delays_nobody(
     start: Start, certificate: tuple[Path, Path]
 ) -> None:
     cert, key = certificate
-    server = start(certfile=str(cert), keyfile=str(key))
+    server = start(worker="patient", certfile=str(cert), keyfile=str(key))
     context = client_context(certificate)
     with contextlib.ExitStack() as stalled:
         for _ in range(8 * _THREADS):
@@ -466,7 +469,7 @@ def test_with_tls_a_stalled_handshake_or_request_delays_nobody(
                 head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
                 connection.sendall(head + body)
                 assert answer(connection).endswith(body)
-        assert time.monotonic() - begin < 2
+        assert time.monotonic() - begin < _PROMPT_S
 
 
 def test_a_connection_makes_no_context_of_its_own(

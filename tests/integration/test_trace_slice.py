@@ -36,8 +36,9 @@ from tests.e2e.pair import HOME, port_of, printed
 from tests.e2e.processes import Process
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
-from tests.integration.verbs import poll, scheduler_entry
+from tests.integration.verbs import scheduler_entry
 from tests.integration.wired import Wired
+from tests.support.waiting import poll
 
 _OPENB = Path(sim.__path__[0]) / "data" / "openb"
 _UNITS, _NODES, _LOAD, _SEED = 16, 16, 1.2, 3
@@ -196,7 +197,6 @@ def place(cluster: Cluster, wired: Wired, pod: TracePod) -> None:
         cluster.delete_pod(made)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("scheduling", [small, real])
 @pytest.mark.parametrize(
     "asked",

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from tests.chromium import browser, program
 from tests.integration.shown import Shown, demo
 from tests.integration.test_demo_doctor import pod
-from tests.integration.verbs import poll
+from tests.support.chromium import browser, program
+from tests.support.waiting import poll
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/kube-system/configmaps"
@@ -51,7 +51,6 @@ def alike(document: Any, other: Any) -> Any:
     return document
 
 
-@pytest.mark.timeout(180)
 def test_the_page_reads_what_inspect_says(shown: Shown) -> None:
     said, read = shown.inspect(), shown.books()
     assert len(said["nodes"]) == 2
@@ -65,7 +64,6 @@ def test_the_page_reads_what_inspect_says(shown: Shown) -> None:
     assert alike(waits, said["pending"]) == alike(said["pending"], waits)
 
 
-@pytest.mark.timeout(180)
 def test_what_was_allocated_and_refused_is_counted(shown: Shown) -> None:
     said, hour = shown.inspect(), shown.books()["lastHour"]
     pods = [each for node in said["nodes"] for each in node["pods"]]
@@ -76,7 +74,6 @@ def test_what_was_allocated_and_refused_is_counted(shown: Shown) -> None:
     assert hour["refused"]["pods"] == len(said["pending"])
 
 
-@pytest.mark.timeout(180)
 @pytest.mark.skipif(program() is None, reason="no Chromium on PATH")
 def test_chromium_shows_what_inspect_says(shown: Shown, tmp_path: Path) -> None:
     said = shown.inspect()

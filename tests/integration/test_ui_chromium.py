@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.chromium import Tab, browser, program
+from tests.support.chromium import Tab, browser, program
 from tests.unit.core.clusters import node
 from tests.unit.extender.ui.world import HOSTILE, World, pod
 

@@ -17,7 +17,7 @@ from gpushare.localcluster.api.resources import Resource
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Cluster
 from tests.integration.oracle import asked, expected_inspect, over_capacity
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 Json = dict[str, Any]
 

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 
 from gpushare.kube.listwatch import Timing
-from tests import faults
-from tests.faults import Fault, FaultRequest
 from tests.integration.cluster import MARK, MEM, NODES, PODS, Cluster, Json
 from tests.integration.conftest import MakeWired
 from tests.integration.torn import TornRelay
-from tests.integration.verbs import poll
 from tests.integration.wired import QUICK, Wired
+from tests.support import faults
+from tests.support.faults import Fault, FaultRequest
+from tests.support.waiting import poll
 
 DOWN = faults.status(503, "ServiceUnavailable")
 

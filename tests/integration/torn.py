@@ -45,7 +45,7 @@ class TornRelay:
         for sock in list(self._open):
             _end(sock)
         for thread in list(self._threads):
-            thread.join(5)
+            thread.join(30)
         for sock in list(self._open):
             sock.close()
 

@@ -4,18 +4,15 @@ Knows the protocol's JSON (keys as Go writes them), nothing of how the answers c
 """
 
 import json
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpushare.wire.scheduler.config import ExtenderConfig, ExtenderManagedResource
 from tests.integration.cluster import MEM, NODES, PODS, Cluster, Json
 from tests.integration.oracle import expected_inspect, over_capacity
-
-PATIENCE = 20.0
-"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+from tests.support.waiting import poll
 
 
 def scheduler_entry(url: str, resource: str = MEM, timeout: float = 10.0) -> ExtenderConfig:
@@ -134,15 +131,3 @@ def bind_args(pod: Json, node: str) -> Json:
 def never_over(verbs: Verbs) -> None:
     """Fail where a device holds more than it has."""
     assert over_capacity(verbs.inspect()) == []
-
-
-def poll(
-    condition: Callable[[], bool], what: str | Callable[[], str], seconds: float = PATIENCE
-) -> None:
-    """Return once the condition holds; fail when it does not in time."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            text = what if isinstance(what, str) else what()
-            raise AssertionError(f"not within {seconds} s: {text}")
-        time.sleep(0.02)

@@ -30,7 +30,8 @@ from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS
-from tests.integration.verbs import Reply, Verbs, poll
+from tests.integration.verbs import Reply, Verbs
+from tests.support.waiting import poll
 from tests.unit.extender.kit import try_here
 
 QUICK = Timing(pause=0.02, longest_pause=0.2, relist_spacing=0.05)

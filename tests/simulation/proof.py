@@ -22,11 +22,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from tests.figures import PROOF_FIGURES, commit, record, recorded, renew
 from tests.simulation.figures import figures, last_found
 from tests.simulation.hunt import Found, all_mutants, hunt
 from tests.simulation.orders import THREE, count_orders
 from tests.simulation.story import of_seed, replay, shrink, tell
+from tests.support.figures import PROOF_FIGURES, commit, record, recorded, renew
 
 STEPS = 200
 CI_SEEDS = 8_000

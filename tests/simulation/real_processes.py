@@ -14,10 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
-from tests.integration.verbs import poll
 from tests.simulation.crash_points.points import Point
 from tests.simulation.crash_points.real_stage import RealStage
 from tests.simulation.crash_points.story import CASES, PAUSE, Case
+from tests.support.waiting import poll
 
 _SIGNALS = {"kill": signal.SIGKILL, "pause": signal.SIGSTOP}
 _FATES = ("late", "soon", "never")

@@ -25,11 +25,11 @@ from tests.badinput import odd
 from tests.badinput.attempt import Targets
 from tests.badinput.inputs import attempt
 from tests.badinput.sender import Sender
-from tests.figures import PROOF_FIGURES, commit, record, renew
 from tests.integration.cluster import NODES, PODS, Cluster, Json, fresh
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
 from tests.simulation.usage import Sample, growth, sample
+from tests.support.figures import PROOF_FIGURES, commit, record, renew
+from tests.support.waiting import poll
 
 NODES_THERE, DEVICES, UNITS = 12, 4, 64
 MOST_PODS = 150

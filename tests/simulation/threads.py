@@ -38,8 +38,9 @@ from gpushare.wire.objects import NODES as NODE_OBJECTS
 from gpushare.wire.objects import PODS as POD_OBJECTS
 from tests.integration.cluster import COUNT, MEM, NODES, PODS, Json
 from tests.integration.oracle import asked, expected_inspect, placement
-from tests.integration.verbs import bind_args, filter_args, poll
+from tests.integration.verbs import bind_args, filter_args
 from tests.simulation.threads_api import ThreadsApi
+from tests.support.waiting import poll
 
 _LIVE = (("fieldSelector", "status.phase!=Succeeded,status.phase!=Failed"),)
 _QUICK = Timing(pause=0.02, longest_pause=0.2, relist_spacing=0.05)

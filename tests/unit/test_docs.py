@@ -14,7 +14,7 @@ from gpushare.ledger import Ledger
 from gpushare.settings import Settings
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import Device, Inventory, decode_inventory
-from tests.unit.extender.scripted_api import ScriptedApi
+from tests.support.scripted_api import ScriptedApi
 
 ROOT = Path(__file__).parents[2]
 PROTOCOL = "\n".join(

@@ -17,6 +17,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 _COMMAND_LINE = ROOT / "gpushare/cli/main.py"
 _NO_MODULES = ("__init__", "kubelet_pb2")
+# Parsing every file would take seconds.
+_IMPORT = re.compile(
+    r"^\s*(?:from ([\w.]+) import (\([^)]*\)|[^#\n]*)|import ([\w., ]+))", re.MULTILINE
+)
+_NAMED = re.compile(r"""["']((?:gpushare|tests)(?:\.\w+)+)["']""")
 
 
 def modules() -> Iterator[Path]:
@@ -48,10 +53,15 @@ def by_name(module: Path) -> list[Path]:
     return [path for name in names for path in _tests_by_name().get(name, ())]
 
 
+@cache
+def _docstring(path: Path) -> str:
+    return ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+
+
 def by_docstring(module: Path) -> list[Path]:
     """What the module names, else its package."""
     for path in (module, module.parent / "__init__.py"):
-        if found := named_tests(ast.get_docstring(_tree(path)) or ""):
+        if found := named_tests(_docstring(path)):
             places = [ROOT / name for name in found]
             assert all(place.exists() for place in places), f"{path} names tests that are not there"
             return [
@@ -63,11 +73,6 @@ def by_docstring(module: Path) -> list[Path]:
 
 
 @cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
-
-
-@cache
 def _entry_points() -> tuple[str, ...]:
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg")
@@ -75,19 +80,19 @@ def _entry_points() -> tuple[str, ...]:
     return tuple(re.findall(r"= (gpushare[\w.]+):", policies))
 
 
-def _names(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom):
-        return [str(node.module), *(f"{node.module}.{alias.name}" for alias in node.names)]
-    if isinstance(node, ast.Constant) and isinstance(node.value, str):
-        return [node.value] if re.fullmatch(r"(gpushare|tests)(\.\w+)+", node.value) else []
-    return []
+def _names(source: str) -> Iterator[str]:
+    """What may be modules: what is imported, and texts that look like one of ours."""
+    for module, parts, whole in _IMPORT.findall(source):
+        yield from re.findall(r"[\w.]+", whole)
+        if module:
+            yield module
+            yield from (f"{module}.{part}" for part in re.findall(r"\w+", parts))
+    yield from _NAMED.findall(source)
 
 
 @cache
 def _imports(path: Path) -> frozenset[Path]:
-    names = [name for node in ast.walk(_tree(path)) for name in _names(node)]
+    names = [*_names(path.read_text(encoding="utf-8"))]
     if path == ROOT / "gpushare/core/policy.py":
         names += _entry_points()
     places = [ROOT.joinpath(*name.split(".")) for name in names]

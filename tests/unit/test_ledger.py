@@ -13,8 +13,8 @@ from gpushare.core.node_arrays import Charge
 from gpushare.core.pairing import Pairing
 from gpushare.errors import InsufficientMemory, InvariantError, PodMismatch, UnknownNode
 from gpushare.ledger import HOLD, Changes, Ledger
+from tests.support.ledger_script import run
 from tests.unit.core.clusters import node
-from tests.unit.ledger_script import run
 
 SCENARIOS = sorted(Path(__file__).with_name("ledger_scenarios").glob("*.txt"))
 

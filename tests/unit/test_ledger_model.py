@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
-from tests.unit.ledger_life import NODES, Life
+from tests.support.ledger_life import NODES, Life
 
 names = st.sampled_from(NODES)
 numbers = st.integers(0, 99)

@@ -6,7 +6,7 @@ import pytest
 
 from gpushare.core.entry import Phase
 from gpushare.ledger.phases import ASSUMED, CHARGED, KEPT, TABLE, Event, as_text
-from tests.figures import ROOT, renew
+from tests.support.figures import ROOT, renew
 
 PAGE = ROOT / "docs" / "architecture.md"
 OF = "the phases"

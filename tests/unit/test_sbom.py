@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sbom import locked, main, missing
+from tests.support.sbom import locked, main, missing
 
 A, B = "a" * 64, "b" * 64
 LOCK = f"""\

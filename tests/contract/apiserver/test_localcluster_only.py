@@ -4,7 +4,7 @@ import http.client
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import pytest
@@ -14,7 +14,7 @@ from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
 from tests.contract.apiserver.client import STRATEGIC, Api, Json
 from tests.contract.apiserver.conftest import binding, config_map, pod
-from tests.faults import (
+from tests.support.faults import (
     Fault,
     FaultPlan,
     Refusal,
@@ -26,6 +26,7 @@ from tests.faults import (
     faulty,
     status,
 )
+from tests.support.waiting import poll
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -48,13 +49,6 @@ def local(plan: FaultPlan) -> Iterator[ApiServer]:
 @pytest.fixture
 def api(local: ApiServer) -> Api:
     return Api(local.url)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 10
-    while not condition():
-        assert time.monotonic() < deadline, "it has not happened"
-        time.sleep(0.01)
 
 
 def test_a_request_dropped_before_has_not_acted(api: Api, plan: FaultPlan) -> None:
@@ -100,7 +94,7 @@ def test_a_delayed_request_ends_with_the_server_and_has_not_acted() -> None:
 
     caller = threading.Thread(target=create)
     caller.start()
-    until(lambda: len(server.requests) == 1)
+    poll(lambda: len(server.requests) == 1)
     server.stop()
     caller.join()
     assert lost
@@ -108,17 +102,17 @@ def test_a_delayed_request_ends_with_the_server_and_has_not_acted() -> None:
 
 
 def test_a_late_request_acts_after_the_client_has_given_up(api: Api, plan: FaultPlan) -> None:
-    plan.on("POST", "configmaps", apply_late(0.2))
+    plan.on("POST", "configmaps", apply_late(2.0))
     with pytest.raises(LOST):
         api.create(MAPS, config_map("a"))
     assert api.get(f"{MAPS}/a").status == 404
-    until(lambda: api.get(f"{MAPS}/a").status == 200)
+    poll(lambda: api.get(f"{MAPS}/a").status == 200)
 
 
 def test_a_late_request_may_be_answered_with_a_timeout(api: Api, plan: FaultPlan) -> None:
     plan.on("POST", "configmaps", apply_late(0.1, answer=Refusal(504, "Timeout")))
     assert api.call("POST", MAPS, config_map("a")).status == 504
-    until(lambda: api.get(f"{MAPS}/a").status == 200)
+    poll(lambda: api.get(f"{MAPS}/a").status == 200)
 
 
 def test_a_watch_is_cut_in_mid_stream(api: Api, plan: FaultPlan) -> None:
@@ -236,7 +230,7 @@ def test_a_namespace_takes_its_contents_with_it(api: Api) -> None:
 
 def test_one_connection_serves_many_requests(local: ApiServer) -> None:
     host = local.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(host, timeout=10)
+    connection = http.client.HTTPConnection(host, timeout=30)
     try:
         sockets = set()
         for method, body in (("GET", None), ("POST", b"{"), ("GET", None)):
@@ -256,7 +250,7 @@ def test_a_watch_notices_that_its_client_has_gone(api: Api) -> None:
     version = api.create(MAPS, config_map("a")).version
     with api.watch(MAPS, resourceVersion=version):
         assert connections() >= 1
-    until(lambda: connections() == 0)
+    poll(lambda: connections() == 0)
 
 
 def test_a_hundred_watches_see_every_event_and_end_with_the_server() -> None:
@@ -283,7 +277,7 @@ def test_a_hundred_watches_see_every_event_and_end_with_the_server() -> None:
     assert all(full.acquire(timeout=30) for _ in watchers)
     start = time.monotonic()
     server.stop()
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 30
     for watcher in watchers:
         watcher.join()
     assert ended == [True] * 100
@@ -329,7 +323,7 @@ def test_a_followed_log_grows_and_ends_with_its_pod(api: Api, local: ApiServer) 
     uid = start_pod(api)
     local.logs.write(uid, "main", "before", NOON)
     host = local.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(host, timeout=10)
+    connection = http.client.HTTPConnection(host, timeout=30)
     connection.request("GET", f"{PODS}/p/log?follow=true")
     response = connection.getresponse()
     try:
@@ -345,7 +339,7 @@ def test_a_followed_log_grows_and_ends_with_its_pod(api: Api, local: ApiServer) 
 
 def test_a_body_in_chunks_is_refused_not_misread(local: ApiServer) -> None:
     host = local.url.removeprefix("http://")
-    connection = http.client.HTTPConnection(host, timeout=10)
+    connection = http.client.HTTPConnection(host, timeout=30)
     try:
         connection.putrequest("POST", MAPS)
         connection.putheader("Transfer-Encoding", "chunked")

@@ -23,7 +23,6 @@ _SHIPPED = [
 ]
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("file", [*_OWN, *_SHIPPED], ids=lambda file: str(file.stem))
 def test_a_scenario_comes_out_as_it_says(cluster: Cluster, file: Path) -> None:
     held = cluster.runner.run(load_scenario(file))

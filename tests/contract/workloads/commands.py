@@ -14,7 +14,7 @@ from gpushare.localcluster.kubelet import RUN_SECONDS
 from tests.contract.kubectl import Kubectl, Server
 from tests.contract.workloads.manifests import changed, workload
 from tests.e2e.binaries import program
-from tests.figures import ROOT, renew
+from tests.support.figures import ROOT, renew
 
 DOCUMENT = ROOT / "docs" / "local-cluster.md"
 OF = "kubectl's commands"

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from gpushare.localcluster.api.objects import Object
 from gpushare.localcluster.api.records import Record
-from tests import faults
-from tests.faults import Fault, FaultRequest
 from tests.integration.cluster import LEASES, MEM, NODES, PODS, Cluster
 from tests.integration.oracle import expected_inspect, over_capacity
 from tests.integration.process import Extender
-from tests.integration.verbs import poll
 from tests.simulation.crash_points.points import SERVED, Point
+from tests.support import faults
+from tests.support.faults import Fault, FaultRequest
+from tests.support.waiting import poll
 
 UNITS = 16
 LATE = 2.8

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.terminal import on_terminal
+from tests.support.terminal import on_terminal
 from tests.unit.cli.fake_kubectl import FakeKubectl, closing, inventory, node, pending, pod
 
 Inspect = Callable[..., tuple[int, str, str]]

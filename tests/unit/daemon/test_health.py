@@ -6,13 +6,14 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing
 
 import pytest
 
 from gpushare.daemon.health import HealthServer
 from gpushare.daemon.listener import Handler
+from tests.support.waiting import poll
 
 WELL = {"nodes": "", "pods": ""}
 STALLED = 20
@@ -21,13 +22,6 @@ STALLED = 20
 def connections() -> int:
     """How many threads serve one."""
     return sum("process_request" in thread.name for thread in threading.enumerate())
-
-
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 class Subject:
@@ -232,14 +226,15 @@ def test_a_connection_can_be_used_again(subject: Subject) -> None:
             assert client.getresponse().read() == b"ok\n"
 
 
-def test_clients_that_stall_do_not_keep_others_waiting(subject: Subject) -> None:
+def test_clients_that_stall_do_not_keep_others_waiting(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "timeout", 60)  # for each, longer than `get` waits
     with ExitStack() as stack:
         for index in range(STALLED):
             stalled = stack.enter_context(subject.connect())
             stalled.sendall(b"GET /livez HTTP/1.1\r\n" if index % 2 else b"")
-        began = time.monotonic()
         assert subject.get("/livez")[0] == 200
-        assert time.monotonic() - began < 2.5, "it waited for those that stall"
 
 
 def test_a_client_that_says_nothing_is_cut_off(subject: Subject) -> None:
@@ -251,7 +246,7 @@ def test_a_client_that_says_nothing_is_cut_off(subject: Subject) -> None:
 def test_a_scrape_may_take_long_as_long_as_it_goes_on(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Handler, "timeout", 1)
+    monkeypatch.setattr(Handler, "timeout", 2)
     subject.metrics = b"x" * (64 << 20)
     with closing(http.client.HTTPConnection("127.0.0.1", subject.server.port, 20)) as client:
         client.request("GET", "/metrics")
@@ -259,19 +254,21 @@ def test_a_scrape_may_take_long_as_long_as_it_goes_on(
         size, begin = 0, time.monotonic()
         while piece := answer.read(1 << 20):
             size += len(piece)
-            time.sleep(0.05)
+            time.sleep(0.08)
     assert size == len(subject.metrics)
-    assert time.monotonic() - begin > 2
+    assert time.monotonic() - begin > 4
 
 
-def test_of_very_many_connections_the_oldest_are_cut(subject: Subject) -> None:
+def test_of_very_many_connections_the_oldest_are_cut(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each has a thread; a crowd of them must not take all there is."""
+    monkeypatch.setattr(Handler, "timeout", 60)  # silence alone cuts none so soon
     with ExitStack() as stack:
         crowd = [stack.enter_context(subject.connect()) for _ in range(100)]
-        crowd[0].settimeout(2.0)  # of itself it would be cut after 3 s of silence
         assert crowd[0].recv(100) == b""
         assert subject.get("/livez")[0] == 200
-        until(lambda: connections() <= 64)
+        poll(lambda: connections() <= 64)
 
 
 def test_a_failure_nobody_thought_of_is_logged_and_ends_one_connection(
@@ -291,7 +288,7 @@ def test_a_client_that_goes_away_is_no_news(
     with subject.connect() as gone:
         gone.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
         gone.recv(10)
-    until(lambda: connections() == 0)
+    poll(lambda: connections() == 0)
     assert capfd.readouterr().err == ""
     assert caplog.text == ""
 

@@ -9,6 +9,7 @@ import grpc
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.localcluster.devices.manager import DeviceManager, Held
 from gpushare.localcluster.devices.sockets import HEALTHY
+from tests.support.waiting import PATIENCE
 
 Json = dict[str, Any]
 
@@ -57,7 +58,7 @@ class FakeKubelet(DeviceManager):
         for channel in list(self._clients.values()):
             channel.close()
 
-    def wait(self, true: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
+    def wait(self, true: Callable[[], bool], what: str, seconds: float = PATIENCE) -> None:
         with self._news:
             assert self._news.wait_for(true, seconds), what
 

@@ -17,8 +17,8 @@ from gpushare.errors import ApiNotFound, ApiUnavailable, RequestRefused
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import Pod
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import cards, decoded, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 
 Json = dict[str, Any]
 

@@ -1,9 +1,5 @@
 """Pods that were served are marked once, and containers with wrong devices are told of once."""
 
-import json
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
-
 import pytest
 
 from gpushare.device_plugin.allocator import Allocator
@@ -15,51 +11,27 @@ from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable
-from gpushare.kube.api import Lines
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import Pod
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json
 
 NODE = cards(16, 16)
 
 
-class Patches:
-    """An API server that takes patches, or answers with `error`."""
-
-    def __init__(self) -> None:
-        self.error: ApiError | None = None
-        self.taken: list[tuple[str, Json]] = []
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = 0.0,
-    ) -> bytes:
-        del query, timeout, not_after
-        assert (method, content_type) == ("PATCH", "application/merge-patch+json")
-        self.taken.append((path, json.loads(body or b"")))
-        if self.error:
-            raise self.error
-        return b"{}"
-
-    def stream(
-        self, path: str, query: Mapping[str, str], *, connect_timeout: float, read_timeout: float
-    ) -> AbstractContextManager[Lines]:
-        raise AssertionError((path, query, connect_timeout, read_timeout))
+def patches(api: ScriptedApi) -> list[tuple[str, Json]]:
+    """Path and body of each call, all of which have to be patches."""
+    kinds = {(call.method, call.content_type) for call in api.calls}
+    assert kinds <= {("PATCH", "application/merge-patch+json")}
+    return [(call.path, call.document) for call in api.calls]
 
 
 class World:
     """A marker without its thread."""
 
     def __init__(self) -> None:
-        self.api = Patches()
+        self.api = ScriptedApi(forever=b"{}")
         self.record: list[Entry] = []
         self.told: list[Wrong] = []
         self.pods = Pods(self.api, ALIYUN, "node")
@@ -95,7 +67,7 @@ def test_a_pod_is_marked_once_by_its_uid_and_nothing_else_is_written(world: Worl
     assert not world.marker.mark_all()
     meta = body["metadata"]
     change = {"metadata": {"uid": meta["uid"], "annotations": {ALIYUN.assigned: "true"}}}
-    assert world.api.taken == [(f"/api/v1/namespaces/default/pods/{meta['name']}", change)]
+    assert patches(world.api) == [(f"/api/v1/namespaces/default/pods/{meta['name']}", change)]
 
 
 def test_a_pod_whose_answer_was_not_certain_is_marked_by_the_kubelets_record(world: World) -> None:
@@ -105,28 +77,28 @@ def test_a_pod_whose_answer_was_not_certain_is_marked_by_the_kubelets_record(wor
         world.pods.apply(event)
     world.allocator.allocate([device_id("GPU-0", 7)])
     assert not world.marker.mark_all()
-    assert world.api.taken == []
+    assert patches(world.api) == []
     uid = bodies[1]["metadata"]["uid"]
     told = answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"})).SerializeToString()
     world.record.append(Entry(uid, "c0", frozenset([device_id("GPU-0", 7)]), told))
     world.marker.look()
     world.marker.mark_all()
-    assert [change["metadata"]["uid"] for _, change in world.api.taken] == [uid]
+    assert [change["metadata"]["uid"] for _, change in patches(world.api)] == [uid]
 
 
 def test_a_pod_that_is_not_served_yet_is_not_marked(world: World) -> None:
     world.serve(pod_json(1, 2), "GPU-0")
     assert not world.marker.mark_all()
-    assert world.api.taken == []
+    assert patches(world.api) == []
 
 
 def test_a_mark_that_does_not_land_is_tried_again(world: World) -> None:
     world.serve(pod_json(1), "GPU-0")
-    world.api.error = ApiUnavailable("away", 503)
+    world.api.forever = ApiUnavailable("away", 503)
     assert world.marker.mark_all()
-    world.api.error = None
+    world.api.forever = b"{}"
     assert not world.marker.mark_all()
-    assert len(world.api.taken) == 2
+    assert len(patches(world.api)) == 2
 
 
 @pytest.mark.parametrize(("error", "tried"), [(ApiUnreachable, 1), (ApiUnavailable, 3)])
@@ -135,28 +107,28 @@ def test_while_the_api_server_is_away_the_pauses_grow_whatever_is_served(
 ) -> None:
     for _ in range(3):
         world.serve(pod_json(1), "GPU-0")
-    world.api.error = error("away", 0)
+    world.api.forever = error("away", 0)
     world.marker.step()
-    assert len(world.api.taken) == tried
+    assert len(patches(world.api)) == tried
     for pause in (2.0, 4.0, 8.0, 16.0):
-        world.api.taken.clear()
+        world.api.calls.clear()
         world.now += pause - 0.5
         assert world.marker.step() == pytest.approx(0.5)
-        assert world.api.taken == []
+        assert patches(world.api) == []
         world.now += 0.5
         world.marker.step()
-        assert len(world.api.taken) == tried
-    world.api.error = None
+        assert len(patches(world.api)) == tried
+    world.api.forever = b"{}"
     world.now += 60.0
-    world.api.taken.clear()
+    world.api.calls.clear()
     assert world.marker.step() > 2.0
-    assert len(world.api.taken) == 3
+    assert len(patches(world.api)) == 3
 
 
 @pytest.mark.parametrize("status", [404, 409, 422])
 def test_a_pod_that_is_gone_needs_no_mark(world: World, status: int) -> None:
     world.serve(pod_json(1), "GPU-0")
-    world.api.error = ApiError("gone", status)
+    world.api.forever = ApiError("gone", status)
     assert not world.marker.mark_all()
 
 
@@ -166,20 +138,20 @@ def test_what_a_pod_was_given_beside_is_written_once_and_again_where_it_is_more(
     body = pod_json(1, 2, devices=[1])
     meta = body["metadata"]
     world.serve(body, "0")  # by index, as the original tells it
-    (change,) = (each for _, each in world.api.taken)
+    (change,) = (each for _, each in patches(world.api))
     given = {ALIYUN.given: '{"GPU-0":1}'}
     assert change == {"metadata": {"uid": meta["uid"], "annotations": given}}
     meta["annotations"] |= given
     shown: Event[Pod] = Event("MODIFIED", decoded(body))
     world.pods.apply(shown)
-    world.api.taken.clear()
+    world.api.calls.clear()
     world.marker.look()
-    assert world.api.taken == []
+    assert patches(world.api) == []
     more = world.record[0]
     ids = frozenset({device_id("GPU-0", 5), device_id("GPU-0", 6)})
     world.record.append(Entry(more.uid, "c1", ids, more.response))
     world.marker.look()
-    ((_, change),) = world.api.taken
+    ((_, change),) = patches(world.api)
     assert change["metadata"]["annotations"] == {ALIYUN.given: '{"GPU-0":3}'}
 
 
@@ -191,25 +163,25 @@ def test_units_of_an_init_container_that_are_taken_over_count_once(world: World)
     for name in ("i0", "c0"):
         world.record.append(Entry(one.uid, name, ids, one.response))
     world.marker.look()
-    _, change = world.api.taken[-1]
+    _, change = patches(world.api)[-1]
     assert change["metadata"]["annotations"] == {ALIYUN.given: '{"GPU-0":2}'}
 
 
 def test_what_a_pod_was_given_beside_is_written_later_where_it_cannot_be_now(world: World) -> None:
-    world.api.error = ApiUnavailable("away", 503)
+    world.api.forever = ApiUnavailable("away", 503)
     world.serve(pod_json(1, devices=[1]), "GPU-0")
-    world.api.error = None
+    world.api.forever = b"{}"
     world.marker.look()
-    assert len(world.api.taken) == 2
+    assert len(patches(world.api)) == 2
 
 
 def test_while_the_api_server_is_away_one_pod_is_tried_in_each_look(world: World) -> None:
     for _ in range(3):
         world.serve(pod_json(1, devices=[1]), "GPU-0")
-    world.api.taken.clear()
-    world.api.error = ApiUnreachable("away", 0)
+    world.api.calls.clear()
+    world.api.forever = ApiUnreachable("away", 0)
     world.marker.look()
-    assert len(world.api.taken) == 1
+    assert len(patches(world.api)) == 1
 
 
 def test_nothing_is_forgotten_before_the_pods_are_known(world: World) -> None:
@@ -223,7 +195,7 @@ def test_nothing_is_forgotten_before_the_pods_are_known(world: World) -> None:
     event: Event[Pod] = Event("ADDED", decoded(body))
     world.pods.apply(event)
     world.marker.mark_all()
-    assert [change["metadata"]["uid"] for _, change in world.api.taken] == [uid]
+    assert [change["metadata"]["uid"] for _, change in patches(world.api)] == [uid]
 
 
 def test_a_wrong_device_is_told_of_once_and_counted(world: World) -> None:

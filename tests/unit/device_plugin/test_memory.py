@@ -20,8 +20,8 @@ from gpushare.errors import ApiUnreachable, SettingsError
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.codec import Event
 from gpushare.wire.objects import PODS, STARTED_PODS, Pod
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, cards, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 
 GIB = 2**30
 MIB = 2**20

@@ -20,9 +20,9 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.registration import Registration, own_socket
 from gpushare.device_plugin.server import PluginServer
 from gpushare.wire.annotations import ALIYUN
-from tests.integration.verbs import poll
+from tests.support.scripted_api import ScriptedApi
+from tests.support.waiting import poll
 from tests.unit.device_plugin.fake_kubelet import RESOURCE, FakeKubelet
-from tests.unit.extender.scripted_api import ScriptedApi
 
 CARD = {"uuid": "GPU-0", "index": 0, "memoryMiB": 4096}
 

@@ -7,8 +7,8 @@ import pytest
 
 from gpushare.device_plugin.rejected import Rejected
 from gpushare.errors import ApiUnavailable
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, pod_json, read
-from tests.unit.extender.scripted_api import ScriptedApi
 
 KUBELET = "Pod was rejected: Allocate failed due to no healthy devices present"
 

@@ -14,9 +14,9 @@ from gpushare.extender.service import Service
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.events import ObjectReference
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library
-from tests.unit.extender.scripted_api import ScriptedApi
 
 EVERYBODY = ExtenderScope()
 FREE = {"big": 16, "small": 8, "tiny": 2}

@@ -2,7 +2,6 @@
 
 import json
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,9 +10,10 @@ import pytest
 from gpushare.errors import ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.managed_resources import ExtenderScope
+from tests.support.scripted_api import ScriptedApi
+from tests.support.waiting import poll
 from tests.unit.core.clusters import node
 from tests.unit.extender.kit import make_library, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 
 
 class World:
@@ -111,18 +111,9 @@ def test_many_that_ask_at_once_are_turned_away(monkeypatch: pytest.MonkeyPatch) 
         thread.start()
     try:
         assert begun.acquire(timeout=20)
-        _until(lambda: statuses.count(503) == 2)
+        poll(lambda: statuses.count(503) == 2)
     finally:
         let_go.set()
         for thread in threads:
             thread.join()
     assert sorted(statuses) == [200, 200, 200, 200, 503, 503]
-
-
-def _until(true: Callable[[], bool]) -> None:
-    done = threading.Event()
-    for _ in range(2000):
-        if true():
-            return
-        done.wait(0.01)
-    raise AssertionError("it did not come true")

@@ -4,7 +4,7 @@ import json
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -22,6 +22,8 @@ from gpushare.kube.listwatch_actions import List
 from gpushare.kube.reflector import Reflector
 from gpushare.wire.codec import Decoded, Event
 from gpushare.wire.objects import PODS, Pod
+from tests.support.scripted_api import Call, ScriptedApi
+from tests.support.waiting import poll
 
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")
@@ -39,19 +41,20 @@ class Nobody:
         pass
 
 
-class SilentApi:
+class SilentApi(ScriptedApi):
     """A server whose lists are empty and whose watches say nothing until they are closed."""
 
     def __init__(self) -> None:
+        super().__init__(forever=self._answer, now=-math.inf)
         self.lists = 0
         self.writes = 0
         self.going = threading.Event()
         self.going.set()
         self.lease: ApiError = ApiError("forbidden", 403)
 
-    def request(self, method: str, path: str, **_: Any) -> bytes:
-        if "leases" in path:
-            self.writes += method == "PUT"
+    def _answer(self, call: Call) -> bytes:
+        if "leases" in call.path:
+            self.writes += call.method == "PUT"
             raise self.lease
         self.lists += 1
         self.going.wait(30)
@@ -316,18 +319,11 @@ def gate(
     made.stop()
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-
-
 def test_threads_are_alive_from_start_to_stop(gate: Readiness) -> None:
     stuck = dict.fromkeys(("pods", "leadership"), "its thread is stuck")
     assert gate.liveness() == stuck
     gate.start()
-    until(lambda: gate.liveness() == dict.fromkeys(("pods", "leadership"), ""))
+    poll(lambda: gate.liveness() == dict.fromkeys(("pods", "leadership"), ""))
     gate.stop()
     assert gate.liveness() == stuck
 
@@ -354,14 +350,14 @@ def test_a_new_leadership_has_pods_listed_once(
     api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]], gate: Readiness
 ) -> None:
     pods.start()
-    until(lambda: api.lists == 1 and gate.checks()["pods"] == "")
+    poll(lambda: api.lists == 1 and gate.checks()["pods"] == "")
     win(elector, time.monotonic())
     api.going.clear()
     gate.tick()
-    until(lambda: api.lists == 2)
+    poll(lambda: api.lists == 2)
     gate.tick()  # while that list is under way
     api.going.set()
-    until(lambda: gate.not_ready() == "")
+    poll(lambda: gate.not_ready() == "")
     gate.tick()
     time.sleep(1.2)  # lists are at least a second apart
     assert api.lists == 2

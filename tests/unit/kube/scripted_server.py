@@ -59,7 +59,7 @@ class ScriptedServer:
             with suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
-            thread.join(5)
+            thread.join(30)
 
     def _accept(self) -> None:
         while not self.stopped.is_set():

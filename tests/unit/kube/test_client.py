@@ -43,13 +43,13 @@ def client(
     made.close()
 
 
-def get(client: KubeClient, timeout: float = 5.0) -> bytes:
+def get(client: KubeClient, timeout: float = 30.0) -> bytes:
     return client.request("GET", "/api/v1/pods/p", timeout=timeout)
 
 
-def watch(client: KubeClient, read_timeout: float = 5.0) -> list[bytes]:
+def watch(client: KubeClient, read_timeout: float = 30.0) -> list[bytes]:
     with client.stream(
-        "/api/v1/pods", {"watch": "true"}, connect_timeout=5, read_timeout=read_timeout
+        "/api/v1/pods", {"watch": "true"}, connect_timeout=30, read_timeout=read_timeout
     ) as lines:
         return list(lines)
 
@@ -59,7 +59,7 @@ def test_a_call_carries_who_asks_what_and_as_whom(
 ) -> None:
     server.script = reply(201, b"made")
 
-    got = client.request("POST", "/api/v1/x", query={"a": "b c"}, body=b"{}", timeout=5)
+    got = client.request("POST", "/api/v1/x", query={"a": "b c"}, body=b"{}", timeout=30)
 
     (seen,) = server.seen
     assert got == b"made"
@@ -73,7 +73,7 @@ def test_a_successful_binding_is_a_success_although_the_answer_is_a_status(
     server: ScriptedServer, client: KubeClient
 ) -> None:
     server.script = reply(201, b'{"kind":"Status","status":"Success"}')
-    assert b"Success" in client.request("POST", "/binding", body=b"{}", timeout=5)
+    assert b"Success" in client.request("POST", "/binding", body=b"{}", timeout=30)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_a_refusal_is_told_by_its_status_and_sent_once(
     server.script = reply(status, body, "Retry-After: 1\r\nLocation: /elsewhere\r\n")
 
     with pytest.raises(ApiError) as caught:
-        client.request("POST", "/x", body=b"{}", timeout=5)
+        client.request("POST", "/x", body=b"{}", timeout=30)
 
     assert type(caught.value) is kind
     assert caught.value.status == status
@@ -115,7 +115,7 @@ def test_a_refusal_without_a_status_document_says_nothing_of_what_was_done(
     """It is a proxy's: a 404 of its own would free what a pod holds."""
     server.script = reply(status, body, "Location: /login\r\n")
     with pytest.raises(ApiUnavailable) as caught:
-        client.request("POST", "/x", body=b"{}", timeout=5)
+        client.request("POST", "/x", body=b"{}", timeout=30)
     assert caught.value.status == status
 
 
@@ -194,7 +194,7 @@ def test_an_answer_cut_anywhere_is_an_unknown_outcome(
 ) -> None:
     server.script = send(answer(200, b"body")[:length], then_close=True)
     with pytest.raises(ApiUnavailable):
-        client.request("POST", "/x", body=b"{}", timeout=5)
+        client.request("POST", "/x", body=b"{}", timeout=30)
     assert len(server.seen) == 1
 
 
@@ -212,7 +212,7 @@ def test_a_server_that_stalls_or_drips_holds_no_call_beyond_its_time(
     server: ScriptedServer, client: KubeClient
 ) -> None:
     def stall(_: socket.socket, __: Seen) -> bool:
-        server.stopped.wait(10)
+        server.stopped.wait(60)
         return False
 
     def drip(connection: socket.socket, _: Seen) -> bool:
@@ -226,7 +226,7 @@ def test_a_server_that_stalls_or_drips_holds_no_call_beyond_its_time(
         started = time.monotonic()
         with pytest.raises(ApiUnavailable):
             get(client, timeout=0.3)
-        assert time.monotonic() - started < 3
+        assert time.monotonic() - started < 30
 
 
 def test_a_large_chunked_body_comes_whole(server: ScriptedServer, client: KubeClient) -> None:
@@ -280,7 +280,7 @@ def test_many_threads_may_call_at_once(server: ScriptedServer, client: KubeClien
     def work(number: int) -> None:
         for turn in range(20):
             body = f"{number}-{turn}".encode()
-            if client.request("POST", "/x", body=body, timeout=5) != body:
+            if client.request("POST", "/x", body=body, timeout=30) != body:
                 wrong.append(body)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
@@ -311,7 +311,7 @@ def test_a_watch_cut_at_any_byte_gives_whole_lines_and_then_the_error(
         got: list[bytes] = []
         with (
             pytest.raises(ApiUnavailable),
-            client.stream("/w", {}, connect_timeout=5, read_timeout=5) as lines,
+            client.stream("/w", {}, connect_timeout=30, read_timeout=30) as lines,
         ):
             got.extend(lines)
         assert got == [b'{"a":1}', b'{"b":2}'][: len(got)]
@@ -324,12 +324,12 @@ def test_a_watch_that_ends_by_closing_the_connection_is_read_to_its_last_whole_l
     def script(connection: socket.socket, _: Seen) -> bool:
         connection.sendall(b"HTTP/1.0 200 OK\r\nConnection: close\r\n\r\n")
         connection.sendall(b'{"a":1}\n')
-        time.sleep(0.3)
+        time.sleep(1.3)  # longer than the time to connect
         connection.sendall(b'{"b":2}\n{"trunc')
         return False
 
     server.script = script
-    with client.stream("/w", {}, connect_timeout=0.2, read_timeout=5) as lines:
+    with client.stream("/w", {}, connect_timeout=1.0, read_timeout=30) as lines:
         assert list(lines) == [b'{"a":1}', b'{"b":2}']
 
 
@@ -338,12 +338,12 @@ def test_each_event_is_delivered_when_it_comes(server: ScriptedServer, client: K
 
     def script(connection: socket.socket, _: Seen) -> bool:
         connection.sendall(chunked(b'{"a":1}\n', end=False))
-        more.wait(5)
+        more.wait(30)
         connection.sendall(b'8\r\n{"b":2}\n\r\n0\r\n\r\n')
         return False
 
     server.script = script
-    with client.stream("/w", {}, connect_timeout=5, read_timeout=5) as lines:
+    with client.stream("/w", {}, connect_timeout=30, read_timeout=30) as lines:
         stream = iter(lines)
         assert next(stream) == b'{"a":1}'
         more.set()
@@ -353,7 +353,7 @@ def test_each_event_is_delivered_when_it_comes(server: ScriptedServer, client: K
 def silent(server: ScriptedServer) -> None:
     def script(connection: socket.socket, _: Seen) -> bool:
         connection.sendall(chunked(b'{"a":1}\n', end=False))
-        server.stopped.wait(10)
+        server.stopped.wait(60)
         return False
 
     server.script = script
@@ -370,9 +370,9 @@ def test_a_watch_silent_for_too_long_is_an_error(
 def test_a_watch_whose_answer_never_begins_is_an_error(
     server: ScriptedServer, client: KubeClient
 ) -> None:
-    server.script = lambda _, __: server.stopped.wait(10) and None
+    server.script = lambda _, __: server.stopped.wait(60) and None
     with (
-        pytest.raises(ApiUnavailable),
+        pytest.raises(ApiUnavailable, match="timed out"),
         client.stream("/w", {}, connect_timeout=0.2, read_timeout=60),
     ):
         pass
@@ -383,12 +383,12 @@ def test_a_blocked_watch_ends_at_once_when_another_thread_closes_it(
 ) -> None:
     silent(server)
     started = time.monotonic()
-    with client.stream("/w", {}, connect_timeout=5, read_timeout=30) as lines:
+    with client.stream("/w", {}, connect_timeout=30, read_timeout=30) as lines:
         threading.Timer(0.2, lines.close).start()
         assert list(lines) == [b'{"a":1}']
         lines.close()
     lines.close()
-    assert time.monotonic() - started < 5
+    assert time.monotonic() - started < 20
 
 
 @pytest.mark.parametrize("status", [403, 410, 500])

@@ -63,7 +63,7 @@ class Handler(BaseHTTPRequestHandler):
         self.server.clients.add(self.client_address)
         self.server.requests.append((self.path, dict(self.headers), body))
         if self.path.endswith("/slow"):
-            self.server.release.wait(5)
+            self.server.release.wait(60)
         status, data = self.server.answers.get(self.path, (404, b"?"))
         self.send_response(status)
         for name, value in self.server.headers.items():
@@ -207,7 +207,7 @@ def test_a_slow_answer_is_an_error_after_the_timeout(server: Scripted, made: Any
     started = time.monotonic()
     with pytest.raises(ExtenderError, match=r"/x/slow"):
         made(filter_verb="slow", http_timeout=0.2).filter(pod(), nodes("n1"))
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 30
 
 
 def test_an_extender_that_is_not_there_is_an_error(made: Any) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpushare.errors import ApiUnavailable
 from gpushare.localcluster.work_loop import WorkLoop
 
-SOON = 5.0
+SOON = 60.0
 
 
 @contextmanager

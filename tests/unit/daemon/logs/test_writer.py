@@ -11,7 +11,7 @@ import pytest
 
 from gpushare.daemon.logs.formatters import Line, formatter
 from gpushare.daemon.logs.writer import LogWriter
-from tests.integration.verbs import poll
+from tests.support.waiting import poll
 
 SIZE = 1 << 16
 """Bytes that a pipe holds."""

@@ -1,9 +1,7 @@
 """The audit finds every way in which books can be wrong, and heals towards less free memory."""
 
 import json
-import math
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -22,10 +20,11 @@ from gpushare.ledger import Ledger, store
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.pods import observe_pod
+from tests.support.scripted_api import Call, ScriptedApi
+from tests.support.waiting import poll
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.desk import Heard
 from tests.unit.extender.kit import make_library, node_json, pod_json, read_node, read_pod
-from tests.unit.extender.scripted_api import ScriptedApi
 
 NODE = "gpu"
 PODS = "/api/v1/pods"
@@ -35,7 +34,7 @@ class Lists(ScriptedApi):
     """An API server that lists what it is told to hold, two objects a page."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(forever=self._answer)
         self.nodes: dict[str, Any] = {NODE: node_json(NODE, 32, 2), "cpu": node_json("cpu", 0)}
         self.pods: dict[str, Any] = {}
         self.version = 10
@@ -43,17 +42,8 @@ class Lists(ScriptedApi):
         self.reads_left = 99
         """How often a pod can be read before it is gone."""
 
-    def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: bytes | None = None,
-        content_type: str = "application/json",
-        timeout: float,
-        not_after: float = math.inf,
-    ) -> bytes:
+    def _answer(self, call: Call) -> bytes:
+        path, query = call.path, call.query
         if self.broken:
             raise ZeroDivisionError("a bug")
         if self.down:
@@ -613,31 +603,24 @@ def test_while_the_api_server_is_away_the_sums_are_audited_all_the_same(office: 
     assert office.auditor.state()["audits_total"] == 0
 
 
-def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not true():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_the_thread_goes_on_whatever_an_audit_meets(
     office: Office, caplog: pytest.LogCaptureFixture
 ) -> None:
     office.api.down = True
     office.auditor.start()
     try:
-        until(lambda: "audit not done" in caplog.text)
+        poll(lambda: "audit not done" in caplog.text)
         caplog.clear()
         office.api.cut, office.api.down = True, False
-        until(lambda: "audit not done" in caplog.text)
+        poll(lambda: "audit not done" in caplog.text)
         assert "audit failed" not in caplog.text, "an answer cut off is no bug"
         office.api.broken = True
-        until(lambda: "audit failed" in caplog.text)
+        poll(lambda: "audit failed" in caplog.text)
         office.api.broken = office.api.cut = False
-        until(lambda: office.auditor.state()["audits_total"] > 0)
+        poll(lambda: office.auditor.state()["audits_total"] > 0)
         assert not office.auditor.stuck()
         office.api.now += 300
-        until(lambda: not office.auditor.stuck())
+        poll(lambda: not office.auditor.stuck())
     finally:
         office.auditor.stop()
     office.api.now += 300

@@ -24,7 +24,6 @@ RETRIED = World(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")]
     ],
     ids=["rivals-relist-delete-fault", "rivals-faults", "retried", "retried-delete", "recreated"],
 )
-@pytest.mark.timeout(300)
 def test_no_order_of_steps_over_commits_or_leaks(world: World, least: int) -> None:
     assert explore(world) > least
 

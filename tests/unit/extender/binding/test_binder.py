@@ -20,9 +20,9 @@ from gpushare.extender.managed_resources import ManagedResources, ResourceReques
 from gpushare.kube.client import connect
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import NPU, make_library, pod_json
-from tests.unit.extender.scripted_api import ScriptedApi
 from tests.unit.kube.scripted_server import scripted_server, write_kubeconfig
 
 REF = PodRef("team", "web", "uid-web")
@@ -72,7 +72,8 @@ def test_a_remembered_pod_is_bound_by_one_call(
     assert binder.bind(REF, "n", True, asked(library)).reason == "bound"
     (call,) = api.calls
     assert (call.method, call.path) == ("POST", f"{POD}/binding")
-    sent = json.loads(call.body or b"")
+    assert call.content_type == "application/json"
+    sent = call.document
     assert sent["metadata"]["uid"] == REF.uid
     assert sent["metadata"]["annotations"][ALIYUN.idx] == "0"
     assert sent["target"]["name"] == "n"

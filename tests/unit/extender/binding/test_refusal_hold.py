@@ -8,9 +8,9 @@ from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
+from tests.support.scripted_api import ScriptedApi
 from tests.unit.core.clusters import node as make_node
 from tests.unit.extender.kit import make_library
-from tests.unit.extender.scripted_api import ScriptedApi
 
 
 class Clock:

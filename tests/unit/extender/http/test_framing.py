@@ -18,7 +18,7 @@ from gpushare.extender.http.framing import (
     FramingError,
     body_length,
 )
-from tests.growth import assert_linear
+from tests.support.growth import assert_linear
 
 PEER = ("127.0.0.1", 1)
 CONFIG = Config()

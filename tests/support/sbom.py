@@ -1,6 +1,6 @@
 """Say whether the bill of materials names every locked package, with its version and hashes.
 
-Run it as `python -m tests.sbom BOM LOCK`.
+Run it as `python -m tests.support.sbom BOM LOCK`.
 """
 
 import json

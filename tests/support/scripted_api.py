@@ -1,5 +1,6 @@
 """An API server that answers as it is told, and remembers what it was asked and how long it had."""
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
@@ -20,16 +21,26 @@ class Call:
     body: bytes | None
     timeout: float
     query: Mapping[str, str] | None = None
+    content_type: str = "application/json"
+
+    @property
+    def document(self) -> Any:
+        """The body, decoded."""
+        return json.loads(self.body or b"")
+
+
+Scripted = bytes | BaseException | Callable[[Call], bytes]
 
 
 @dataclass
 class ScriptedApi:
-    """answers: what to return or raise, in turn; `forever` when they are used up. Each call takes
-    as long as `takes` says of its timeout, by the clock in `now`.
+    """answers: what to return, raise or ask for, in turn; `forever` when they are used up.
+
+    Each call takes as long as `takes` says of its timeout, by the clock in `now`.
     """
 
-    answers: list[bytes | BaseException] = field(default_factory=list)
-    forever: bytes | BaseException = BOUND
+    answers: list[Scripted] = field(default_factory=list)
+    forever: Scripted = BOUND
     takes: Callable[[float], float] = lambda _timeout: 0.0
     now: float = 1000.0
     calls: list[Call] = field(default_factory=list)
@@ -48,17 +59,17 @@ class ScriptedApi:
         timeout: float,
         not_after: float = math.inf,
     ) -> bytes:
-        assert content_type == "application/json"
         if self.now > not_after:
             raise ApiUnreachable("not sent: its time was over", 0)
-        self.calls.append(Call(method, path, body, timeout, query))
+        call = Call(method, path, body, timeout, query, content_type)
+        self.calls.append(call)
         self.now += self.takes(timeout)
         answer = self.answers.pop(0) if self.answers else self.forever
         if isinstance(answer, BaseException):
             raise answer
-        return answer
+        return answer(call) if callable(answer) else answer
 
     def stream(
         self, path: str, query: Mapping[str, str], **_: Any
     ) -> AbstractContextManager[Lines]:
-        raise ApiError(f"{path}: a bind opens no watch ({query})", 400)
+        raise ApiError(f"{path}: nothing is said of a watch ({query})", 400)

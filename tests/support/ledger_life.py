@@ -19,8 +19,8 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Pinned
 from gpushare.errors import InsufficientMemory, RequestRefused
 from gpushare.ledger import Ledger
+from tests.support.ledger_world import READ_TIMEOUT, Post, Rig, World
 from tests.unit.core.clusters import node
-from tests.unit.ledger_world import READ_TIMEOUT, Post, Rig, World
 
 _T = TypeVar("_T")
 

@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PROOF_FIGURES = ROOT / "docs" / "research" / "proof-figures.md"
 _END = "<!-- end of the figures -->"
 

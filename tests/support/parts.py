@@ -1,4 +1,4 @@
-"""A pytest plugin (`-p tests.parts`): how many tests each folder of tests has, and their time.
+"""Count the tests of each folder, and their time: a pytest plugin (`-p tests.support.parts`).
 
 The times are of the tests alone, summed: with several processes the whole takes less.
 """

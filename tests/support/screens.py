@@ -1,4 +1,4 @@
-"""`python -m tests.screens`: what the documents show of a terminal, and their pictures.
+"""`python -m tests.support.screens`: what the documents show of a terminal, and their pictures.
 
 Starts the demo's cluster and puts what the commands write to a terminal into the documents. Then
 draws the pictures of docs/start.md, and with `--all` those of the public trace, which take minutes.
@@ -18,12 +18,12 @@ from pathlib import Path
 
 from gpushare.cli.main import main as gpushare
 from gpushare.wire.annotations import ALIYUN
-from tests.chromium import browser, program
-from tests.figures import ROOT, renew
 from tests.integration.shown import Shown, demo
-from tests.integration.verbs import poll
-from tests.terminal import on_terminal
-from tests.walkthrough import Block, Shell, blocks
+from tests.support.chromium import browser, program
+from tests.support.figures import ROOT, renew
+from tests.support.terminal import on_terminal
+from tests.support.waiting import poll
+from tests.support.walkthrough import Block, Shell, blocks
 
 START = ROOT / "docs" / "start.md"
 PICTURES = ROOT / "docs" / "pictures"

@@ -66,7 +66,7 @@ class Shell:
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            timeout=240,
+            timeout=500,
             check=False,
         )
         assert done.returncode == 0, f"{block.where}: {block.text}\n{done.stdout}"
@@ -86,7 +86,7 @@ class Shell:
             text=True,
         )
         self.running.append(process)
-        overdue = threading.Timer(120, process.kill)
+        overdue = threading.Timer(300, process.kill)
         overdue.start()
         lines: list[str] = []
         assert process.stdout is not None
@@ -107,7 +107,7 @@ class Shell:
         for process in self.running:
             process.terminate()
         for process in self.running:
-            process.communicate(timeout=60)
+            process.communicate(timeout=120)
             assert process.returncode == 0
 
 

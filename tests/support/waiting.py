@@ -1,0 +1,25 @@
+"""How a test waits: for a condition, with a limit that only something broken reaches."""
+
+import time
+from collections.abc import Callable
+
+PATIENCE = 60.0
+"""Seconds that anything may take on a busy machine; what takes longer is broken."""
+
+
+def poll(
+    condition: Callable[[], object],
+    what: str | Callable[[], str] = "the condition holds",
+    seconds: float = PATIENCE,
+) -> None:
+    """Return once the condition holds; fail when it does not in time.
+
+    It is asked often at first and ten times a second later: asking a process costs it time, too.
+    """
+    deadline, pause = time.monotonic() + seconds, 0.005
+    while not condition():
+        if time.monotonic() > deadline:
+            text = what if isinstance(what, str) else what()
+            raise AssertionError(f"not within {seconds} s: {text}")
+        time.sleep(pause)
+        pause = min(1.3 * pause, 0.1)
