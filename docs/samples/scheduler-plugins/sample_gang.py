@@ -8,11 +8,16 @@ from collections.abc import Iterator, Sequence
 
 from gpushare.errors import SettingsError
 from gpushare.localcluster.scheduler.cache import NodeInfo
+from gpushare.localcluster.scheduler.cluster_events import (
+    Action,
+    Change,
+    EventWithHint,
+    Resource,
+)
 from gpushare.localcluster.scheduler.cycle_state import CycleState
 from gpushare.localcluster.scheduler.framework import (
     SKIP,
     SUCCESS,
-    ClusterEvent,
     Code,
     NodeNames,
     Status,
@@ -32,8 +37,6 @@ class Gang:
     """
 
     name = "Gang"
-    # After what a pod that this plug-in rejected is worth another try.
-    events = frozenset({ClusterEvent.NODE_ADD, ClusterEvent.ASSIGNED_POD_DELETE})
 
     def __init__(self, args: Fields, handle: Handle) -> None:
         """Read the arguments. Raises SettingsError."""
@@ -42,6 +45,18 @@ class Gang:
             raise SettingsError(f"waitSeconds: {seconds!r} is no whole number of seconds from 1")
         self._seconds = float(seconds)
         self._handle = handle
+
+    def events_to_register(self) -> Sequence[EventWithHint]:
+        """Say after what a pod that this plug-in rejected is worth another try."""
+
+        def same_gang(pod: PodView, change: Change) -> bool:
+            return change.new_pod is not None and _same(pod, change.new_pod)
+
+        return (
+            EventWithHint(Resource.NODE, Action.ADD),
+            EventWithHint(Resource.ASSIGNED_POD, Action.DELETE),
+            EventWithHint(Resource.ASSIGNED_POD, Action.ADD, same_gang),
+        )
 
     def pre_filter(
         self, state: CycleState, pod: PodView, _nodes: Sequence[NodeInfo]

@@ -8,7 +8,7 @@ import contextlib
 import http.client
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
@@ -75,7 +75,7 @@ class Runner:
         stretch: float = 1.0,
         devices: Devices | None = None,
         cycles: LastCycles | None = None,
-        sees: Callable[[str], bool] = lambda _node: True,
+        sees: Callable[[str], bool] | None = None,
     ) -> None:
         self._api = api
         self._extender = extender
@@ -97,7 +97,7 @@ class Runner:
         if not self._wait_for_books(wanted):
             self._report.expectation("the extender knows all nodes", "it does not")
             return False
-        if not self._wait_until(lambda: all(self._sees(node.name) for node in scenario.nodes)):
+        if not self._wait_for_scheduler([node.name for node in scenario.nodes], True):
             self._report.expectation("the scheduler knows all nodes", "it does not")
             return False
         self._report.sizes(self.books())
@@ -141,7 +141,7 @@ class Runner:
             self._delete(f"/api/v1/nodes/{name}")
         if not self._wait_for_books(set()):
             raise ApiUnavailable("the extender still lists nodes that were deleted", 0)
-        if not self._wait_until(lambda: not any(map(self._sees, deleted))):
+        if not self._wait_for_scheduler(deleted, False):
             raise ApiUnavailable("the scheduler still sees nodes that were deleted", 0)
 
     def _step(self, step: Step) -> bool:
@@ -238,6 +238,11 @@ class Runner:
                 and {node["name"] for node in self.books() if node["devs"]} == wanted
             )
         )
+
+    def _wait_for_scheduler(self, nodes: Sequence[str], seen: bool) -> bool:
+        """Wait until the scheduler sees these nodes, or none of them; return whether it came to."""
+        sees = self._sees
+        return sees is None or self._wait_until(lambda: all(sees(node) is seen for node in nodes))
 
     def _wait_until(self, true: Callable[[], bool]) -> bool:
         """Wait until it is true of the nodes; return whether it came to."""

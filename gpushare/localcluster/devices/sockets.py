@@ -66,13 +66,14 @@ class Sockets:
 
     def stop(self) -> None:
         """Close all sockets; what was given stays on record."""
+        # First: a plug-in that is dropped registers again at once, not with a kubelet that ends.
+        for server in self._servers:
+            server.stop(0).wait(_STOP_SECONDS)
+        self._servers.clear()
         clients, self._clients = self._clients, {}
         for channel in list(clients.values()):
             channel.close()
         self._take(dict.fromkeys(self.devices, UNHEALTHY))
-        for server in self._servers:
-            server.stop(0).wait(_STOP_SECONDS)
-        self._servers.clear()
         self.devices = {}
         self.registered = 0
 
@@ -114,18 +115,22 @@ class Sockets:
         if request.version != "v1beta1" or request.resource_name != self.resource:
             asked = f"{request.resource_name} by {request.version}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no room for {asked}")
+        clients = self._clients
         options = [("grpc.max_receive_message_length", _LARGEST_LIST)]
         channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
         grpc.channel_ready_future(channel).result(_CONNECT_SECONDS)
-        if request.endpoint in self._clients:
+        if clients is not self._clients:
+            channel.close()
+            context.abort(grpc.StatusCode.UNAVAILABLE, "the kubelet has ended")
+        if request.endpoint in clients:
             context.abort(grpc.StatusCode.UNKNOWN, "device plugin already connected")
-        self._clients[request.endpoint] = channel
+        clients[request.endpoint] = channel
         follow = channel.unary_stream(
             "/v1beta1.DevicePlugin/ListAndWatch",
             pb.Empty.SerializeToString,
             pb.ListAndWatchResponse.FromString,
         )
-        told = (self._clients, request.endpoint, follow(pb.Empty()))
+        told = (clients, request.endpoint, follow(pb.Empty()))
         threading.Thread(target=self._follow, args=told, daemon=True).start()
         with self._news:
             self.registered += 1
@@ -135,6 +140,8 @@ class Sockets:
     def _follow(self, clients: dict[str, grpc.Channel], endpoint: str, stream: Any) -> None:  # noqa: ANN401 -- gRPC's
         with suppress(grpc.RpcError):
             for answer in stream:
+                if clients is not self._clients:
+                    break
                 self._take({device.ID: device.health for device in answer.devices})
         gone = self._gone_with(endpoint, clients)
         channels = [channel for each in gone if (channel := clients.pop(each, None))]
