@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from gpushare.errors import SettingsError
+from gpushare.kube.trust import trust_as_kubernetes
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.config import options_from
 from gpushare.localcluster.scheduler.extender import ExtenderError, HttpExtender
@@ -44,8 +45,9 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, folder: Path) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
-        self.tls = ssl.create_default_context(
-            ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.crt")
+        # As Go's servers trust: Python's own ask for key identifiers from 3.13 on.
+        self.tls = trust_as_kubernetes(
+            ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=str(folder / "ca.crt"))
         )
         self.tls.load_cert_chain(folder / "server.crt", folder / "server.key")
         self.tls.verify_mode = ssl.CERT_REQUIRED
