@@ -49,6 +49,10 @@ class Contender(ABC):
         """All its processes."""
         return usage.started(self._mark)
 
+    def own_pids(self) -> list[int]:
+        """The same without the process that makes policies."""
+        return usage.called(self._mark)
+
 
 class Ours(Contender):
     """`gpushare serve`, with the file that `gpushare scheduler-config` prints."""

@@ -86,7 +86,9 @@ class Placing:
         found = {"kube-scheduler": usage.cpu_seconds(usage.started("kube-scheduler"))}
         found["API server, etcd"] = sum(usage.cpu_seconds(usage.started(name)) for name in _PLANE)
         if contender:
-            found["extender"] = usage.cpu_seconds(contender.pids())
+            own = contender.own_pids()
+            found["extender"] = usage.cpu_seconds(own)
+            found["extender's policies"] = usage.cpu_seconds(set(contender.pids()) - set(own))
         return found
 
 

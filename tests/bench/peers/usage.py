@@ -5,7 +5,7 @@ all that they have started.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -14,8 +14,12 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def started(word: str) -> list[int]:
     """The processes below this one that are called so, or have the word as an argument."""
     parents = dict(_parents())
-    below = _below({os.getpid()}, parents)
-    return sorted(_below({pid for pid in below if word in _words(pid)}, parents))
+    return sorted(_below(_called(word, parents), parents))
+
+
+def called(word: str) -> list[int]:
+    """The same without what they have started under other names."""
+    return sorted(_called(word, dict(_parents())))
 
 
 def cpu_seconds(pids: Iterable[int]) -> float:
@@ -33,7 +37,11 @@ def together_mib(pids: Iterable[int]) -> float:
     return sum(_kib(pid, "smaps_rollup", "Pss") for pid in pids) / 1024
 
 
-def _below(roots: set[int], parents: dict[int, int]) -> set[int]:
+def _called(word: str, parents: Mapping[int, int]) -> set[int]:
+    return {pid for pid in _below({os.getpid()}, parents) if word in _words(pid)}
+
+
+def _below(roots: set[int], parents: Mapping[int, int]) -> set[int]:
     """The roots and all that descend from them."""
     found = set(roots)
     while more := {pid for pid, parent in parents.items() if parent in found} - found:
