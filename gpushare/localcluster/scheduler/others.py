@@ -74,7 +74,9 @@ class OtherObjects:
         owners = (pod.raw.get("metadata") or {}).get("ownerReferences") or ()
         for owner in (owner for owner in owners if owner.get("controller")):
             key = (str(owner.get("kind")), pod.namespace, str(owner.get("name")))
-            found += [self._selectors[key]] if key in self._selectors else []
+            # In one look: an informer may take it out at any time.
+            if (selector := self._selectors.get(key)) is not None:
+                found.append(selector)
         if not found:
             return None
         labels = {
