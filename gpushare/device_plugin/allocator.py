@@ -170,7 +170,7 @@ class Allocator:
             self._pods.wait(found.changes, min(left, _AGAIN))
 
     def _past(self) -> tuple[set[Container], set[str]]:
-        """(containers that have had an answer, uids of pods that had an error)."""
+        """Return (containers that have had an answer, uids of pods that had an error)."""
         with self._lock:
             return set(self._answered.served), set(self._answered.refused)
 

@@ -99,6 +99,11 @@ class Cache:
         with self._lock:
             return Snapshot(tuple(self._nodes.values()))
 
+    def has_node(self, name: str) -> bool:
+        """Return whether the node is known."""
+        with self._lock:
+            return name in self._nodes
+
     def set_node(self, node: NodeView) -> None:
         """Add a node or take over its new state; pods seen on it earlier are counted."""
         with self._lock:

@@ -5,10 +5,12 @@ Of its metrics (pkg/scheduler/metrics) the stable ones are here, and the time of
 
 import functools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol, TypeVar, cast
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Histogram, start_http_server
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
 
 from gpushare.localcluster.scheduler.framework import Code, Status
 
@@ -77,14 +79,7 @@ class Metrics:
 
     def watch_queue(self, pending: Callable[[], Mapping[str, int]]) -> None:
         """Have each scrape ask how many pods wait in each queue."""
-        gauge = Gauge(
-            "scheduler_pending_pods",
-            "Pods that wait, by queue",
-            ("queue",),
-            registry=self._registry,
-        )
-        for queue in QUEUES:
-            gauge.labels(queue).set_function(functools.partial(_of, pending, queue))
+        self._registry.register(_PendingPods(pending))
 
     def serve(self) -> tuple[str, Callable[[], None]]:
         """Serve the metrics on a free port of this machine; return the URL, and what ends it."""
@@ -98,8 +93,21 @@ class Metrics:
         return f"http://127.0.0.1:{server.server_port}/metrics", stop
 
 
-def _of(pending: Callable[[], Mapping[str, int]], queue: str) -> int:
-    return pending().get(queue, 0)
+class _PendingPods(Collector):
+    """Counts once for all queues of a scrape, so that they are of one moment."""
+
+    def __init__(self, pending: Callable[[], Mapping[str, int]]) -> None:
+        self._pending = pending
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the metric as it is now."""
+        gauge = GaugeMetricFamily(
+            "scheduler_pending_pods", "Pods that wait, by queue", labels=("queue",)
+        )
+        counts = self._pending()
+        for queue in QUEUES:
+            gauge.add_metric((queue,), counts.get(queue, 0))
+        return (gauge,)
 
 
 class _Observed(Protocol):

@@ -131,7 +131,7 @@ class Scheduler:
         """Return whether the node has come through the watch: pods decided from now
         on know of it.
         """
-        return self._cache.snapshot().get(node) is not None
+        return self._cache.has_node(node)
 
     def _take_in(self, feed: Feeder, before: Json | None, after: Json | None) -> None:
         """Have the feed take in a pod or a node that appeared, changed or vanished."""
