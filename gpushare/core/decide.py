@@ -6,12 +6,12 @@ so a node that passes filter can be bound while nothing changes, and bind ranks 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import compress, repeat
+from itertools import compress
 
 import numpy as np
 
 from gpushare.core.model import Allocation, Reason, Request
-from gpushare.core.node_names import NodeNames
+from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.pairing import paired_devices
 from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import REASONS, Bools, Floats, Ints, Rows, Snapshot
@@ -81,7 +81,7 @@ def _rows(snapshot: Snapshot, names: Sequence[str]) -> Rows:
     """Return intp (len(names),): the row of each name, -1 where the ledger does not have it."""
     if isinstance(names, NodeNames):
         return names.rows(snapshot.row)
-    return np.fromiter(map(snapshot.row.get, names, repeat(-1)), np.intp, len(names))
+    return looked_up(names, snapshot.row)
 
 
 def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:

@@ -1,6 +1,10 @@
-"""Names of nodes as kube-scheduler lists them: the same list comes for each verb and each pod."""
+"""Names of nodes as kube-scheduler lists them: the same names for each pod, in any order.
 
-from collections.abc import Mapping
+Its sixteen goroutines append to one list, so the order differs from pod to pod; prioritize is asked
+about the very list that filter has answered.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import compress, islice, repeat
 
 import numpy as np
@@ -9,6 +13,8 @@ from gpushare.core.snapshot import Bools, Rows
 
 KEPT = 8
 """Parts of a list that are known again: the nodes that fit, for as many kinds of pod."""
+_TABLES = 4
+"""Mappings of names for which a table is kept: the rows of each resource, the bits of tickets."""
 
 
 class NodeNames(tuple[str, ...]):
@@ -19,6 +25,7 @@ class NodeNames(tuple[str, ...]):
 
     packed: tuple[object, bytes] | None = None
     """For `NodeNumbers`: the numbers by which they were packed, and the bits."""
+    _known: "tuple[KnownNames, Rows] | None" = None
     _found: tuple[Mapping[str, int], Rows] | None = None
     _parts: tuple[tuple[bytes, "NodeNames"], ...] | None = ()
 
@@ -29,8 +36,18 @@ class NodeNames(tuple[str, ...]):
         """
         found = self._found
         if found is None or found[0] is not row:
-            self._found = found = row, _fixed(_looked_up(self, row))
+            self._found = found = row, _fixed(self.looked_up(row))
         return found[1]
+
+    def looked_up(self, mapping: Mapping[str, int]) -> Rows:
+        """Return intp (len(self),): what the mapping has for each name, -1 where it has nothing.
+
+        mapping: one that never changes, or only grows.
+        """
+        if self._known is None:
+            return looked_up(self, mapping)
+        known, places = self._known
+        return known.table(mapping)[places]
 
     def part(self, mask: Bools) -> "NodeNames":
         """Return the names where bool (len(self),) is true: for one of the last KEPT masks the same
@@ -42,17 +59,64 @@ class NodeNames(tuple[str, ...]):
         if names is None:
             names = NodeNames(compress(self, mask.tolist()))
             names._parts = None  # one level is remembered: parts of parts would be many
-            found = self._found
-            if found is not None:
-                names._found = found[0], _fixed(found[1][mask])
+            if self._known is not None:
+                names._known = self._known[0], self._known[1][mask]
+            if self._found is not None:
+                names._found = self._found[0], _fixed(self._found[1][mask])
         if parts is not None:
             others = (each for each in parts if each[0] != key)
             self._parts = ((key, names), *islice(others, KEPT - 1))
         return names
 
 
-def _looked_up(names: NodeNames, row: Mapping[str, int]) -> Rows:
-    return np.fromiter(map(row.get, names, repeat(-1)), np.intp, len(names))
+class KnownNames:
+    """Names that have come before, whatever the order in which they come again.
+
+    Never changed, but for its tables.
+    """
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._places = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self._names = np.array([*self._places, None], dtype=object)
+        self._lengths = np.fromiter(map(len, self._places), np.intp, len(self._places))
+        self._tables: tuple[tuple[Mapping[str, int], int, Rows], ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._places)
+
+    def find(self, names: Sequence[str]) -> tuple[NodeNames, int] | None:
+        """Return the names and how many characters they have together; None where one is not known,
+        or comes twice.
+        """
+        places = looked_up(names, self._places)
+        seen = np.zeros(len(self._names), dtype=bool)
+        seen[places] = True
+        if seen[-1] or np.count_nonzero(seen) < len(names):
+            return None
+        found = NodeNames(self._names[places].tolist())
+        found._known = self, places  # noqa: SLF001 -- the other half of this class
+        return found, int(self._lengths[places].sum())
+
+    def joined(self, names: Sequence[str]) -> "KnownNames":
+        """Return these names, and those that are given."""
+        return KnownNames([*self._places, *names])
+
+    def table(self, mapping: Mapping[str, int]) -> Rows:
+        """Return intp: what the mapping has for each name, -1 where it has nothing."""
+        size, tables = len(mapping), self._tables
+        for known, length, table in tables:
+            if known is mapping and length == size:
+                return table
+        table = looked_up(self._places, mapping)
+        others = (each for each in tables if each[0] is not mapping)
+        self._tables = ((mapping, size, table), *islice(others, _TABLES - 1))
+        return table
+
+
+def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
+    """Return intp (len(names),): what the mapping has for each name, -1 where it has nothing."""
+    return np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
 
 
 def _fixed(rows: Rows) -> Rows:

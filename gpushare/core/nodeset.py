@@ -6,11 +6,10 @@ Tested in `tests/unit/extender/binding/test_request_cache.py`.
 """
 
 from collections.abc import Collection
-from itertools import repeat
 
 import numpy as np
 
-from gpushare.core.node_names import NodeNames
+from gpushare.core.node_names import NodeNames, looked_up
 from gpushare.core.snapshot import Rows
 
 
@@ -48,5 +47,6 @@ class NodeNumbers:
         return place < len(bits) and bool(bits[place] >> bit & 1)
 
     def _numbered(self, nodes: Collection[str]) -> Rows:
-        found = map(self._numbers.get, nodes, repeat(-1))
-        return np.fromiter(found, np.intp, len(nodes))
+        if isinstance(nodes, NodeNames):
+            return nodes.looked_up(self._numbers)
+        return looked_up(nodes, self._numbers)

@@ -1,7 +1,8 @@
 """The lists of node names that came or were answered last, by their JSON.
 
-kube-scheduler asks prioritize about the very names that filter has answered, and the next pod about
-the same nodes: such a list is neither decoded, nor checked, nor encoded again.
+kube-scheduler asks prioritize about the very names that filter has answered: such a list is neither
+decoded, nor checked, nor encoded again. The next pod's list has the same names in another order:
+names that were checked are not checked again.
 """
 
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from string import whitespace
 
 import msgspec
 
-from gpushare.core.node_names import KEPT, NodeNames
+from gpushare.core.node_names import KEPT, KnownNames, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.fields import MAX_NAME_LENGTH
 
@@ -18,23 +19,45 @@ MAX_TEXT = 256 * 1024
 """Bytes of a list that is kept: 7,000 names of 32 characters."""
 _MANY = 16
 """Names that are worth keeping when they are answered: fewer are encoded as fast."""
+MAX_KNOWN = 20_000
+"""Names that are known one by one, before only those of the last list are."""
 
 
 class NameLists:
-    """At most KEPT lists. Any thread may call any method: what is kept is replaced whole."""
+    """At most KEPT lists, and MAX_KNOWN names.
+
+    Any thread may call any method: what is kept is replaced whole.
+    """
 
     def __init__(self) -> None:
         self._kept: tuple[tuple[bytes, NodeNames], ...] = ()
+        self.known = KnownNames()
 
     def decode(self, text: bytes) -> NodeNames:
         """Return the names of a JSON list. Raises MessageError, or msgspec's errors."""
-        names = next((names for known, names in self._kept if known == text), None)
+        names = next((names for kept, names in self._kept if kept == text), None)
         if names is None:
-            names = NodeNames(checked_names(_LIST.decode(text), "NodeNames"))
-            if _ENCODER.encode(names) != text:
+            names, as_encoded = self._look_up(text)
+            if not as_encoded:
                 return names  # kept, its blanks would be in our answers
         self._keep(text, names)
         return names
+
+    def _look_up(self, text: bytes) -> tuple[NodeNames, bool]:
+        """Return the names of a list, and whether it is written as we write it."""
+        given = _LIST.decode(text)
+        found = self.known.find(given)
+        if found is not None:
+            # Plain names: blanks, or characters written as numbers, would make it longer.
+            names, characters = found
+            return names, len(text) == characters + 3 * len(names) + 1
+        names = NodeNames(checked_names(given, "NodeNames"))
+        as_encoded = _ENCODER.encode(names) == text
+        plain = len(text) == sum(map(len, names)) + 3 * len(names) + 1
+        if as_encoded and plain and _MANY <= len(names) <= MAX_KNOWN:
+            known = self.known if len(self.known) + len(names) <= MAX_KNOWN else KnownNames()
+            self.known = known.joined(names)
+        return names, as_encoded
 
     def encode(self, names: Sequence[str]) -> bytes:
         """Return the names, each once, as a JSON list."""

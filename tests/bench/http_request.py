@@ -51,7 +51,7 @@ class _Client:
         config.set("pre_request", lambda _worker, _request: None)
         self._worker = BufferedThreadWorker(1, 1, [], None, 30, config, Logger(config))
         self._worker.wsgi = app
-        self._worker.linger = 0
+        self._worker.linger = self._worker.linger_crowded = 0
         ours, self._sock = socket.socketpair()
         address = ("127.0.0.1", 40000)
         self._connection = Connection(config, ours, address, ("127.0.0.1", 32766))

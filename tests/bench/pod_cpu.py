@@ -1,7 +1,9 @@
 """CPU of the extender for a pod placed: filter, prioritize, bind, and what the watch shows of it.
 
 The real process, driven over HTTP in the order in which kube-scheduler calls it: one pod after the
-other is filtered and prioritized, its bind goes on beside the next one. What Linux counts for the
+other is filtered and prioritized, its bind goes on beside the next one. As a real one does it, each
+pod brings the names of the nodes in another order, and of connections only two are kept while they
+are idle. What Linux counts for the
 process and its children, so a busy machine matters less than it does to times; with --against the
 same is done with another checkout, in turn, and only that ratio is to be trusted.
 Run as `python -m tests.bench.pod_cpu [--against FOLDER]`; a minute.
@@ -11,6 +13,8 @@ import argparse
 import asyncio
 import contextlib
 import json
+import math
+import random
 import statistics
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -21,6 +25,10 @@ from tests.bench.speed import extender, verb
 from tests.bench.speed_api_server import node_name, waiting_pod
 
 _BINDS_AT_ONCE = 4
+_KEPT = 2
+"""Connections that Go's client keeps while they are idle (MaxIdleConnsPerHost)."""
+_GOROUTINES = 16
+"""Of kube-scheduler, which look at the nodes (`parallelism`)."""
 
 Work = Callable[[], Awaitable[None]]
 
@@ -48,20 +56,61 @@ class _Caller:
             self._streams[1].close()
 
 
+class _Callers:
+    """Connections as Go's client keeps them: the one used last is taken first."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._idle: list[_Caller] = []
+
+    async def ask(self, name: str, body: dict[str, Any]) -> Any:
+        """The answer to a verb."""
+        caller = self._idle.pop() if self._idle else _Caller(self._port)
+        answer = await caller.ask(name, body)
+        if len(self._idle) < _KEPT:
+            self._idle.append(caller)
+        else:
+            caller.close()
+        return answer
+
+    def close(self) -> None:
+        """Close those that are idle."""
+        for caller in self._idle:
+            caller.close()
+
+
+def appended(names: list[str], dice: random.Random) -> list[str]:
+    """The names as kube-scheduler lists those that fit: its goroutines take chunk after chunk, run
+    in any order, and append to one list (findNodesThatPassFilters; client-go's parallelizer).
+    """
+    size = min(math.isqrt(len(names)), len(names) // _GOROUTINES + 1)
+    chunks = [names[at : at + size] for at in range(0, len(names), size)][::-1]
+    hands = [chunks.pop() for _ in range(min(_GOROUTINES, len(chunks)))]
+    found: list[str] = []
+    while hands:
+        at = dice.randrange(len(hands))
+        run = dice.randint(1, size)
+        found += hands[at][:run]
+        hands[at] = hands[at][run:] or (chunks.pop() if chunks else [])
+        if not hands[at]:
+            del hands[at]
+    return found
+
+
 class _Scheduler:
     """What kube-scheduler does with the pods that wait, as far as an extender sees it."""
 
     def __init__(self, port: int, nodes: int, *, best: bool) -> None:
         self._names = [node_name(number) for number in range(nodes)]
         self._best = best
-        self._cycle = _Caller(port)
-        self._binders = [_Caller(port) for _ in range(_BINDS_AT_ONCE)]
+        self._dice = random.Random(1)
+        self._callers = _Callers(port)
         self._next = 0
         self._todo: list[int] = []
 
     async def call(self, name: str, number: int) -> None:
         """Call filter or prioritize for a pod as kube-scheduler does, and go no further."""
-        await self._cycle.ask(name, self._args(number, self._names))
+        await self._callers.ask(name, self._args(number, self._names))
 
     async def place(self, pods: int) -> None:
         """Place the next pods; one that another was quicker than is tried again, as there."""
@@ -72,10 +121,11 @@ class _Scheduler:
                 _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
                 continue
             number = self._todo.pop()
-            fit = (await self._cycle.ask("filter", self._args(number, self._names)))["NodeNames"]
+            asked = self._args(number, appended(self._names, self._dice))
+            fit = (await self._callers.ask("filter", asked))["NodeNames"]
             node = fit[0]
             if not self._best:
-                scores = await self._cycle.ask("prioritize", self._args(number, fit))
+                scores = await self._callers.ask("prioritize", self._args(number, fit))
                 node = max(scores, key=lambda each: each["Score"])["Host"]
             while len(binding) >= _BINDS_AT_ONCE:
                 _, binding = await asyncio.wait(binding, return_when=asyncio.FIRST_COMPLETED)
@@ -84,17 +134,12 @@ class _Scheduler:
 
     def close(self) -> None:
         """Close all connections."""
-        for caller in (self._cycle, *self._binders):
-            caller.close()
+        self._callers.close()
 
     async def _bind(self, number: int, node: str) -> None:
         metadata = waiting_pod(number)["metadata"]
         args = {"PodName": metadata["name"], "PodNamespace": "default", "PodUID": metadata["uid"]}
-        caller = self._binders.pop()
-        try:
-            answer = await caller.ask("bind", args | {"Node": node})
-        finally:
-            self._binders.append(caller)
+        answer = await self._callers.ask("bind", args | {"Node": node})
         if answer["Error"]:
             self._todo.append(number)
 

@@ -41,11 +41,13 @@ class BufferedThreadWorker(ThreadWorker):
     """Seconds from a request's first byte to its last; then the connection is closed."""
     answer_deadline = 5.0
     """Seconds a client has to take its answer; then the connection is closed."""
-    linger = 0.01
+    linger = 0.1
     """Seconds a thread that has answered waits for the client's next request.
 
     kube-scheduler's calls follow each other; by the loop each costs two changes of thread more.
     """
+    linger_crowded = 0.01
+    """The same where more than half of the threads are taken."""
     max_held = 64 * 1024 * 1024
     """Bytes of requests held at once, unfinished or unanswered; beyond it the oldest is dropped."""
     max_unsent = 64 * 1024 * 1024
@@ -63,6 +65,14 @@ class BufferedThreadWorker(ThreadWorker):
         self.answering_conns: deque[Connection] = deque()
         self._pending_since: dict[Connection, float] = {}
         self._heads = known_heads.KnownHeads()
+        self._notify_at = 0.0
+
+    def notify(self) -> None:
+        """Show the arbiter once a second that the loop turns; each time costs system calls."""
+        now = time.monotonic()
+        if now >= self._notify_at:
+            self._notify_at = now + 1.0
+            super().notify()
 
     def pending_requests(self) -> list[PendingRequest]:
         """Return the requests that wait for a thread or are being answered; for any thread."""
@@ -152,11 +162,12 @@ class BufferedThreadWorker(ThreadWorker):
                 keep = self._answer(conn, request) if request else bool(super().handle(conn))
                 conn.release_request()
                 taken = conn.outbox.flush()
+                pending = len(self._pending_since)
                 # While other requests wait for a thread, this one must not wait.
-                crowded = len(self._pending_since) > self.cfg.threads
-                if crowded or not (taken and keep and self.alive):
+                if pending > self.cfg.threads or not (taken and keep and self.alive):
                     return keep
-                if not conn.next_request_within(self.linger):
+                crowded = 2 * pending > self.cfg.threads
+                if not conn.next_request_within(self.linger_crowded if crowded else self.linger):
                     return True
                 self._pending_since[conn] = time.monotonic()
         except (OSError, EOFError):

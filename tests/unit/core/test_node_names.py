@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from gpushare.core.node_names import KEPT, NodeNames
+from gpushare.core.node_names import KEPT, KnownNames, NodeNames
 from gpushare.core.nodeset import NodeNumbers
 
 
@@ -62,3 +62,31 @@ def test_a_part_remembers_no_parts_of_its_own() -> None:
     mask = np.array([True, False])
     assert part.part(mask) == ("a",)
     assert part.part(mask) is not part.part(mask)
+
+
+def test_known_names_have_the_rows_and_bits_of_any_others() -> None:
+    dice = random.Random(11)
+    plain = [f"node-{number}" for number in range(20)]
+    known = KnownNames(plain)
+    numbers = NodeNumbers()
+    layouts = [{name: at for at, name in enumerate(dice.sample(plain, 15))} for _ in range(6)]
+    for _ in range(500):
+        order = dice.sample(plain, dice.randrange(1, 20))
+        found = known.find([*order])
+        assert found == (tuple(order), sum(map(len, order)))
+        names = found[0]
+        part = names.part(np.array([dice.random() < 0.5 for _ in names]))
+        for some in (names, part):
+            layout = dice.choice(layouts)
+            assert some.rows(layout).tolist() == [layout.get(name, -1) for name in some]
+            assert {name for name in plain if numbers.has(numbers.bits(some), name)} == set(some)
+
+
+def test_a_name_that_is_new_or_comes_twice_is_not_found() -> None:
+    known = KnownNames(["a", "b"])
+    assert known.find(["b", "c"]) is None
+    assert known.find(["b", "b"]) is None
+    assert known.find([]) == ((), 0)
+    more = known.joined(["c", "b"])
+    assert len(more) == 3
+    assert more.find(["c", "a", "b"]) == (("c", "a", "b"), 3)

@@ -8,7 +8,7 @@ import pytest
 from gpushare.core.node_names import KEPT
 from gpushare.errors import MessageError
 from gpushare.wire.extender import decode_filter, encode_filter
-from gpushare.wire.name_lists import MAX_TEXT, NameLists
+from gpushare.wire.name_lists import MAX_KNOWN, MAX_TEXT, NameLists
 
 NAMES = [f"node-{number}" for number in range(40)]
 
@@ -85,3 +85,45 @@ def test_an_answer_is_the_same_whether_its_names_are_known_or_not(
         answer = encode_filter(args, args.names)
         assert answer == encode_filter(args, NAMES)
         assert text_of(NAMES) in answer
+
+
+def test_names_that_came_before_are_known_in_any_order() -> None:
+    """kube-scheduler's goroutines append the nodes that fit in another order for each pod."""
+    lists, dice = NameLists(), random.Random(5)
+    first = {name: name for name in lists.decode(text_of(NAMES))}
+    for _ in range(3 * KEPT):
+        names = dice.sample(NAMES, 30)
+        found = lists.decode(text_of(names))
+        assert list(found) == names
+        assert all(name is first[name] for name in found)
+        assert lists.encode(found) == text_of(names)
+
+
+def test_what_is_written_otherwise_is_never_in_an_answer() -> None:
+    lists, dice = NameLists(), random.Random(9)
+    strange = ["ä", 'a"', "a\\", *NAMES]
+    for _ in range(300):
+        names = dice.sample(strange if dice.random() < 0.5 else NAMES, dice.randrange(16, 40))
+        blanks, ascii_only = dice.choice((",", ", ")), dice.random() < 0.5
+        text = json.dumps(names, separators=(blanks, ":"), ensure_ascii=ascii_only)
+        if dice.random() < 0.3:
+            text = text.replace("node", "n\\u006fde", 1)
+        found = lists.decode(text.encode())
+        assert list(found) == names
+        plain = json.dumps(names, separators=(",", ":"), ensure_ascii=False).encode()
+        assert lists.encode(found) == plain
+
+
+def test_names_that_are_known_are_asked_about_once_each() -> None:
+    lists = NameLists()
+    lists.decode(text_of(NAMES))
+    assert list(lists.decode(text_of([*NAMES, NAMES[3]]))) == NAMES
+
+
+def test_at_most_so_many_names_are_known() -> None:
+    lists = NameLists()
+    for start in range(0, 3 * MAX_KNOWN, 2500):
+        names = [f"n-{number}" for number in range(start, start + 2500)]
+        for order in (names, names[::-1]):
+            assert list(lists.decode(text_of(order))) == order
+        assert len(lists.known) <= MAX_KNOWN

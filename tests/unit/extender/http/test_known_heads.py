@@ -42,7 +42,7 @@ class World:
         self.heads = KnownHeads()
         self.environs: list[dict[str, Any]] = []
         self.worker = BufferedThreadWorker(1, 1, [], None, 30, config, Logger(config))
-        self.worker.linger = 0
+        self.worker.linger = self.worker.linger_crowded = 0
         self.worker.wsgi = self._app  # type: ignore[assignment]
         self.sockets: list[socket.socket] = []
 
