@@ -5,9 +5,12 @@ meaning while apiVersion is gpushare.io/v1. Every key is always there; what is n
 """
 
 import json
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from gpushare.cli.report import DeviceLine, NodeLine, PendingLine, PodLine, Report
+from gpushare.cli.facts import PendingFacts
+from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
 from gpushare.cli.yamltext import to_yaml
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
@@ -17,14 +20,9 @@ API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareReport"
 
 
-def as_json(report: Report) -> str:
-    """Return the document as JSON, indented as kubectl's, ASCII only."""
-    return json.dumps(_document(report), indent=4) + "\n"
-
-
-def as_yaml(report: Report) -> str:
-    """Return the document as YAML."""
-    return to_yaml(_document(report))
+def dumped(document: Mapping[str, Any], form: str) -> str:
+    """Return a document as "yaml", or as JSON that is indented as kubectl's, ASCII only."""
+    return to_yaml(document) if form == "yaml" else json.dumps(document, indent=4) + "\n"
 
 
 def as_names(report: Report) -> str:
@@ -32,7 +30,8 @@ def as_names(report: Report) -> str:
     return "".join(f"node/{node.name}\n" for node in report.nodes)
 
 
-def _document(report: Report) -> dict[str, Any]:
+def report_document(report: Report) -> dict[str, Any]:
+    """Return the report as a document."""
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -95,9 +94,7 @@ def _device(device: DeviceLine) -> dict[str, Any]:
 
 def _pod(pod: PodLine) -> dict[str, Any]:
     return {
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
+        **asdict(pod.ref),
         "phase": pod.phase or None,
         "assigned": pod.assigned,
         "allocated": pod.units,
@@ -105,11 +102,9 @@ def _pod(pod: PodLine) -> dict[str, Any]:
     }
 
 
-def _pending(pod: PendingLine) -> dict[str, Any]:
+def _pending(pod: PendingFacts) -> dict[str, Any]:
     return {
-        "namespace": pod.namespace,
-        "name": pod.name,
-        "uid": pod.uid,
+        **asdict(pod.ref),
         "requested": pod.units,
         "reason": pod.reason,
     }

@@ -15,11 +15,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpushare.cli.books import DEFAULT_POLICY, add_books, read_books
+from gpushare.cli.documents import dumped
 from gpushare.cli.ending import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
-from gpushare.cli.yamltext import to_yaml
 from gpushare.errors import MessageError, SettingsError
 from gpushare.explain.document import document
 from gpushare.explain.pod import explain_pod
@@ -45,14 +45,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> i
 
 def _explain(options: argparse.Namespace) -> None:
     found = _explained(options)
-    match options.output:
-        case "json":
-            text = json.dumps(found, indent=4) + "\n"
-        case "yaml":
-            text = to_yaml(found)
-        case _:
-            text = "".join(f"{printable(line)}\n" for line in found["lines"])
-    print(text, end="")
+    if options.output:
+        print(dumped(found, options.output), end="")
+    else:
+        print("".join(f"{printable(line)}\n" for line in found["lines"]), end="")
 
 
 def _explained(options: argparse.Namespace) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NoReturn
 
-from gpushare.cli.documents import as_json, as_names, as_yaml
+from gpushare.cli.documents import as_names, dumped, report_document
 from gpushare.cli.ending import ended_as_kubectl
 from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
@@ -46,10 +46,8 @@ def render(report: Report, options: Options, style: Style = PLAIN) -> str:
     """Return the report in the format asked for; tables in this style."""
     wanted = report.within(options.namespace) if options.namespace else report
     match options.output:
-        case "json":
-            return as_json(wanted)
-        case "yaml":
-            return as_yaml(wanted)
+        case "json" | "yaml":
+            return dumped(report_document(wanted), options.output)
         case "name":
             return as_names(wanted)
     table = details if options.details else summary

@@ -4,6 +4,7 @@ pays for others.
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from importlib.util import find_spec
 
 from gpushare import __version__
@@ -29,60 +30,6 @@ gpushare COMMAND --help tells more; gpushare --version the version.
 """
 
 
-def _demo(argv: Sequence[str]) -> int:
-    from gpushare.localcluster.main import main as demo
-
-    return demo(argv)
-
-
-def _device_plugin(argv: Sequence[str]) -> int:
-    try:
-        from gpushare.device_plugin.main import main as device_plugin
-    except ModuleNotFoundError as error:
-        if error.name not in ("grpc", "google", "google.protobuf", "pynvml"):
-            raise
-        print(f"gpushare device-plugin: {error}; install gpushare[device-plugin]", file=sys.stderr)
-        return 2
-
-    return device_plugin(argv)
-
-
-def _doctor(argv: Sequence[str]) -> int:
-    from gpushare.doctor.main import main as doctor
-
-    return doctor(argv)
-
-
-def _explain(argv: Sequence[str]) -> int:
-    from gpushare.cli.explain import main as explain
-
-    return explain(argv)
-
-
-def _inspect(argv: Sequence[str]) -> int:
-    from gpushare.cli.inspect import main as inspect
-
-    return inspect(argv, "gpushare inspect")
-
-
-def _serve(argv: Sequence[str]) -> int:
-    from gpushare.extender.main import main as serve
-
-    return serve(argv)
-
-
-def _scheduler_config(argv: Sequence[str]) -> int:
-    from gpushare.cli.scheduler_config import main as scheduler_config
-
-    return scheduler_config(argv)
-
-
-def _simulate(argv: Sequence[str]) -> int:
-    from gpushare.sim.main import main as simulate
-
-    return simulate(argv, _live_rows)
-
-
 def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mapping[str, object]:
     """Return nodes and pods of a live cluster for the simulator, which knows no API server."""
     from gpushare.cli.cluster import live_rows
@@ -90,34 +37,21 @@ def _live_rows(kubeconfig: str, context: str, resource: str, unit: str) -> Mappi
     return live_rows(kubeconfig, context, resource, unit)
 
 
-def _whatif(argv: Sequence[str]) -> int:
-    from gpushare.cli.whatif import main as whatif
-
-    return whatif(argv)
-
-
-_COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "demo": _demo,
-    "device-plugin": _device_plugin,
-    "doctor": _doctor,
-    "explain": _explain,
-    "inspect": _inspect,
-    "scheduler-config": _scheduler_config,
-    "serve": _serve,
-    "simulate": _simulate,
-    "whatif": _whatif,
+_MODULES = {
+    "demo": "gpushare.localcluster.main",
+    "device-plugin": "gpushare.device_plugin.main",
+    "doctor": "gpushare.doctor.main",
+    "explain": "gpushare.cli.explain",
+    "inspect": "gpushare.cli.inspect",
+    "scheduler-config": "gpushare.cli.scheduler_config",
+    "serve": "gpushare.extender.main",
+    "simulate": "gpushare.sim.main",
+    "whatif": "gpushare.cli.whatif",
 }
+"""By command the module whose `main` runs it."""
 
-_ROOMS = {
-    "demo": "gpushare.localcluster",
-    "device-plugin": "gpushare.device_plugin",
-    "doctor": "gpushare.doctor",
-    "explain": "gpushare.explain",
-    "serve": "gpushare.extender",
-    "simulate": "gpushare.sim",
-    "whatif": "gpushare.explain",
-}
-"""What a command needs that some image leaves out: see Dockerfile and .dockerignore."""
+_ROOMS = {"explain": "gpushare.explain", "whatif": "gpushare.explain"}
+"""What a command needs besides its own package; some image leaves each out (see Dockerfile)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -131,9 +65,9 @@ def _run(words: Sequence[str]) -> int:
             print(f"gpushare {__version__}")
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
-        case [command, *rest] if command in _COMMANDS:
-            needs = _ROOMS.get(command)
-            if needs is not None and find_spec(needs) is None:
+        case [command, *rest] if command in _MODULES:
+            needs = _ROOMS.get(command) or _MODULES[command].rpartition(".")[0]
+            if find_spec(needs) is None:
                 none_has = command in ("demo", "simulate")
                 elsewhere = "" if none_has else ", or in another image (see Dockerfile)"
                 print(
@@ -142,9 +76,9 @@ def _run(words: Sequence[str]) -> int:
                     file=sys.stderr,
                 )
                 return 1
-            return _COMMANDS[command](rest)
+            return _called(command, rest)
         case [word, *_]:
-            there_are = ", ".join(_COMMANDS)
+            there_are = ", ".join(_MODULES)
             print(
                 f"gpushare: no command is called {word!r}; there are: {there_are}", file=sys.stderr
             )
@@ -154,6 +88,24 @@ def _run(words: Sequence[str]) -> int:
             print(_USAGE, end="", file=sys.stderr)
             return USAGE
     return 0
+
+
+def _called(command: str, words: Sequence[str]) -> int:
+    """Import the command's module, and return the exit code of the command."""
+    try:
+        run: Callable[..., int] = import_module(_MODULES[command]).main
+    except ModuleNotFoundError as error:
+        packages = ("grpc", "google", "google.protobuf", "pynvml")
+        if command != "device-plugin" or error.name not in packages:
+            raise
+        print(f"gpushare device-plugin: {error}; install gpushare[device-plugin]", file=sys.stderr)
+        return USAGE
+    match command:
+        case "inspect":
+            return run(words, "gpushare inspect")
+        case "simulate":
+            return run(words, _live_rows)
+    return run(words)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
 from gpushare.core.cover import resolve
-from gpushare.core.model import Cover, NodeSpec, Reason, Shares
+from gpushare.core.model import Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
 
@@ -41,24 +41,11 @@ class DeviceLine:
 class PodLine:
     """One pod that holds memory; shares is () where it is unplaced."""
 
-    namespace: str
-    name: str
-    uid: str
+    ref: PodRef
     phase: str
     assigned: bool
     units: int
     shares: Shares
-
-
-@dataclass(frozen=True, slots=True)
-class PendingLine:
-    """One pod that waits for a node; units are those it asks for."""
-
-    namespace: str
-    name: str
-    uid: str
-    units: int
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +93,7 @@ class Report:
     nodes: tuple[NodeLine, ...]
     warnings: tuple[str, ...]
     policy: "RankingPolicy | None" = None
-    pending: tuple[PendingLine, ...] = ()
+    pending: tuple[PendingFacts, ...] = ()
 
     @property
     def total(self) -> int:
@@ -121,10 +108,10 @@ class Report:
     def within(self, namespace: str) -> "Report":
         """Return the report with the pods of this namespace alone; sums stay those of all pods."""
         nodes = tuple(
-            replace(node, pods=tuple(pod for pod in node.pods if pod.namespace == namespace))
+            replace(node, pods=tuple(pod for pod in node.pods if pod.ref.namespace == namespace))
             for node in self.nodes
         )
-        pending = tuple(pod for pod in self.pending if pod.namespace == namespace)
+        pending = tuple(pod for pod in self.pending if pod.ref.namespace == namespace)
         return replace(self, nodes=nodes, pending=pending)
 
 
@@ -163,12 +150,8 @@ def make_report(
     if len(used) > 1:
         warnings.append(_mixed_warning(units, used))
     waiting = tuple(
-        PendingLine(
-            *(pod.ref.namespace, pod.ref.name, pod.ref.uid),
-            units=pod.units * _scale(fallback, common),
-            reason=pod.reason,
-        )
-        for pod in sorted(pending, key=lambda pod: (pod.ref.namespace, pod.ref.name, pod.ref.uid))
+        replace(pod, units=pod.units * _scale(fallback, common))
+        for pod in sorted(pending, key=_name_of)
     )
     return Report(names.resource, common, unit_from, lines, tuple(warnings), pending=waiting)
 
@@ -201,10 +184,7 @@ def _scale(unit: str, common: str) -> int:
 
 
 def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int) -> NodeLine:
-    lines = sorted(
-        (_pod_line(pod, _shares(pod, node), scale) for pod in pods),
-        key=lambda pod: (pod.namespace, pod.name, pod.uid),
-    )
+    lines = [_pod_line(pod, _shares(pod, node), scale) for pod in sorted(pods, key=_name_of)]
     allocated = [0] * len(node.devices)
     for pod in lines:
         for device, units in pod.shares:
@@ -245,12 +225,17 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
 
 def _pod_line(pod: PodFacts, shares: Shares, scale: int) -> PodLine:
     return PodLine(
-        *(pod.ref.namespace, pod.ref.name, pod.ref.uid),
+        pod.ref,
         phase=pod.phase,
         assigned=pod.assigned,
         units=pod.units * scale,
         shares=tuple((device, units * scale) for device, units in shares),
     )
+
+
+def _name_of(pod: PodFacts | PendingFacts) -> tuple[str, str, str]:
+    """Return what pods are sorted by."""
+    return pod.ref.namespace, pod.ref.name, pod.ref.uid
 
 
 def _closed_warning(node: NodeFacts) -> str:

@@ -141,7 +141,12 @@ def waiting(report: Report, style: Style) -> str:
     rows: list[Row] = [
         ("PENDING POD", "NAMESPACE", f"{_kind(report)} Memory({report.unit})", "REASON"),
         *(
-            (printable(pod.name), printable(pod.namespace), str(pod.units), printable(pod.reason))
+            (
+                printable(pod.ref.name),
+                printable(pod.ref.namespace),
+                str(pod.units),
+                printable(pod.reason),
+            )
             for pod in report.pending
         ),
     ]
@@ -189,7 +194,7 @@ def _pod_rows(node: NodeLine, devices: int, *, pending: bool) -> list[list[str]]
     rows = []
     for pod in node.pods:
         held = dict(pod.shares)
-        row = [printable(pod.name), printable(pod.namespace)]
+        row = [printable(pod.ref.name), printable(pod.ref.namespace)]
         row += [str(held.get(device, 0)) for device in range(devices)]
         if pending:
             row.append(str(0 if pod.shares else pod.units))

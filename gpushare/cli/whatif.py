@@ -9,19 +9,19 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from gpushare.cli.books import DEFAULT_POLICY, ClusterBooks, add_books, read_books
-from gpushare.cli.documents import API_VERSION
+from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.ending import ended_as_kubectl
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.saved import books_of_report
 from gpushare.cli.tables import printable
 from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
-from gpushare.cli.yamltext import to_yaml
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
@@ -65,10 +65,7 @@ def _answer(options: argparse.Namespace) -> str:
     wanted = [each for word in options.pods for each in _wanted(word, books.unit, every)]
     outcome = what_if(books.ledger, wanted, policy, without=options.without, added=added)
     if options.output:
-        document = _document(outcome, books, options)
-        return (
-            to_yaml(document) if options.output == "yaml" else json.dumps(document, indent=4) + "\n"
-        )
+        return dumped(_document(outcome, books, options), options.output)
     return "".join(f"{printable(line)}\n" for line in _lines(outcome, books, options, added))
 
 
@@ -165,20 +162,11 @@ def _document(outcome: Outcome, books: ClusterBooks, options: argparse.Namespace
         "resource": books.names.resource,
         "unit": books.unit,
         "policy": options.policy,
-        "before": _sums_document(outcome.before),
+        "before": asdict(outcome.before),
         "moved": [_placed_document(each) for each in outcome.moved],
         "pods": [_placed_document(each) for each in outcome.placed],
-        "after": _sums_document(outcome.after),
+        "after": asdict(outcome.after),
         "notes": [*books.notes, _NOT_JUDGED],
-    }
-
-
-def _sums_document(sums: Sums) -> dict[str, int]:
-    return {
-        "nodes": sums.nodes,
-        "devices": sums.devices,
-        "total": sums.total,
-        "free": sums.free,
     }
 
 

@@ -6,7 +6,6 @@ Unlike its API, it has the pods' uids and plain init containers.
 """
 
 import base64
-import binascii
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,14 +33,7 @@ def entries(text: bytes, resource: str) -> tuple[Entry, ...]:
         document: Any = json.loads(text)
         listed = document["Data"]["PodDeviceEntries"] or ()
         return tuple(_entries(listed, resource))
-    except (
-        ValueError,
-        RecursionError,
-        TypeError,
-        KeyError,
-        AttributeError,
-        binascii.Error,
-    ) as error:
+    except (ValueError, RecursionError, TypeError, KeyError, AttributeError) as error:
         raise MessageError(f"{FILE}: {type(error).__name__}: {error}") from error
 
 

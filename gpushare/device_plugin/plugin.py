@@ -111,7 +111,7 @@ class DevicePlugin:
             folder / own_socket(),
             self.health,
             self._allocator,
-            check,
+            check.check,
             answer=self._answer,
             observe=self._metrics.observe,
         )

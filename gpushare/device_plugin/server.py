@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import grpc
 from google.protobuf.message import Message
@@ -36,18 +36,11 @@ Observe = Callable[[str, str, float], None]
 """Told of each call: its name, "ok" or "refused" or "failed", and its seconds."""
 
 
-class Check(Protocol):
-    """Whether a container may start; see gpushare.device_plugin.start_check."""
-
-    def check(self, ids: list[str]) -> None:
-        """Return where the container of these ids may start. Raises RequestRefused."""
-        ...
-
-
 class PluginServer:
     """Serves one socket, from `start` to `stop`; then it can be started again.
 
-    answer: what the container that was served is told; raises RequestRefused.
+    check: returns where the container of these ids may start. answer: what the container that was
+    served is told. Both raise RequestRefused.
     """
 
     def __init__(
@@ -55,7 +48,7 @@ class PluginServer:
         socket: Path,
         health: Health,
         allocator: Allocator,
-        check: Check,
+        check: Callable[[list[str]], None],
         *,
         answer: Callable[[Served], Answer],
         observe: Observe,
@@ -201,7 +194,7 @@ class PluginServer:
         return pb.AllocateResponse(container_responses=answers)
 
     def _pre_start_container(self, request: pb.PreStartContainerRequest) -> pb.Empty:
-        self._check.check(list(request.devices_ids))
+        self._check(list(request.devices_ids))
         return pb.Empty()
 
 

@@ -32,11 +32,10 @@ class Unread:
 
 @dataclass(frozen=True, slots=True)
 class SchedulerFile:
-    """kube-scheduler's file: what it says, and the parsed document that holds the extenders."""
+    """kube-scheduler's file, and what it says."""
 
     path: str
     config: SchedulerConfig
-    document: object
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,14 +124,13 @@ def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread
         return None
     try:
         document = _load(Path(path))
-        policy = _policy(path, document, collector)
-        config = decode_scheduler_config(document, policy)
+        config = decode_scheduler_config(document, _policy(path, document, collector))
     except SettingsError as error:
         return Unread(
             str(error) if str(error).startswith(path) else f"{path}: {error}",
             "correct it, or take the file of `gpushare scheduler-config`",
         )
-    return SchedulerFile(path, config, document if policy is None else policy)
+    return SchedulerFile(path, config)
 
 
 def _policy(path: str, document: object, collector: Collector | None) -> object:

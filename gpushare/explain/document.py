@@ -4,11 +4,12 @@ Knows the keys, which are a promise (docs/explain.md): new ones may come, none g
 meaning while apiVersion is gpushare.io/v1. Every key is always there; what is not known is null.
 """
 
+from dataclasses import asdict
 from typing import Any
 
 from gpushare.core.entry import Entry
 from gpushare.core.explanation import Explanation, Judgement
-from gpushare.core.model import PodRef, Request, Shares
+from gpushare.core.model import Request, Shares
 from gpushare.explain.pod import PodExplanation
 from gpushare.explain.words import lines
 
@@ -22,7 +23,7 @@ def document(said: PodExplanation) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
-        "pod": _ref(said.ref),
+        "pod": asdict(said.ref),
         "resource": said.resource,
         "unit": said.unit,
         "state": said.state,
@@ -88,12 +89,8 @@ def _judgement(judged: Judgement) -> dict[str, Any]:
     }
 
 
-def _ref(ref: PodRef) -> dict[str, str]:
-    return {"namespace": ref.namespace, "name": ref.name, "uid": ref.uid}
-
-
 def _pod(entry: Entry) -> dict[str, Any]:
-    return _ref(entry.ref) | {
+    return asdict(entry.ref) | {
         "allocated": entry.request.total,
         "devices": _shares(entry.placement),
         "terminating": entry.terminating,

@@ -11,7 +11,7 @@ are named.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -33,10 +33,6 @@ class _List(Struct, Generic[_T], gc=False):
     kind: str | None = None
     metadata: _ListMeta | None = None
     items: list[_T] | UnsetType | None = UNSET
-
-
-class _Versioned(Protocol):
-    resource_version: str | None
 
 
 class _Identity(Struct, gc=False, rename="camel"):
@@ -221,7 +217,7 @@ def _describe(raw: Raw, error: Exception) -> tuple[UnreadableObject, str]:
     return UnreadableObject(ref, _error_text(error)), _version_of(metadata)
 
 
-def _version_of(metadata: _Versioned | None) -> str:
+def _version_of(metadata: _Identity | None) -> str:
     return (metadata.resource_version or "") if metadata else ""
 
 

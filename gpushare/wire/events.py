@@ -6,18 +6,17 @@ of cluster-wide objects in "default"); not what is worth an event. Standard libr
 """
 
 import json
-import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
+
+from gpushare.wire.fields import MAX_NAME_LENGTH, NAME
 
 CONTROLLER = "gpushare-extender"
 MERGE_PATCH = "application/merge-patch+json"
 NOTE_LIMIT = 1024
 
 _SHORT_LIMIT = 128
-_NAME_LIMIT = 253
 _UID_LIMIT = 128
-_NAME = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +37,7 @@ class ObjectReference:
     def is_sound(self) -> bool:
         """Whether an object can have this name; any other could lead to another path."""
         names = (self.event_namespace, self.name)
-        return len(self.uid) <= _UID_LIMIT and all(
-            len(name) <= _NAME_LIMIT and _NAME.fullmatch(name) for name in names
-        )
+        return len(self.uid) <= _UID_LIMIT and all(map(NAME.fullmatch, names))
 
 
 def events_path(regarding: ObjectReference, name: str = "") -> str:
@@ -54,7 +51,7 @@ def event_name(regarding: ObjectReference, stamp: int) -> str:
     epoch).
     """
     end = f".{stamp:x}"
-    return regarding.name[: _NAME_LIMIT - len(end)].rstrip(".-") + end
+    return regarding.name[: MAX_NAME_LENGTH - len(end)].rstrip(".-") + end
 
 
 def encode_event(

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.cli.documents import as_yaml
+from gpushare.cli.documents import dumped, report_document
 from gpushare.cli.feed import Observed, Scope
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import details, summary
@@ -143,7 +143,7 @@ def test_the_documented_document_is_the_one_printed() -> None:
     written = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
     objects = cluster("one-node")
     report = report_of(objects["nodes"]["items"], objects["pods"]["items"])
-    printed = yaml.safe_load(as_yaml(report))
+    printed = yaml.safe_load(dumped(report_document(report), "yaml"))
     assert printed.pop("unitFrom") == "guess"
     assert written.pop("unitFrom") == "inventory"
     for document in (printed, written):
@@ -182,7 +182,7 @@ def as_inspect(report: Report) -> Any:
                     "totalGPU": device.total,
                     "usedGPU": device.allocated,
                     "pods": [
-                        {"name": pod.name, "namespace": pod.namespace, "usedGPU": units}
+                        {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": units}
                         for pod in node.pods
                         for index, units in pod.shares
                         if index == device.index
@@ -193,7 +193,7 @@ def as_inspect(report: Report) -> Any:
             **(
                 {
                     "unplaced": [
-                        {"name": pod.name, "namespace": pod.namespace, "usedGPU": pod.units}
+                        {"name": pod.ref.name, "namespace": pod.ref.namespace, "usedGPU": pod.units}
                         for pod in node.pods
                         if not pod.shares
                     ]

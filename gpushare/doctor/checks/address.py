@@ -3,13 +3,13 @@
 Pure.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from gpushare.doctor.checks.scheduler_file import entry_of
-from gpushare.doctor.facts import Certificate, Facts, SchedulerFile, Unread
+from gpushare.doctor.facts import Certificate, Facts, Unread
 from gpushare.doctor.finding import Finding, fail, ok, skip, warn
-from gpushare.wire.scheduler.config import ExtenderConfig
+from gpushare.wire.scheduler.config import ExtenderConfig, TlsConfig
 from gpushare.wire.scheduler.entry import endpoint
 
 _SOON = 30 * 86400.0
@@ -23,7 +23,7 @@ def check_address(facts: Facts) -> Iterator[Finding]:
     entry = entry_of(facts)
     if entry is not None:
         yield _address(entry, facts.route)
-        yield _tls(entry, facts)
+        yield _tls(entry)
     for certificate in facts.certificates:
         yield _certificate(certificate, facts.now)
 
@@ -61,7 +61,7 @@ def _address(entry: ExtenderConfig, route: int | Unread | None) -> Finding:
     return ok(name, f"{entry.url_prefix} answers, and knows the verb {entry.filter_verb}")
 
 
-def _tls(entry: ExtenderConfig, facts: Facts) -> Finding:
+def _tls(entry: ExtenderConfig) -> Finding:
     place = endpoint(entry)
     if not place.https:
         if place.loopback:
@@ -72,51 +72,32 @@ def _tls(entry: ExtenderConfig, facts: Facts) -> Finding:
             "use 127.0.0.1, or mutual TLS (--tls-cert, --tls-key, --tls-client-ca,"
             " --tls-client-names)",
         )
-    tls = _tls_config(facts, entry)
-    if not (tls.get("certfile") or tls.get("certdata")):
+    tls = entry.tls or TlsConfig()
+    if not (tls.cert_file or tls.cert_data):
         return fail(
             "tls",
             "tlsConfig names no client certificate, and the extender answers nobody without one",
             "give tlsConfig.certFile and keyFile",
         )
-    insecure, trusting = tls.get("insecure") is True, tls.get("cafile") or tls.get("cadata")
-    if insecure and trusting:
+    if tls.insecure and tls.has_ca:
         return fail(
             "tls",
             "tlsConfig is insecure and names a CA: kube-scheduler does not start with both",
             "leave insecure out",
         )
-    if insecure or (entry.enable_https and not trusting):
+    if tls.insecure or (entry.enable_https and not tls.has_ca):
         return warn(
             "tls",
             "https without a CA: kube-scheduler does not verify who answers",
             "give tlsConfig.caFile (and serverName where urlPrefix names an IP address)",
         )
-    if not trusting:
+    if not tls.has_ca:
         return warn(
             "tls",
             "https without a CA or enableHTTPS: kube-scheduler believes those that its image knows",
             "give tlsConfig.caFile, unless one of those has signed the extender's certificate",
         )
     return ok("tls", "https, verified by a CA, with a client certificate")
-
-
-def _tls_config(facts: Facts, entry: ExtenderConfig) -> Mapping[str, object]:
-    """Return the tlsConfig of the entry, keys in lower case: a Policy may use any spelling."""
-    if not isinstance(facts.scheduler, SchedulerFile):
-        return {}
-    listed = _small(facts.scheduler.document).get("extenders")
-    for item in listed if isinstance(listed, list) else ():
-        found = _small(item)
-        if found.get("urlprefix") == entry.url_prefix:
-            return _small(found.get("tlsconfig"))
-    return {}
-
-
-def _small(value: object) -> dict[str, object]:
-    if not isinstance(value, Mapping):
-        return {}
-    return {str(key).lower(): item for key, item in value.items()}
 
 
 def _certificate(certificate: Certificate, now: float) -> Finding:

@@ -27,13 +27,6 @@ from tests.unit.device_plugin.fake_kubelet import RESOURCE, FakeKubelet
 CARD = {"uuid": "GPU-0", "index": 0, "memoryMiB": 4096}
 
 
-class Passes:
-    """A check that lets each container start; none is started here."""
-
-    def check(self, ids: list[str]) -> None:
-        del ids
-
-
 class World:
     """A kubelet, and processes of ours that register with it."""
 
@@ -51,7 +44,7 @@ class World:
             self.kubelet.plugins / own_socket(),
             health,
             Allocator(pods, dict, health.cards),
-            Passes(),
+            lambda ids: None,
             answer=lambda served: Answer({}),
             observe=lambda *told: None,
         )
