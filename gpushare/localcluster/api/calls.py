@@ -18,7 +18,11 @@ class Connection(Protocol):
     """The client's end of a request, as far as a long answer cares."""
 
     def alive(self) -> bool:
-        """Return whether someone is still there to read."""
+        """Return whether someone is still there to read, and the server does not stop."""
+        ...
+
+    def stopping(self) -> bool:
+        """Return whether the server stops, which ends all answers."""
         ...
 
 

@@ -42,9 +42,13 @@ class ClientConnection:
         self._socket = sock
         self.closing = closing
 
+    def stopping(self) -> bool:
+        """Return whether the server is stopping."""
+        return self.closing.is_set()
+
     def alive(self) -> bool:
         """Return whether the client is there and the server is not stopping."""
-        if self.closing.is_set():
+        if self.stopping():
             return False
         try:
             return self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT) != b""

@@ -15,8 +15,15 @@ from gpushare.localcluster.api.objects import Object, from_json, to_json
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry, outgoing
 from gpushare.localcluster.api.resources import NAME_FIELDS, NEW_EVENTS, Resource
-from gpushare.localcluster.api.selectors import Test, both, field_selector, label_selector
+from gpushare.localcluster.api.selectors import (
+    Test,
+    both,
+    field_selector,
+    field_terms,
+    label_selector,
+)
 from gpushare.localcluster.api.status import StatusError, bad_request, expired
+from gpushare.localcluster.api.waiters import Place
 from gpushare.localcluster.api.watching import Course, Encode, Scope, Watch, event_line, stream
 
 LONGEST_WATCH = 3600
@@ -42,6 +49,13 @@ def selection(target: Target, call: Call) -> Test | None:
     supported = (*NAME_FIELDS, *resource.fields)
     fields = field_selector(call.query.get("fieldSelector", ""), supported, rename)
     return both(label_selector(call.query.get("labelSelector", "")), fields)
+
+
+def _place(target: Target, call: Call) -> Place | None:
+    """Return a field and its value that the request's field selector asks for."""
+    rename = core_field if target.resource is NEW_EVENTS else str
+    terms = field_terms(call.query.get("fieldSelector", ""))
+    return next(((rename(field), value) for field, wanted, value in terms if wanted), None)
 
 
 def wants_table(call: Call) -> bool:
@@ -154,7 +168,7 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     encoding = (
         tables.row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
     )
-    scope = Scope(resource, target.namespace, matches, encoding)
+    scope = Scope(resource, target.namespace, matches, encoding, _place(target, call))
 
     def bookmark(version: int, **annotations: str) -> bytes:
         if as_table:
