@@ -21,6 +21,8 @@ Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_PIECE = 1 << 16
+"""Bytes of a watch that are read at once."""
 _ERRORS: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 
 
@@ -177,15 +179,21 @@ class Watch:
             raise ConnectionAbortedError("the watch was closed")
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
-        while line := response.readline():
-            if not line.endswith(b"\n"):
-                return
-            event = _object(line, self._path)
-            kind, body = str(event.get("type", "")), event.get("object") or {}
-            if kind == "ERROR":
-                status = int(body.get("code") or 500)
-                raise _ERRORS.get(status, ApiUnavailable)(str(body.get("message")), status)
-            yield kind, body
+        # By chunks, each of whole lines or a part of one: readline() asks for the length of a chunk
+        # again and again.
+        rest = b""
+        while piece := response.read1(_PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield self._event(line)
+
+    def _event(self, line: bytes) -> tuple[str, Json]:
+        event = _object(line, self._path)
+        kind, body = str(event.get("type", "")), event.get("object") or {}
+        if kind == "ERROR":
+            status = int(body.get("code") or 500)
+            raise _ERRORS.get(status, ApiUnavailable)(str(body.get("message")), status)
+        return kind, body
 
 
 def api_error(method: str, path: str, answer: Answer) -> ApiError:
