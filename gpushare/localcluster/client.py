@@ -4,7 +4,6 @@ Knows the API server's statuses; knows no resource.
 """
 
 import http.client
-import json
 import math
 import socket
 import ssl
@@ -13,6 +12,8 @@ import urllib.parse
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
+
+import msgspec
 
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.localcluster.http_client import Answer, HttpClient
@@ -129,7 +130,7 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else msgspec.json.encode(body)
         answer = self.request(
             method,
             path,
@@ -199,7 +200,7 @@ class Watch:
 def api_error(method: str, path: str, answer: Answer) -> ApiError:
     """Return the error for an answer that is no success, with the server's own message."""
     try:
-        message = str(json.loads(answer.body)["message"])
+        message = str(msgspec.json.decode(answer.body)["message"])
     except (ValueError, KeyError, TypeError):
         message = f"{method} {path}: HTTP {answer.status}"
     kind = ApiUnavailable if answer.status >= 500 else _ERRORS.get(answer.status, ApiError)
@@ -208,7 +209,7 @@ def api_error(method: str, path: str, answer: Answer) -> ApiError:
 
 def _object(data: bytes, where: str) -> Json:
     try:
-        value = json.loads(data)
+        value = msgspec.json.decode(data)
     except ValueError as error:
         raise ApiUnavailable(f"{where}: the answer is no JSON", 0) from error
     if not isinstance(value, dict):
