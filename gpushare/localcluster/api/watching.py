@@ -20,6 +20,9 @@ from gpushare.localcluster.api.waiters import Place
 POLL = 1.0
 """Seconds after which a quiet watch looks whether its client is still there."""
 
+GATHER = 0.01
+"""Seconds for which a watch lets changes gather, so that a burst of them goes in a few writes."""
+
 Encode = Callable[[Record], bytes]
 
 
@@ -67,9 +70,7 @@ class Watch:
     def step(self) -> list[bytes]:
         """Return the lines of what has changed since the last step.
 
-        Raises:
-            StatusError: 410 if the history no longer reaches back to the cursor.
-
+        Raises StatusError: 410 if the history no longer reaches back to the cursor.
         """
         changes, self.cursor = self._store.since(self._scope.resource.table, self.cursor)
         return [line for change in changes if (line := self._seen(change)) is not None]
@@ -138,3 +139,4 @@ def stream(watch: Watch, first: list[bytes], course: Course, client: Connection)
             return
         now = time.monotonic()
         watch.wait(max(0.0, min(POLL, end - now, due - now)), client)
+        time.sleep(GATHER)
