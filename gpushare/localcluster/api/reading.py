@@ -38,12 +38,7 @@ def encoder(resource: Resource) -> Encode:
 
 
 def selection(target: Target, call: Call) -> Test | None:
-    """Return the test of the request's label and field selectors.
-
-    Raises:
-        StatusError: 400.
-
-    """
+    """Return the test of the request's label and field selectors. Raises StatusError: 400."""
     resource = target.resource
     rename = core_field if resource is NEW_EVENTS else str
     supported = (*NAME_FIELDS, *resource.fields)
@@ -61,9 +56,7 @@ def _place(target: Target, call: Call) -> Place | None:
 def wants_table(call: Call) -> bool:
     """Return whether the client prefers a Table to plain JSON.
 
-    Raises:
-        StatusError: 406 if it accepts nothing that we can write.
-
+    Raises StatusError: 406 if it accepts nothing that we can write.
     """
     if not call.accept.strip():
         return False
@@ -82,12 +75,7 @@ def _include(call: Call) -> str:
 
 
 def get(registry: Registry, target: Target, call: Call) -> Answer:
-    """Return one object.
-
-    Raises:
-        StatusError: 404 or 406.
-
-    """
+    """Return one object. Raises StatusError: 404 or 406."""
     record = registry.get(target.resource, target.home, target.name)
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
@@ -101,10 +89,8 @@ def listing(registry: Registry, target: Target, call: Call) -> Answer:
 
     All pages are of the version of the first one.
 
-    Raises:
-        StatusError: 400, 406, 410 for a token too old, 422 for options that contradict each other,
-            504 for a version not yet reached.
-
+    Raises StatusError: 400, 406, 410 for a token too old, 422 for options that contradict each
+    other, 504 for a version not yet reached.
     """
     _check_options(target, call)
     at, after = _position(call)
@@ -157,9 +143,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
 def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Answer:
     """Return a stream of changes.
 
-    Raises:
-        StatusError: 400, 406, 422 for options that contradict others.
-
+    Raises StatusError: 400, 406, 422 for options that contradict others.
     """
     _check_options(target, call)
     resource, store = target.resource, registry.store

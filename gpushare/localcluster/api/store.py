@@ -108,9 +108,7 @@ class Store:
     def create(self, resource: str, body: Object, *, uid: str = "", commit: bool = True) -> Record:
         """Return the new object; `uid` is one that `new_uid` gave, or empty for another.
 
-        Raises:
-            StatusError: 409 if the name is taken.
-
+        Raises StatusError: 409 if the name is taken.
         """
         with self._lock:
             table = self._table(resource)
@@ -123,12 +121,7 @@ class Store:
             return self._write(table, "ADDED", with_metadata(body, **born), None)
 
     def get(self, resource: str, namespace: str, name: str) -> Record:
-        """Return the object as it is now.
-
-        Raises:
-            StatusError: 404 if there is none.
-
-        """
+        """Return the object as it is now. Raises StatusError: 404 if there is none."""
         with self._lock:
             record = self._table(resource).records.get((namespace, name))
         if record is None:
@@ -142,9 +135,7 @@ class Store:
 
         `at` asks for the state of an earlier version.
 
-        Raises:
-            StatusError: 410 if that version is no longer kept.
-
+        Raises StatusError: 410 if that version is no longer kept.
         """
         with self._lock:
             version = self._version
@@ -161,9 +152,7 @@ class Store:
 
         A `metadata.resourceVersion` in `body` is a precondition; without one the last write wins.
 
-        Raises:
-            StatusError: 404 if there is none, 409 if it has changed since.
-
+        Raises StatusError: 404 if there is none, 409 if it has changed since.
         """
 
         def put(current: Object) -> Object:
@@ -204,9 +193,7 @@ class Store:
     def delete(self, resource: str, namespace: str, name: str, *, uid: str | None = None) -> Record:
         """Return the last state of the object, which is gone now.
 
-        Raises:
-            StatusError: 404 if there is none, 409 if it has another uid.
-
+        Raises StatusError: 404 if there is none, 409 if it has another uid.
         """
         with self._lock:
             current = self.get(resource, namespace, name)
@@ -217,9 +204,7 @@ class Store:
     def since(self, resource: str, version: int) -> tuple[list[Change], int]:
         """Return the changes after `version`, oldest first, and the version they lead up to.
 
-        Raises:
-            StatusError: 410 if some of them are no longer kept, or `version` never existed.
-
+        Raises StatusError: 410 if some of them are no longer kept, or `version` never existed.
         """
         with self._lock:
             table = self._table(resource)

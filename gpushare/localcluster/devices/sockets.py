@@ -98,7 +98,7 @@ class Sockets:
 
     def shuffled(self, ids: Collection[str]) -> list[str]:
         """Return the ids in an order that means nothing: the kubelet keeps them in sets."""
-        return self._random.sample(sorted(ids), len(ids))
+        return sorted(sorted(ids), key=lambda _: self._random.random())
 
     def _serve(self, path: Path, service: str, methods: dict[str, Any]) -> None:
         path.unlink(missing_ok=True)
