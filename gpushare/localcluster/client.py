@@ -4,7 +4,6 @@ Knows the API server's statuses; knows no resource.
 """
 
 import http.client
-import json
 import math
 import socket
 import ssl
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
+import msgspec
+
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.localcluster.http_client import Answer, HttpClient
 
@@ -21,6 +22,8 @@ Json = dict[str, Any]
 
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+_PIECE = 1 << 16
+"""Bytes of a watch that are read at once."""
 _ERRORS: dict[int, type[ApiError]] = {404: ApiNotFound, 409: ApiConflict, 410: ApiGone}
 
 
@@ -127,7 +130,7 @@ class ApiClient:
         query: Mapping[str, str] | None = None,
         content_type: str = "application/json",
     ) -> Json:
-        data = None if body is None else json.dumps(body).encode()
+        data = None if body is None else msgspec.json.encode(body)
         answer = self.request(
             method,
             path,
@@ -177,21 +180,27 @@ class Watch:
             raise ConnectionAbortedError("the watch was closed")
 
     def _events(self, response: http.client.HTTPResponse) -> Iterator[tuple[str, Json]]:
-        while line := response.readline():
-            if not line.endswith(b"\n"):
-                return
-            event = _object(line, self._path)
-            kind, body = str(event.get("type", "")), event.get("object") or {}
-            if kind == "ERROR":
-                status = int(body.get("code") or 500)
-                raise _ERRORS.get(status, ApiUnavailable)(str(body.get("message")), status)
-            yield kind, body
+        # By chunks, each of whole lines or a part of one: readline() asks for the length of a chunk
+        # again and again.
+        rest = b""
+        while piece := response.read1(_PIECE):
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in lines:
+                yield self._event(line)
+
+    def _event(self, line: bytes) -> tuple[str, Json]:
+        event = _object(line, self._path)
+        kind, body = str(event.get("type", "")), event.get("object") or {}
+        if kind == "ERROR":
+            status = int(body.get("code") or 500)
+            raise _ERRORS.get(status, ApiUnavailable)(str(body.get("message")), status)
+        return kind, body
 
 
 def api_error(method: str, path: str, answer: Answer) -> ApiError:
     """Return the error for an answer that is no success, with the server's own message."""
     try:
-        message = str(json.loads(answer.body)["message"])
+        message = str(msgspec.json.decode(answer.body)["message"])
     except (ValueError, KeyError, TypeError):
         message = f"{method} {path}: HTTP {answer.status}"
     kind = ApiUnavailable if answer.status >= 500 else _ERRORS.get(answer.status, ApiError)
@@ -200,7 +209,7 @@ def api_error(method: str, path: str, answer: Answer) -> ApiError:
 
 def _object(data: bytes, where: str) -> Json:
     try:
-        value = json.loads(data)
+        value = msgspec.json.decode(data)
     except ValueError as error:
         raise ApiUnavailable(f"{where}: the answer is no JSON", 0) from error
     if not isinstance(value, dict):

@@ -15,6 +15,7 @@ import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -122,9 +123,8 @@ class HttpClient:
             connection.close()
 
     def _connect(self, timeout: float) -> http.client.HTTPConnection:
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=timeout)
+        connection = _Connection(self._host, self._port, timeout=timeout)
         connection.connect()
-        # Header and body leave in two small writes: without this each call waits for a delayed ACK.
         connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if self._tls is not None:
             try:
@@ -141,6 +141,20 @@ class HttpClient:
                 self._idle.append(connection)
                 return
         connection.close()
+
+
+class _Connection(http.client.HTTPConnection):
+    """Sends head and body of a request in one write, so that the server wakes once."""
+
+    def request(self, *args: Any, **named: Any) -> None:  # noqa: ANN401 -- the base's
+        """Send a request."""
+        self._parts: list[bytes] = []
+        super().request(*args, **named)
+        self.sock.sendall(b"".join(self._parts))
+
+    def send(self, data: Any) -> None:  # noqa: ANN401 -- the base's
+        """Keep a part of the request."""
+        self._parts.append(data)
 
 
 def _dropped(connection: http.client.HTTPConnection) -> bool:

@@ -40,6 +40,9 @@ class _Nobody:
     def alive(self) -> bool:
         return True
 
+    def stopping(self) -> bool:
+        return False
+
 
 def seconds_allowed(query: Mapping[str, str]) -> float:
     """Seconds the server works on a request: kube-apiserver's filter reads the query `timeout`."""

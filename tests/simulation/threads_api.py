@@ -37,6 +37,10 @@ class Reader:
         """Whether somebody reads on."""
         return not self.gone
 
+    def stopping(self) -> bool:
+        """Whether the call is to end."""
+        return self.gone
+
 
 class ThreadsApi:
     """faults: the share of Bindings that meet one."""

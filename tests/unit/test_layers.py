@@ -51,7 +51,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
 """What each area may know besides itself: siblings do not know each other."""
 
 DOORS: dict[str, tuple[str, ...]] = {
-    "flask": ("extender.http.app", "localcluster.api.apiserver"),
+    "flask": ("extender.http.app",),
     "google": (
         *("device_plugin.kubelet", "device_plugin.kubelet_pb2", "device_plugin.server"),
         "localcluster.devices",
@@ -74,6 +74,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         "wire.preempt",
         "wire.schemas",
         "localcluster.api.objects",
+        "localcluster.client",
     ),
     "numba": ("sim.compiled",),
     "numpy": ("core", "policy", "sim", "explain"),
@@ -88,7 +89,7 @@ DOORS: dict[str, tuple[str, ...]] = {
         *("kube.responses", "kube.client", "kube.connection", "kube.kept_connection"),
         "kube.session",
     ),
-    "werkzeug": ("extender.http.app", "localcluster.api.apiserver"),
+    "werkzeug": ("extender.http.app",),
     "yaml": (
         "localcluster.demo.scenario",
         "cli.whatif",

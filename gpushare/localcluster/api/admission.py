@@ -36,9 +36,7 @@ HIGHEST = 1_000_000_000
 def admitted(resource: Resource, body: Object, now: str) -> Object:
     """Return a new object as the server stores it; a pod comes with what its class says.
 
-    Raises:
-        StatusError: 400 or 422 for an object against the rules of its kind.
-
+    Raises StatusError: 400 or 422 for an object against the rules of its kind.
     """
     typed = _typed(resource, body)
     clean = with_metadata(typed, **dict.fromkeys((*FIXED, "resourceVersion", "selfLink")))
@@ -55,9 +53,7 @@ def admitted(resource: Resource, body: Object, now: str) -> Object:
 def completed(resource: Resource, body: Object) -> Object:
     """Return the object with its defaults and canonical quantities.
 
-    Raises:
-        StatusError: 400 or 422 for an object against the rules of its kind.
-
+    Raises StatusError: 400 or 422 for an object against the rules of its kind.
     """
     if resource is PODS:
         return pods.with_defaults(body)
@@ -110,9 +106,8 @@ def _typed(resource: Resource, body: Object) -> Object:
 def revised(resource: Resource, old: Object, new: Object, *, status_only: bool) -> Object:
     """Return the object that an update makes of `old` when a client sends `new`.
 
-    Raises:
-        StatusError: 409 if `new` is of another object or version, 400 or 422 if it is not allowed.
-
+    Raises StatusError: 409 if `new` is of another object or version, 400 or 422 if it is not
+    allowed.
     """
     _check_same_object(resource, old, new)
     if status_only:

@@ -1,15 +1,15 @@
-"""The API server of the local cluster over HTTP: a Flask application on a server of its own.
+"""The API server of the local cluster over HTTP: a WSGI application on a server of its own.
 
-Routes, codes and the life of the server; nothing else. What requests mean is `rest.py`'s.
+Paths that name no resource, codes, and the life of the server; what requests mean is `rest.py`'s.
+Without a web framework, as one would take longer over a request than the API itself.
 """
 
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-
-from flask import Flask, Response, request
-from werkzeug.exceptions import HTTPException
+from http import HTTPStatus
+from urllib.parse import parse_qsl
 
 from gpushare.localcluster.api import discovery
 from gpushare.localcluster.api.calls import Answer, Call, json_answer
@@ -21,14 +21,12 @@ from gpushare.localcluster.api.httpserver import (
     StartResponse,
     WsgiApp,
 )
-from gpushare.localcluster.api.objects import Object, to_json
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.rest import Rest
-from gpushare.localcluster.api.status import StatusError, no_such_path
+from gpushare.localcluster.api.status import StatusError, method_not_allowed, no_such_path
 from gpushare.localcluster.api.store import Store
 
-METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 REQUESTS_KEPT = 100_000
 
 _log = logging.getLogger(__name__)
@@ -60,7 +58,7 @@ class ApiServer:
         self.registry = Registry(store)
         self.logs = PodLogs()
         self.requests: deque[tuple[str, str]] = deque(maxlen=REQUESTS_KEPT)
-        self._app = wrap(_application(Rest(self.registry, self.logs, bookmark_every)))
+        self._app = wrap(_Application(Rest(self.registry, self.logs, bookmark_every)))
         self._server = HttpServer(host, port, self._record)
 
     @property
@@ -107,103 +105,97 @@ users: []
 """
 
 
-def _call() -> Call:
+class _Application:
+    """The resource paths, and the documents that are the same for every request."""
+
+    def __init__(self, rest: Rest) -> None:
+        self._rest = rest
+
+    def __call__(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        """Answer a request."""
+        headers: list[tuple[str, str]] = []
+        try:
+            answer = self._answer(environ)
+        except StatusError as error:
+            answer = json_answer(error.body(), error.code)
+            if error.retry_after is not None:
+                headers.append(("Retry-After", str(error.retry_after)))
+        except Exception as error:
+            _log.exception("request failed")
+            refusal = StatusError(500, "InternalError", f"Internal error occurred: {error}")
+            answer = json_answer(refusal.body(), refusal.code)
+        headers.append(("Content-Type", answer.content_type))
+        for text in answer.warnings:
+            quoted = text.replace("\\", "\\\\").replace('"', '\\"')
+            headers.append(("Warning", f'299 - "{quoted}"'))
+        if isinstance(answer.body, bytes):
+            headers.append(("Content-Length", str(len(answer.body))))
+        start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", headers)
+        return [answer.body] if isinstance(answer.body, bytes) else answer.body
+
+    def _answer(self, environ: Environ) -> Answer:
+        if int(environ["CONTENT_LENGTH"]) > BODY_LIMIT:
+            why = f"Request entity too large: limit is {BODY_LIMIT}"
+            raise StatusError(413, "RequestEntityTooLarge", why)
+        call = _call(environ)
+        path = environ["PATH_INFO"].encode("latin-1").decode(errors="replace")
+        area, *parts = path.removeprefix("/").removesuffix("/").split("/")
+        # The group is in the path of all but the core's.
+        group, *below = parts if area == "apis" and parts else ["", *parts]
+        if area in ("api", "apis") and len(below) > 1 and below[1]:
+            return self._rest.answer(group, below[0], "/".join(below[1:]), call)
+        found = _document(area, parts, call.accept, environ.get("HTTP_HOST", ""))
+        if call.method != "GET":
+            raise method_not_allowed(call.method)
+        return found
+
+
+def _call(environ: Environ) -> Call:
+    query = parse_qsl(environ["QUERY_STRING"], keep_blank_values=True)
     return Call(
-        method=request.method,
-        query=request.args.to_dict(),
-        accept=request.headers.get("Accept", ""),
-        content_type=request.headers.get("Content-Type", ""),
-        body=request.get_data(),
-        connection=request.environ[CONNECTION],
+        method=environ["REQUEST_METHOD"],
+        # Of a parameter that comes more than once the first counts.
+        query=dict(reversed(query)),
+        accept=environ.get("HTTP_ACCEPT", ""),
+        content_type=environ["CONTENT_TYPE"],
+        body=environ["wsgi.input"].read(),
+        connection=environ[CONNECTION],
     )
 
 
-def _response(answer: Answer) -> Response:
-    response = Response(answer.body, answer.status, content_type=answer.content_type)
-    for text in answer.warnings:
-        quoted = text.replace("\\", "\\\\").replace('"', '\\"')
-        response.headers.add("Warning", f'299 - "{quoted}"')
-    return response
+def _document(area: str, parts: list[str], accept: str, address: str) -> Answer:
+    """Return health, version, discovery or OpenAPI. Raises StatusError for other paths."""
+    if area in ("healthz", "livez", "readyz") and not parts:
+        return Answer(200, b"ok", "text/plain")
+    if area in ("api", "apis"):
+        return _discovered(area, parts, accept, address)
+    match [area, *parts]:
+        case ["version"]:
+            return json_answer(discovery.version())
+        case ["openapi", "v2"]:
+            # An empty schema: everything passes kubectl's own validation.
+            return Answer(200, b"", discovery.OPENAPI_V2)
+        case ["openapi", "v3"]:
+            return json_answer(discovery.openapi_index())
+        case ["openapi", "v3", *root]:
+            return json_answer(discovery.openapi_document("/".join(root)))
+    raise no_such_path()
 
 
-def _refusal(error: StatusError) -> Response:
-    body = to_json(error.body())
-    response = Response(body, error.code, content_type="application/json")
-    if error.retry_after is not None:
-        response.headers["Retry-After"] = str(error.retry_after)
-    return response
-
-
-def _application(rest: Rest) -> Flask:
-    """Return the Flask application over the resource paths."""
-    app = Flask("gpushare.localcluster", static_folder=None)
-    app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
-    app.url_map.merge_slashes = False
-    app.url_map.strict_slashes = False
-
-    def core(version: str, path: str) -> Response:
-        return _response(rest.answer("", version, path, _call()))
-
-    def grouped(group: str, version: str, path: str) -> Response:
-        return _response(rest.answer(group, version, path, _call()))
-
-    verbs = list(METHODS)
-    app.add_url_rule("/api/<version>/<path:path>", "core", core, methods=verbs)
-    app.add_url_rule("/apis/<group>/<version>/<path:path>", "grouped", grouped, methods=verbs)
-    _add_documents(app)
-    app.register_error_handler(StatusError, _refusal)
-    app.register_error_handler(HTTPException, _http_refusal)
-    app.register_error_handler(Exception, _bug)
-    return app
-
-
-def _add_documents(app: Flask) -> None:
-    """Serve what is the same for every request: health, version, discovery, OpenAPI."""
-
-    def ready() -> Response:
-        return Response("ok", content_type="text/plain")
-
-    def groups(*, core: bool) -> Response:
-        if discovery.wants_aggregated(request.headers.get("Accept", "")):
-            found = json_answer(discovery.aggregated(core=core))
-            return _response(replace(found, content_type=discovery.AGGREGATED))
-        return _document(discovery.core_versions(request.host) if core else discovery.groups())
-
-    def openapi_v2() -> Response:
-        # An empty schema: everything passes kubectl's own validation.
-        return Response(b"", content_type=discovery.OPENAPI_V2)
-
-    documents: dict[str, Callable[..., Response]] = {
-        "/healthz": ready,
-        "/livez": ready,
-        "/readyz": ready,
-        "/version": lambda: _document(discovery.version()),
-        "/api": lambda: groups(core=True),
-        "/api/<version>": lambda version: _document(discovery.resource_list("", version)),
-        "/apis": lambda: groups(core=False),
-        "/apis/<group>": lambda group: _document(discovery.group(group)),
-        "/apis/<group>/<version>": lambda group, version: _document(
-            discovery.resource_list(group, version)
-        ),
-        "/openapi/v2": openapi_v2,
-        "/openapi/v3": lambda: _document(discovery.openapi_index()),
-        "/openapi/v3/<path:root>": lambda root: _document(discovery.openapi_document(root)),
-    }
-    for path, view in documents.items():
-        app.add_url_rule(path, path, view)
-
-
-def _document(body: Object) -> Response:
-    return _response(json_answer(body))
-
-
-def _http_refusal(error: HTTPException) -> Response:
-    if error.code == 404:
-        return _refusal(no_such_path())
-    reason = str(error.name).replace(" ", "")
-    return _refusal(StatusError(error.code or 500, reason, str(error.description)))
-
-
-def _bug(error: Exception) -> Response:
-    _log.error("request failed", exc_info=error)
-    return _refusal(StatusError(500, "InternalError", f"Internal error occurred: {error}"))
+def _discovered(area: str, parts: list[str], accept: str, address: str) -> Answer:
+    """Return what there is at a path above resources. Raises StatusError for what is not served."""
+    if not parts and discovery.wants_aggregated(accept):
+        found = json_answer(discovery.aggregated(core=area == "api"))
+        return replace(found, content_type=discovery.AGGREGATED)
+    match [area, *parts]:
+        case ["api"]:
+            return json_answer(discovery.core_versions(address))
+        case ["apis"]:
+            return json_answer(discovery.groups())
+        case ["api", version]:
+            return json_answer(discovery.resource_list("", version))
+        case ["apis", group]:
+            return json_answer(discovery.group(group))
+        case ["apis", group, version]:
+            return json_answer(discovery.resource_list(group, version))
+    raise no_such_path()

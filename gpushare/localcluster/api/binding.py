@@ -25,10 +25,8 @@ RESOURCE = "pods/binding"
 def target_node(binding: Object) -> str:
     """Return the node that a Binding names.
 
-    Raises:
-        StatusError: 400 for a Binding of the wrong shape, 500 for one of another kind of target or
-            without the name of a node, as kube-apiserver's storage does.
-
+    Raises StatusError: 400 for a Binding of the wrong shape, 500 for one of another kind of target
+    or without the name of a node, as kube-apiserver's storage does.
     """
     target = binding.get("target") or {}
     if not isinstance(target, dict) or not isinstance(target.get("name") or "", str):
@@ -44,9 +42,7 @@ def target_node(binding: Object) -> str:
 def check(binding: Object, namespace: str, name: str) -> None:
     """Refuse a Binding that is not for the pod in the path.
 
-    Raises:
-        StatusError: 400, or as `target_node` does.
-
+    Raises StatusError: 400, or as `target_node` does.
     """
     if binding.get("kind", "Binding") != "Binding":
         raise bad_request(f"expected a Binding, not {binding['kind']!r}")
@@ -61,9 +57,7 @@ def check(binding: Object, namespace: str, name: str) -> None:
 def bound(pod: Object, binding: Object, now: str) -> Object:
     """Return the pod on the node of the Binding; `now` is the time of the PodScheduled condition.
 
-    Raises:
-        StatusError: 409 if a precondition fails or the pod is terminating, bound or gated.
-
+    Raises StatusError: 409 if a precondition fails or the pod is terminating, bound or gated.
     """
     node = target_node(binding)
     refusal = _refusal(pod, binding)

@@ -18,7 +18,11 @@ class Connection(Protocol):
     """The client's end of a request, as far as a long answer cares."""
 
     def alive(self) -> bool:
-        """Return whether someone is still there to read."""
+        """Return whether someone is still there to read, and the server does not stop."""
+        ...
+
+    def stopping(self) -> bool:
+        """Return whether the server stops, which ends all answers."""
         ...
 
 
@@ -38,12 +42,7 @@ class Call:
         return self.query.get(name, "").lower() in {"true", "1"}
 
     def number(self, name: str) -> int:
-        """Return a query parameter that is a count, 0 if it is absent.
-
-        Raises:
-            StatusError: 400.
-
-        """
+        """Return a query parameter that is a count, 0 if it is absent. Raises StatusError: 400."""
         text = self.query.get(name, "")
         if not text:
             return 0
@@ -76,12 +75,7 @@ def json_answer(body: Object, status: int = 200) -> Answer:
 
 
 def decode(body: bytes) -> object:
-    """Return a decoded JSON body.
-
-    Raises:
-        StatusError: 400 for anything that is not JSON.
-
-    """
+    """Return a decoded JSON body. Raises StatusError: 400 for anything that is not JSON."""
     try:
         return from_json(body)
     except ValueError as error:
@@ -91,9 +85,7 @@ def decode(body: bytes) -> object:
 def decode_object(body: bytes) -> Object:
     """Return a decoded JSON object; null is an empty one, as Go decodes it.
 
-    Raises:
-        StatusError: 400.
-
+    Raises StatusError: 400.
     """
     found = decode(body)
     if found is None:
@@ -121,9 +113,7 @@ class Target:
 def target_of(group: str, version: str, path: str) -> Target:
     """Return what the path after the API version names.
 
-    Raises:
-        StatusError: 404 if it names nothing we serve.
-
+    Raises StatusError: 404 if it names nothing we serve.
     """
     parts = path.strip("/").split("/")
     namespace = None

@@ -32,9 +32,7 @@ class DeleteOptions:
 def decode_options(body: Object) -> DeleteOptions:
     """Return the options of a DELETE body, an empty one meaning none.
 
-    Raises:
-        StatusError: 400 for values of the wrong type.
-
+    Raises StatusError: 400 for values of the wrong type.
     """
     if body.get("kind", "DeleteOptions") != "DeleteOptions":
         raise bad_request(f"the body of a DELETE must be DeleteOptions, not {body['kind']!r}")
@@ -57,9 +55,7 @@ def decode_options(body: Object) -> DeleteOptions:
 def marked(resource: Resource, body: Object, options: DeleteOptions, now: datetime) -> Object:
     """Return the object marked for deletion; one that is `removable` vanishes now.
 
-    Raises:
-        StatusError: 409 if a precondition fails.
-
+    Raises StatusError: 409 if a precondition fails.
     """
     check_preconditions(resource, body, options)
     if metadata(body).get("deletionTimestamp"):
@@ -72,12 +68,7 @@ def marked(resource: Resource, body: Object, options: DeleteOptions, now: dateti
 
 
 def check_preconditions(resource: Resource, body: Object, options: DeleteOptions) -> None:
-    """Refuse to delete another object, or another version of it.
-
-    Raises:
-        StatusError: 409.
-
-    """
+    """Refuse to delete another object, or another version of it. Raises StatusError: 409."""
     held = metadata(body)
     for field, wanted in (("uid", options.uid), ("resourceVersion", options.version)):
         if wanted is not None and wanted != held.get(field):

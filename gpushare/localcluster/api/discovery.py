@@ -60,12 +60,7 @@ def groups() -> Object:
 
 
 def group(name: str) -> Object:
-    """Return what `/apis/GROUP` says.
-
-    Raises:
-        StatusError: 404 for a group that is not served.
-
-    """
+    """Return what `/apis/GROUP` says. Raises StatusError: 404 for a group that is not served."""
     if not name or name not in versions():
         raise no_such_path()
     return {"kind": "APIGroup", "apiVersion": "v1", **_group(name)}
@@ -74,9 +69,7 @@ def group(name: str) -> Object:
 def resource_list(name: str, api_version: str) -> Object:
     """Return what `/api/VERSION` and `/apis/GROUP/VERSION` say.
 
-    Raises:
-        StatusError: 404 for a version that is not served.
-
+    Raises StatusError: 404 for a version that is not served.
     """
     served = in_version(name, api_version)
     if not served:
@@ -129,9 +122,7 @@ def openapi_document(root: str) -> Object:
     It has one PATCH operation a kind, with the parameter `fieldValidation`: that makes kubectl
     leave the validation to the server. The schemas are for `kubectl explain`.
 
-    Raises:
-        StatusError: 404 for a version that is not served.
-
+    Raises StatusError: 404 for a version that is not served.
     """
     served = [row for row in RESOURCES if row.root == root and "patch" in row.verbs]
     if not served:

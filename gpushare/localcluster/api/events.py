@@ -49,9 +49,7 @@ def check(event: Object, before: Object | None, *, strict: bool) -> None:
     `strict` is for what comes as events.k8s.io/v1; what comes as core/v1 only has to say where it
     belongs, and to be complete where it has an eventTime.
 
-    Raises:
-        StatusError: 422.
-
+    Raises StatusError: 422.
     """
     home = namespace_of(event)
     about = str(section(event, "involvedObject").get("namespace") or "")

@@ -27,9 +27,7 @@ _UNCOUNTED = ("Succeeded", "Failed", "Pending")
 def covering(pod: Object, budgets: Iterable[Object]) -> str:
     """Return which budget of its namespace the pod's going counts against, "" if there is none.
 
-    Raises:
-        StatusError: 500 where there are several, as a real server says.
-
+    Raises StatusError: 500 where there are several, as a real server says.
     """
     if section(pod, "status").get("phase") in _UNCOUNTED or metadata(pod).get("deletionTimestamp"):
         return ""
@@ -44,12 +42,7 @@ def covering(pod: Object, budgets: Iterable[Object]) -> str:
 
 
 def counted(budget: Object, pod: Object, now: str) -> Object:
-    """Return the budget after the pod's eviction.
-
-    Raises:
-        StatusError: 429 where it allows none.
-
-    """
+    """Return the budget after the pod's eviction. Raises StatusError: 429 where it allows none."""
     status = section(budget, "status")
     healthy, needed, allowed = (
         _count(status, field)
@@ -71,9 +64,7 @@ def counted(budget: Object, pod: Object, now: str) -> Object:
 def disrupted(pod: Object, options: DeleteOptions, now: str) -> Object:
     """Return the pod with the condition that says why it goes.
 
-    Raises:
-        StatusError: 409 if a precondition fails.
-
+    Raises StatusError: 409 if a precondition fails.
     """
     check_preconditions(PODS, pod, options)
     why = {"reason": "EvictionByEvictionAPI", "message": "Eviction API: evicting"}

@@ -32,10 +32,8 @@ class FieldValidation:
 
         Those that it had `before` are dropped without a warning.
 
-        Raises:
-            StatusError: 400 for a value of the wrong type; for an unknown field, where they are
-                refused, 400, or 422 after a patch.
-
+        Raises StatusError: 400 for a value of the wrong type; for an unknown field, where they are
+        refused, 400, or 422 after a patch.
         """
         if not self._mode:
             return body

@@ -26,9 +26,7 @@ def merge_patch(target: object, patch: object) -> object:
 def json_patch(document: object, operations: object) -> object:
     """Return `document` after the operations of a JSON patch, all or none of them.
 
-    Raises:
-        StatusError: 400 for something that is no patch, 422 for one that cannot be applied.
-
+    Raises StatusError: 400 for something that is no patch, 422 for one that cannot be applied.
     """
     if not isinstance(operations, list):
         raise bad_request("a JSON patch is a list of operations")

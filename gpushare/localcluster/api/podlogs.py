@@ -55,9 +55,7 @@ class PodLogs:
     def answer(self, registry: Registry, target: Target, call: Call) -> Answer:
         """Return the log of a container as plain text.
 
-        Raises:
-            StatusError: 404 without the pod, 400 for a container it does not have or that waits.
-
+        Raises StatusError: 404 without the pod, 400 for a container it does not have or that waits.
         """
         pod = registry.get(target.resource, target.home, target.name).body
         names = [str(item["name"]) for item in elements(section(pod, "spec"), "containers")]

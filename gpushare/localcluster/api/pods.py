@@ -46,9 +46,7 @@ _ONLY_PODS = ("serviceAccountName", "serviceAccount", "enableServiceLinks")
 def with_defaults(body: Object) -> Object:
     """Return the pod with everything set that a real API server sets.
 
-    Raises:
-        StatusError: 400 for values of the wrong type, 422 for a pod against the rules.
-
+    Raises StatusError: 400 for values of the wrong type, 422 for a pod against the rules.
     """
     spec = section(body, "spec")
     for field in (*CONTAINER_LISTS, "tolerations", "schedulingGates", "volumes"):
@@ -68,9 +66,7 @@ def with_defaults(body: Object) -> Object:
 def with_template_defaults(name: str, spec: Object) -> Object:
     """Return the spec of a pod template with its defaults: less than a pod itself gets.
 
-    Raises:
-        StatusError: 400 or 422, in the words for a pod called `name`.
-
+    Raises StatusError: 400 or 422, in the words for a pod called `name`.
     """
     spec = with_fields(spec)
     pod: Object = {"metadata": {"name": name}, "spec": spec}
@@ -120,12 +116,7 @@ def with_condition(status: Object, kind: str, value: str, now: str, **why: str) 
 
 
 def check_update(old: Object, new: Object) -> None:
-    """Refuse a change of the spec that a real server refuses.
-
-    Raises:
-        StatusError: 422.
-
-    """
+    """Refuse a change of the spec that a real server refuses. Raises StatusError: 422."""
     before, after = section(old, "spec"), section(new, "spec")
     if before == after:
         return
@@ -134,12 +125,7 @@ def check_update(old: Object, new: Object) -> None:
 
 
 def check_status(old: Object, new: Object) -> None:
-    """Refuse to nominate a pod that is bound.
-
-    Raises:
-        StatusError: 422.
-
-    """
+    """Refuse to nominate a pod that is bound. Raises StatusError: 422."""
     node, before = (section(pod, "status").get("nominatedNodeName") for pod in (new, old))
     if node and node != before and section(old, "spec").get("nodeName"):
         why = "Forbidden: may not be set on pods that are already bound to a node"

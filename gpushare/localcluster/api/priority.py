@@ -16,9 +16,7 @@ _BUILT_IN = {"system-cluster-critical": 2000000000, "system-node-critical": 2000
 def classed(pod: Object, classes: Iterable[Object]) -> Object:
     """Return a new pod with what its priority class says.
 
-    Raises:
-        StatusError: 403 for an unknown class, or for something else of the client's own.
-
+    Raises StatusError: 403 for an unknown class, or for something else of the client's own.
     """
     spec = with_fields(section(pod, "spec"))  # null is as good as nothing
     told = _told(pod, spec.get("priorityClassName"), list(classes))
@@ -31,12 +29,7 @@ def classed(pod: Object, classes: Iterable[Object]) -> Object:
 
 
 def check_default(new: Object, classes: Iterable[Object]) -> None:
-    """Refuse a second class that is the default.
-
-    Raises:
-        StatusError: 403.
-
-    """
+    """Refuse a second class that is the default. Raises StatusError: 403."""
     for other in classes if new.get("globalDefault") else ():
         if other.get("globalDefault") and name_of(other) != name_of(new):
             why = f"PriorityClass {name_of(other)} is already marked as default. Only one default"

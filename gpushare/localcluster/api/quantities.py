@@ -23,9 +23,7 @@ _EXACT = Context(prec=4 * _DIGITS)
 def parse(text: object) -> tuple[Decimal, str]:
     """Return the value of a quantity and its suffix; a JSON number counts as its text.
 
-    Raises:
-        StatusError: 400 for something that is no quantity, as the decoder of a real server says.
-
+    Raises StatusError: 400 for something that is no quantity, as the decoder of a real server says.
     """
     written = str(text) if isinstance(text, str | int | float) else ""
     found = _FORM.fullmatch(written) if not isinstance(text, bool) else None
@@ -44,9 +42,7 @@ def parse(text: object) -> tuple[Decimal, str]:
 def canonical(text: object) -> str:
     """Return the quantity as the API server writes it: no fraction, the largest suffix that fits.
 
-    Raises:
-        StatusError: 400 for something that is no quantity.
-
+    Raises StatusError: 400 for something that is no quantity.
     """
     value, suffix = parse(text)
     # Kubernetes keeps nothing below a billionth and rounds away from zero.
@@ -85,9 +81,7 @@ def _suffix_of(exponent: int) -> str:
 def canonical_list(resources: object, field: str) -> Object:
     """Return a resource list (`limits`, `allocatable`) with canonical quantities, empty for null.
 
-    Raises:
-        StatusError: 400 for a list or a quantity of the wrong form.
-
+    Raises StatusError: 400 for a list or a quantity of the wrong form.
     """
     if resources is None:
         return {}

@@ -15,8 +15,15 @@ from gpushare.localcluster.api.objects import Object, from_json, to_json
 from gpushare.localcluster.api.records import Record
 from gpushare.localcluster.api.registry import Registry, outgoing
 from gpushare.localcluster.api.resources import NAME_FIELDS, NEW_EVENTS, Resource
-from gpushare.localcluster.api.selectors import Test, both, field_selector, label_selector
+from gpushare.localcluster.api.selectors import (
+    Test,
+    both,
+    field_selector,
+    field_terms,
+    label_selector,
+)
 from gpushare.localcluster.api.status import StatusError, bad_request, expired
+from gpushare.localcluster.api.waiters import Place
 from gpushare.localcluster.api.watching import Course, Encode, Scope, Watch, event_line, stream
 
 LONGEST_WATCH = 3600
@@ -31,12 +38,7 @@ def encoder(resource: Resource) -> Encode:
 
 
 def selection(target: Target, call: Call) -> Test | None:
-    """Return the test of the request's label and field selectors.
-
-    Raises:
-        StatusError: 400.
-
-    """
+    """Return the test of the request's label and field selectors. Raises StatusError: 400."""
     resource = target.resource
     rename = core_field if resource is NEW_EVENTS else str
     supported = (*NAME_FIELDS, *resource.fields)
@@ -44,12 +46,17 @@ def selection(target: Target, call: Call) -> Test | None:
     return both(label_selector(call.query.get("labelSelector", "")), fields)
 
 
+def _place(target: Target, call: Call) -> Place | None:
+    """Return a field and its value that the request's field selector asks for."""
+    rename = core_field if target.resource is NEW_EVENTS else str
+    terms = field_terms(call.query.get("fieldSelector", ""))
+    return next(((rename(field), value) for field, wanted, value in terms if wanted), None)
+
+
 def wants_table(call: Call) -> bool:
     """Return whether the client prefers a Table to plain JSON.
 
-    Raises:
-        StatusError: 406 if it accepts nothing that we can write.
-
+    Raises StatusError: 406 if it accepts nothing that we can write.
     """
     if not call.accept.strip():
         return False
@@ -68,12 +75,7 @@ def _include(call: Call) -> str:
 
 
 def get(registry: Registry, target: Target, call: Call) -> Answer:
-    """Return one object.
-
-    Raises:
-        StatusError: 404 or 406.
-
-    """
+    """Return one object. Raises StatusError: 404 or 406."""
     record = registry.get(target.resource, target.home, target.name)
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
@@ -87,10 +89,8 @@ def listing(registry: Registry, target: Target, call: Call) -> Answer:
 
     All pages are of the version of the first one.
 
-    Raises:
-        StatusError: 400, 406, 410 for a token too old, 422 for options that contradict each other,
-            504 for a version not yet reached.
-
+    Raises StatusError: 400, 406, 410 for a token too old, 422 for options that contradict each
+    other, 504 for a version not yet reached.
     """
     _check_options(target, call)
     at, after = _position(call)
@@ -143,9 +143,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
 def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Answer:
     """Return a stream of changes.
 
-    Raises:
-        StatusError: 400, 406, 422 for options that contradict others.
-
+    Raises StatusError: 400, 406, 422 for options that contradict others.
     """
     _check_options(target, call)
     resource, store = target.resource, registry.store
@@ -154,7 +152,7 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
     encoding = (
         tables.row_encoder(resource, store.now, _include(call)) if as_table else encoder(resource)
     )
-    scope = Scope(resource, target.namespace, matches, encoding)
+    scope = Scope(resource, target.namespace, matches, encoding, _place(target, call))
 
     def bookmark(version: int, **annotations: str) -> bytes:
         if as_table:

@@ -3,7 +3,6 @@
 Knows identity, versions and JSON; nothing of where records are kept.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal, TypeAlias
@@ -55,10 +54,6 @@ class Change:
     def version(self) -> int:
         """The version that this change made."""
         return self.record.version
-
-
-Interest: TypeAlias = Callable[[Change], bool]
-"""Which changes a waiter wants to hear of."""
 
 
 def identity(record: Record) -> Object:

@@ -79,9 +79,7 @@ class Registry:
     ) -> Record:
         """Return the new object.
 
-        Raises:
-            StatusError: 400, 403, 404 (namespace), 409 (name taken) or 422.
-
+        Raises StatusError: 400, 403, 404 (namespace), 409 (name taken) or 422.
         """
         stored = self._incoming(resource, body)
         if metadata(stored).get("resourceVersion"):
@@ -98,12 +96,7 @@ class Registry:
         return self.store.create(resource.table, new, uid=uid, commit=not dry_run)
 
     def get(self, resource: Resource, namespace: str, name: str) -> Record:
-        """Return the object.
-
-        Raises:
-            StatusError: 404.
-
-        """
+        """Return the object. Raises StatusError: 404."""
         return self.store.get(resource.table, namespace, name)
 
     def records(
@@ -116,9 +109,7 @@ class Registry:
     ) -> tuple[list[Record], int]:
         """Return the objects that match, and the version of the list.
 
-        Raises:
-            StatusError: 410 if the version `at` is no longer kept.
-
+        Raises StatusError: 410 if the version `at` is no longer kept.
         """
         records, version = self.store.records(resource.table, namespace, at=at)
         if matches is not None:
@@ -139,9 +130,7 @@ class Registry:
 
         `change` gets the object in the version of the resource and gives what the client wants.
 
-        Raises:
-            StatusError: 400, 404, 409 or 422.
-
+        Raises StatusError: 400, 404, 409 or 422.
         """
 
         def step(current: Object) -> Object | None:
@@ -159,9 +148,7 @@ class Registry:
     ) -> tuple[Record, bool]:
         """Return the object and whether it is gone (else it is marked and has grace left).
 
-        Raises:
-            StatusError: 403, 404 or 409.
-
+        Raises StatusError: 403, 404 or 409.
         """
         if resource is NAMESPACES and name in START_NAMESPACES:
             raise forbidden("namespaces", name, "this namespace may not be deleted")
@@ -184,9 +171,7 @@ class Registry:
     def evict(self, namespace: str, name: str, options: DeleteOptions) -> None:
         """Delete the pod if its budget lets it go, and count it there.
 
-        Raises:
-            StatusError: 404, 409, 429, or 500 for a pod with several budgets.
-
+        Raises StatusError: 404, 409, 429, or 500 for a pod with several budgets.
         """
         commit, now = not options.dry_run, self.now()
         pod = self.get(PODS, namespace, name).body
@@ -230,9 +215,7 @@ class Registry:
     def bind(self, namespace: str, name: str, body: Object, *, dry_run: bool = False) -> Record:
         """Return the pod after a Binding, made in one write.
 
-        Raises:
-            StatusError: 400, 404, 409 or 422, as `binding.bound` says.
-
+        Raises StatusError: 400, 404, 409 or 422, as `binding.bound` says.
         """
         check_shape(body)
         binding.check(body, namespace, name)

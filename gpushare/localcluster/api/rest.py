@@ -50,12 +50,7 @@ class Rest:
         }
 
     def answer(self, group: str, version: str, path: str, call: Call) -> Answer:
-        """Return the answer to a request for a resource.
-
-        Raises:
-            StatusError: every refusal.
-
-        """
+        """Return the answer to a request for a resource. Raises StatusError: every refusal."""
         target = target_of(group, version, path)
         if call.method == "GET" and call.flag("watch") and not target.name:
             return reading.watch(self._registry, target, call, self._bookmark_every)

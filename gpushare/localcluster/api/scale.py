@@ -31,9 +31,7 @@ def scale_of(body: Object) -> Object:
 def scaled(body: Object, scale: Object) -> Object:
     """Return the object with the replicas of a Scale.
 
-    Raises:
-        StatusError: 400 or 422 for a number that there cannot be.
-
+    Raises StatusError: 400 or 422 for a number that there cannot be.
     """
     replicas = section(scale, "spec").get("replicas", 0)
     if isinstance(replicas, bool) or not isinstance(replicas, int):

@@ -69,9 +69,7 @@ def _requirement(term: str) -> _Requirement:
 def label_selector(text: str) -> Test | None:
     """Return the test of a label selector, None if it selects everything.
 
-    Raises:
-        StatusError: 400 if the text is no label selector.
-
+    Raises StatusError: 400 if the text is no label selector.
     """
     if not text.strip():
         return None
@@ -111,9 +109,7 @@ def field_terms(text: str) -> list[tuple[str, bool, str]]:
 
     Commas, equal signs and backslashes in values are escaped with a backslash.
 
-    Raises:
-        StatusError: 400 if the text is no field selector.
-
+    Raises StatusError: 400 if the text is no field selector.
     """
     terms: list[tuple[str, bool, str]] = []
     for term in filter(None, _FIELD_COMMA.split(text)):
@@ -132,9 +128,7 @@ def field_selector(
 
     `rename` turns a field of a view into the path under which it is stored.
 
-    Raises:
-        StatusError: 400 for a malformed selector or a field that the kind does not support.
-
+    Raises StatusError: 400 for a malformed selector or a field that the kind does not support.
     """
     terms = field_terms(text)
     for field, _, _ in terms:

@@ -30,10 +30,8 @@ def applied(
 ) -> Object:
     """Return the object after an apply; `live` is empty for one that is not there yet.
 
-    Raises:
-        StatusError: 400 for a configuration that brings its own managedFields, 409 where another
-            manager owns a field and it says something else, unless forced.
-
+    Raises StatusError: 400 for a configuration that brings its own managedFields, 409 where another
+    manager owns a field and it says something else, unless forced.
     """
     if metadata(config).get("managedFields"):
         raise bad_request("metadata.managedFields must be nil")

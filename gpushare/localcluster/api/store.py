@@ -15,13 +15,13 @@ from gpushare.localcluster.api.objects import Object, metadata, name_of, namespa
 from gpushare.localcluster.api.records import (
     Change,
     ChangeType,
-    Interest,
     Key,
     Record,
     identity,
     timestamp,
 )
 from gpushare.localcluster.api.status import already_exists, conflict, expired, not_found
+from gpushare.localcluster.api.waiters import Interest, Place, Waiter, Waiters
 
 HISTORY = 20_000
 """Changes kept per resource by default; older ones answer 410."""
@@ -51,7 +51,7 @@ class _Table:
         self.records: dict[Key, Record] = {}
         self.log: deque[Change] = deque(maxlen=history)
         self.horizon = 0
-        self.waiters: dict[threading.Lock, Interest] = {}
+        self.waiters = Waiters()
 
     def append(self, change: Change) -> None:
         if len(self.log) == self.log.maxlen:
@@ -61,13 +61,7 @@ class _Table:
             self.records.pop(change.record.key, None)
         else:
             self.records[change.record.key] = change.record
-        # Only those concerned are woken: a hundred kubelets each watch the pods of their own node.
-        self.release([gate for gate, concerns in self.waiters.items() if concerns(change)])
-
-    def release(self, gates: Iterable[threading.Lock]) -> None:
-        for gate in gates:
-            del self.waiters[gate]
-            gate.release()
+        self.waiters.tell(change)
 
     def since(self, version: int) -> list[Change]:
         newer: list[Change] = []
@@ -114,9 +108,7 @@ class Store:
     def create(self, resource: str, body: Object, *, uid: str = "", commit: bool = True) -> Record:
         """Return the new object; `uid` is one that `new_uid` gave, or empty for another.
 
-        Raises:
-            StatusError: 409 if the name is taken.
-
+        Raises StatusError: 409 if the name is taken.
         """
         with self._lock:
             table = self._table(resource)
@@ -129,12 +121,7 @@ class Store:
             return self._write(table, "ADDED", with_metadata(body, **born), None)
 
     def get(self, resource: str, namespace: str, name: str) -> Record:
-        """Return the object as it is now.
-
-        Raises:
-            StatusError: 404 if there is none.
-
-        """
+        """Return the object as it is now. Raises StatusError: 404 if there is none."""
         with self._lock:
             record = self._table(resource).records.get((namespace, name))
         if record is None:
@@ -148,9 +135,7 @@ class Store:
 
         `at` asks for the state of an earlier version.
 
-        Raises:
-            StatusError: 410 if that version is no longer kept.
-
+        Raises StatusError: 410 if that version is no longer kept.
         """
         with self._lock:
             version = self._version
@@ -167,9 +152,7 @@ class Store:
 
         A `metadata.resourceVersion` in `body` is a precondition; without one the last write wins.
 
-        Raises:
-            StatusError: 404 if there is none, 409 if it has changed since.
-
+        Raises StatusError: 404 if there is none, 409 if it has changed since.
         """
 
         def put(current: Object) -> Object:
@@ -210,9 +193,7 @@ class Store:
     def delete(self, resource: str, namespace: str, name: str, *, uid: str | None = None) -> Record:
         """Return the last state of the object, which is gone now.
 
-        Raises:
-            StatusError: 404 if there is none, 409 if it has another uid.
-
+        Raises StatusError: 404 if there is none, 409 if it has another uid.
         """
         with self._lock:
             current = self.get(resource, namespace, name)
@@ -223,9 +204,7 @@ class Store:
     def since(self, resource: str, version: int) -> tuple[list[Change], int]:
         """Return the changes after `version`, oldest first, and the version they lead up to.
 
-        Raises:
-            StatusError: 410 if some of them are no longer kept, or `version` never existed.
-
+        Raises StatusError: 410 if some of them are no longer kept, or `version` never existed.
         """
         with self._lock:
             table = self._table(resource)
@@ -242,30 +221,33 @@ class Store:
         timeout: float,
         *,
         concerns: Interest = lambda _: True,
+        place: Place | None = None,
         until: Callable[[], bool] = lambda: False,
     ) -> int:
         """Return on a change after `version` that concerns the caller, or after `timeout` s: the
         version from which to look on, for nothing up to it concerns the caller.
 
+        place: a field and the value that it has, before or after, in each change of concern.
         `wake` ends it too; `until` says whether it happened already, so that nobody misses it.
         """
-        gate = threading.Lock()
-        gate.acquire()
+        waiter = Waiter(version, concerns, place)
         with self._lock:
             table = self._table(resource)
             if until() or any(concerns(change) for change in table.since(version)):
                 return version
-            table.waiters[gate] = concerns
-        gate.acquire(timeout=timeout)
+            table.waiters.add(waiter)
+        waiter.gate.acquire(timeout=timeout)
         with self._lock:
-            in_vain = table.waiters.pop(gate, None) and version >= table.horizon
-            return self._version if in_vain else version
+            in_vain = table.waiters.remove(waiter)
+            if version < table.horizon:
+                return version
+            return self._version if in_vain else waiter.cursor
 
     def wake(self) -> None:
         """Make every `wait` return, so that its caller can see that it has to stop."""
         with self._lock:
             for table in self._tables.values():
-                table.release(list(table.waiters))
+                table.waiters.wake()
 
     def compact(self) -> None:
         """Forget all history: to watch from any version before the present one is 410."""

@@ -55,9 +55,7 @@ def merge_key(parent: str, field: str) -> str | None:
 def strategic_merge(target: Object, patch: object) -> Object:
     """Return the object with a strategic merge patch applied.
 
-    Raises:
-        StatusError: 400 for a patch of the wrong shape.
-
+    Raises StatusError: 400 for a patch of the wrong shape.
     """
     if not isinstance(patch, dict):
         raise bad_request("a strategic merge patch is an object")

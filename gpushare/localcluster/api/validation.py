@@ -35,12 +35,7 @@ def is_subdomain(text: str) -> bool:
 
 
 def check_type(resource: Resource, body: Object) -> None:
-    """Refuse a body that says that it is something else.
-
-    Raises:
-        StatusError: 400.
-
-    """
+    """Refuse a body that says that it is something else. Raises StatusError: 400."""
     expected = {"kind": resource.kind, "apiVersion": resource.api_version}
     for field, wanted in expected.items():
         if body.get(field, wanted) != wanted:
@@ -50,12 +45,7 @@ def check_type(resource: Resource, body: Object) -> None:
 
 
 def check_shape(body: Object) -> None:
-    """Refuse metadata, spec or status of the wrong JSON type.
-
-    Raises:
-        StatusError: 400.
-
-    """
+    """Refuse metadata, spec or status of the wrong JSON type. Raises StatusError: 400."""
     for field in ("metadata", "spec", "status"):
         if not isinstance(body.get(field), dict | None):
             raise bad_request(f"{field} must be an object")
@@ -86,12 +76,7 @@ def _check_strings(found: object, field: str) -> None:
 
 
 def check_metadata(resource: Resource, body: Object) -> None:
-    """Refuse names, labels and annotations against the rules.
-
-    Raises:
-        StatusError: 422.
-
-    """
+    """Refuse names, labels and annotations against the rules. Raises StatusError: 422."""
     meta, name = metadata(body), name_of(body)
 
     def wrong(field: str, why: str) -> StatusError:
@@ -135,12 +120,7 @@ def is_native(resource: str) -> bool:
 
 
 def check_amount(kind: str, name: str, where: str, resource: str, quantity: str) -> None:
-    """Refuse an amount of a resource that there cannot be.
-
-    Raises:
-        StatusError: 422.
-
-    """
+    """Refuse an amount of a resource that there cannot be. Raises StatusError: 422."""
     value, _ = parse(quantity)
     if value < 0:
         why = "must be greater than or equal to 0"

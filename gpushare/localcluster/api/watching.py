@@ -15,21 +15,29 @@ from gpushare.localcluster.api.resources import Resource
 from gpushare.localcluster.api.selectors import Test
 from gpushare.localcluster.api.status import StatusError
 from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.api.waiters import Place
 
 POLL = 1.0
 """Seconds after which a quiet watch looks whether its client is still there."""
+
+GATHER = 0.01
+"""Seconds for which a watch lets changes gather, so that a burst of them goes in a few writes."""
 
 Encode = Callable[[Record], bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a watch is about: which objects, and how they are written."""
+    """What a watch is about: which objects, and how they are written.
+
+    place: a field and the value of it that all these objects have, if there is one.
+    """
 
     resource: Resource
     namespace: str | None
     matches: Test | None
     encode: Encode
+    place: Place | None = None
 
     def holds(self, record: Record | None) -> bool:
         """Return whether an object (None: there is none) is in the scope."""
@@ -62,21 +70,20 @@ class Watch:
     def step(self) -> list[bytes]:
         """Return the lines of what has changed since the last step.
 
-        Raises:
-            StatusError: 410 if the history no longer reaches back to the cursor.
-
+        Raises StatusError: 410 if the history no longer reaches back to the cursor.
         """
         changes, self.cursor = self._store.since(self._scope.resource.table, self.cursor)
         return [line for change in changes if (line := self._seen(change)) is not None]
 
     def wait(self, timeout: float, client: Connection) -> None:
-        """Return when the next step has something new, the client is gone, or after `timeout` s."""
+        """Return when the next step has something new, the server stops, or after `timeout` s."""
         self.cursor = self._store.wait(
             self._scope.resource.table,
             self.cursor,
             timeout,
             concerns=self._scope.concerns,
-            until=lambda: not client.alive(),
+            place=self._scope.place,
+            until=client.stopping,
         )
 
     def _seen(self, change: Change) -> bytes | None:
@@ -117,7 +124,7 @@ def stream(watch: Watch, first: list[bytes], course: Course, client: Connection)
     due = time.monotonic() + (course.bookmark_every or course.timeout)
     if first:
         yield b"".join(first)
-    while time.monotonic() < end and client.alive():
+    while time.monotonic() < end and not client.stopping():
         try:
             lines = watch.step()
         except StatusError as error:
@@ -128,6 +135,8 @@ def stream(watch: Watch, first: list[bytes], course: Course, client: Connection)
             lines.append(course.bookmark(watch.cursor))
         if lines:
             yield b"".join(lines)
-        else:
-            now = time.monotonic()
-            watch.wait(max(0.0, min(POLL, end - now, due - now)), client)
+        elif not client.alive():
+            return
+        now = time.monotonic()
+        watch.wait(max(0.0, min(POLL, end - now, due - now)), client)
+        time.sleep(GATHER)

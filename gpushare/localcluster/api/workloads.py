@@ -73,9 +73,7 @@ def is_workload(resource: Resource) -> bool:
 def with_defaults(resource: Resource, body: Object) -> Object:
     """Return the object with its defaults and those of its pod template.
 
-    Raises:
-        StatusError: 400 for values of the wrong type, 422 for an object against the rules.
-
+    Raises StatusError: 400 for values of the wrong type, 422 for an object against the rules.
     """
     kind, given = resource.kind, with_fields(section(body, "spec"))
     for field in ("selector", "template", "strategy", "updateStrategy"):
@@ -112,12 +110,7 @@ def with_identity(job: Object, uid: str) -> Object:
 
 
 def check_update(resource: Resource, old: Object, new: Object) -> None:
-    """Refuse to change what says which pods are an object's own.
-
-    Raises:
-        StatusError: 422.
-
-    """
+    """Refuse to change what says which pods are an object's own. Raises StatusError: 422."""
     if resource.kind == "ReplicationController":
         return
     fixed = ("selector", "template", "completions") if resource.kind == "Job" else ("selector",)

@@ -52,9 +52,7 @@ def media_type(call: Call) -> str:
 def object_of(call: Call) -> Object:
     """Return the object in the body, from JSON or protobuf.
 
-    Raises:
-        StatusError: 400, or 415 for YAML and the like, and for what protobuf is not read of.
-
+    Raises StatusError: 400, or 415 for YAML and the like, and for what protobuf is not read of.
     """
     if media_type(call) == protobuf_kinds.MEDIA_TYPE:
         try:
@@ -150,9 +148,7 @@ def _apply(registry: Registry, target: Target, call: Call) -> Answer:
 def patched_by(call: Call) -> Callable[[Object], Object]:
     """Return what the patch in the body does to an object.
 
-    Raises:
-        StatusError: 400, or 415 for a kind of patch that is not known.
-
+    Raises StatusError: 400, or 415 for a kind of patch that is not known.
     """
     kind = media_type(call)
     if kind not in {MERGE, STRATEGIC, JSON_PATCH}:
@@ -174,9 +170,7 @@ def patched_by(call: Call) -> Callable[[Object], Object]:
 def changed_by(call: Call) -> Callable[[Object], Object]:
     """Return what a PUT or a PATCH makes of a view of an object, such as its scale.
 
-    Raises:
-        StatusError: as `object_of` and `patched_by` do.
-
+    Raises StatusError: as `object_of` and `patched_by` do.
     """
     if call.method == "PATCH":
         return patched_by(call)

@@ -18,6 +18,7 @@ Json = dict[str, Any]
 
 _LONGEST_REASON = 160
 _MOST_REASONS = 3
+_GATHER_SECONDS = 0.02
 
 
 @dataclass(frozen=True)
@@ -99,13 +100,16 @@ class Board:
     def wait_until(self, true: Callable[[dict[str, PodState]], bool], timeout: float) -> bool:
         """Wait until the condition is true; return whether that came within `timeout` seconds."""
         deadline = time.monotonic() + timeout
-        with self._changed:
-            while not true(self._pods):
+        while True:
+            with self._changed:
+                if true(self._pods):
+                    return True
                 left = deadline - time.monotonic()
                 if left <= 0:
                     return False
                 self._changed.wait(left)
-            return True
+            # Changes come in bursts, and each look is at all pods.
+            time.sleep(_GATHER_SECONDS)
 
     def _on_pod(self, before: Json | None, after: Json | None) -> None:
         old = None if before is None else read_state(before)

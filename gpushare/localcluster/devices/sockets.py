@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+import grpc.experimental
 from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
@@ -26,6 +27,8 @@ HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 _LARGEST_LIST = 4 << 20
 _CONNECT_SECONDS = 10.0
 _CALL_SECONDS = 20.0
+# Else a stream has two threads, and the one that reads it looks ten times a second.
+_IN_ITS_THREAD = (grpc.experimental.ChannelOptions.SingleThreadedUnaryStream, 1)
 _STOP_SECONDS = 5.0
 
 _AnswerT = TypeVar("_AnswerT", bound=Message)
@@ -95,7 +98,7 @@ class Sockets:
 
     def shuffled(self, ids: Collection[str]) -> list[str]:
         """Return the ids in an order that means nothing: the kubelet keeps them in sets."""
-        return self._random.sample(sorted(ids), len(ids))
+        return sorted(sorted(ids), key=lambda _: self._random.random())
 
     def _serve(self, path: Path, service: str, methods: dict[str, Any]) -> None:
         path.unlink(missing_ok=True)
@@ -116,7 +119,7 @@ class Sockets:
             asked = f"{request.resource_name} by {request.version}"
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"no room for {asked}")
         clients = self._clients
-        options = [("grpc.max_receive_message_length", _LARGEST_LIST)]
+        options = [("grpc.max_receive_message_length", _LARGEST_LIST), _IN_ITS_THREAD]
         channel = grpc.insecure_channel(f"unix:{self.plugins / request.endpoint}", options)
         grpc.channel_ready_future(channel).result(_CONNECT_SECONDS)
         if clients is not self._clients:

@@ -96,10 +96,10 @@ class SchedulingCycle:
             name = feasible[0].name
             return Decision(pod, name, evaluated, 1, {}, statuses=statuses, state=state)
         details = self._score(framework, state, pod, feasible)
-        scores = {
-            node.name: sum(added.get(node.name, 0) for added in details.values())
-            for node in feasible
-        }
+        scores = dict.fromkeys((node.name for node in feasible), 0)
+        for added in details.values():
+            for name in scores.keys() & added.keys():
+                scores[name] += added[name]
         top = max(scores.values())
         name = self._random.choice([name for name, score in scores.items() if score == top])
         return Decision(pod, name, evaluated, len(feasible), scores, details, statuses, state)

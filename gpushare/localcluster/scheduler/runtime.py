@@ -67,6 +67,7 @@ class Framework:
         self.post_filters = [p for p in one["postFilter"] if isinstance(p, fwk.PostFilterPlugin)]
         self.pre_scores = [p for p in one["preScore"] if isinstance(p, fwk.PreScorePlugin)]
         self.scorers = [p for p in one["score"] if isinstance(p, fwk.ScorePlugin)]
+        self._normalizers = {p.name: p for p in self.scorers if isinstance(p, fwk.ScoreExtensions)}
         self.reservers = [p for p in one["reserve"] if isinstance(p, fwk.ReservePlugin)]
         self.permits = [p for p in one["permit"] if isinstance(p, fwk.PermitPlugin)]
         self.pre_binders = [p for p in one["preBind"] if isinstance(p, fwk.PreBindPlugin)]
@@ -141,7 +142,7 @@ class Framework:
             if plugin.name in state.skip_filter:
                 continue
             status = plugin.filter(state, pod, node)
-            if status.ok:
+            if status is SUCCESS or status.ok:
                 continue
             code = found.code if found.code is Code.UNRESOLVABLE else status.code
             found = Status(code, (*found.reasons, *status.reasons), found.plugin or plugin.name)
@@ -201,12 +202,13 @@ class Framework:
     ) -> PluginScores:
         """Return what each plug-in adds to each node's score. Raises PluginError."""
         found: dict[str, dict[str, int]] = {}
+        named = [(node.name, node) for node in nodes]
         for plugin in self.scorers:
             if plugin.name in state.skip_score:
                 continue
-            scores = {node.name: plugin.score(state, pod, node) for node in nodes}
-            if isinstance(plugin, fwk.ScoreExtensions):
-                scores = plugin.normalize_score(state, pod, scores)
+            scores = {name: plugin.score(state, pod, node) for name, node in named}
+            if normalizer := self._normalizers.get(plugin.name):
+                scores = normalizer.normalize_score(state, pod, scores)
             weight = self.weight(plugin.name)
             for score in scores.values():
                 if not 0 <= score <= MAX_NODE_SCORE:

@@ -186,3 +186,28 @@ def test_a_truncated_last_line_is_not_delivered() -> None:
         client = ApiClient(url, user_agent="test")
         assert len(list(client.watch("/pods", {}, read_timeout=30))) == 1
         client.close()
+
+
+def test_a_line_may_come_in_parts_and_a_part_may_have_several_lines() -> None:
+    one = b'{"type":"ADDED","object":{"n":"\xc3\xa4"}}\n'
+    cut = one.index(b"\xa4")
+    parts = (one + one[:cut], one[cut:] + one[:5], one[5:])
+    chunks = b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+    with serving(answering(head + chunks + b"0\r\n\r\n")) as url:
+        api = ApiClient(url, user_agent="test")
+        assert list(api.watch("/x", {}, read_timeout=30)) == [("ADDED", {"n": "ä"})] * 3
+
+
+def test_a_request_leaves_in_one_write() -> None:
+    bodies: list[bytes] = []
+
+    def handle(connection: socket.socket, request: bytes) -> None:
+        bodies.append(request.partition(b"\r\n\r\n")[2])
+        connection.sendall(reply(b"{}"))
+
+    with serving(handle) as url:
+        client = ApiClient(url, user_agent="test")
+        client.create("/x", {"a": 1})
+        client.close()
+    assert bodies == [b'{"a":1}']

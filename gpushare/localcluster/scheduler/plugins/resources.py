@@ -48,11 +48,12 @@ class Strategy:
         """Return the strategy's mean over the resources, by their weights, 0 to 100."""
         total = weights = 0
         for name, weight in self._weights.items():
-            allocatable = node.node.allocatable.get(name, 0)
-            if not allocatable or (not pod.scored.get(name) and name not in _ORDER):
+            allocatable = node.node.allocatable.get(name)
+            wanted = pod.scored.get(name, 0)
+            if not allocatable or not (wanted or name in _ORDER):
                 continue
             held = node.scored if name in (CPU, MEMORY) else node.requested
-            share = self._share(held.get(name, 0) + pod.scored.get(name, 0), allocatable)
+            share = self._share(held.get(name, 0) + wanted, allocatable)
             if share > 0 or not self._by_shape:
                 total += share * weight
                 weights += weight
@@ -103,12 +104,14 @@ class NodeResourcesFit(Strategy):
         """Return Success, or every resource that is short, in kube-scheduler's order."""
         reasons: list[str] = []
         code = fwk.Code.UNSCHEDULABLE
-        if node.free(PODS) < 1:
+        allocatable, requested = node.node.allocatable, node.requested
+        if allocatable.get(PODS, 0) <= len(node.pods):
             reasons.append("Too many pods")
         for name, wanted in pod.requests.items():
-            if wanted > node.free(name) and wanted > 0 and not self._is_ignored(name):
+            all_of_it = allocatable.get(name, 0)
+            if 0 < wanted > all_of_it - requested.get(name, 0) and not self._is_ignored(name):
                 reasons.append(f"Insufficient {name}")
-                if wanted > node.node.allocatable.get(name, 0):
+                if wanted > all_of_it:
                     # More than the node has when empty: evicting pods would not help.
                     code = fwk.Code.UNRESOLVABLE
         return fwk.Status(code, tuple(sorted(reasons, key=_rank))) if reasons else fwk.SUCCESS
@@ -163,13 +166,14 @@ class NodeResourcesBalancedAllocation:
         before: list[float] = []
         after: list[float] = []
         for name in self._resources:
+            allocatable = node.node.allocatable.get(name)
             wanted = pod.requests.get(name, 0)
-            allocatable = node.node.allocatable.get(name, 0)
-            if not allocatable or (not wanted and name not in _ORDER):
+            if not allocatable or not (wanted or name in _ORDER):
                 continue
             held = node.requested.get(name, 0)
-            before.append(min(held / allocatable, 1.0))
-            after.append(min((held + wanted) / allocatable, 1.0))
+            before.append(held / allocatable if held < allocatable else 1.0)
+            held += wanted
+            after.append(held / allocatable if held < allocatable else 1.0)
         change = _balance(after) - _balance(before)
         half = fwk.MAX_NODE_SCORE // 2
         return half + int((half + change) / 2)
@@ -246,7 +250,7 @@ def _frees(pod: PodView, change: Change) -> bool:
 
 
 def _left(used: int, allocatable: int) -> int:
-    return max(allocatable - used, 0) * fwk.MAX_NODE_SCORE // allocatable
+    return (allocatable - used) * fwk.MAX_NODE_SCORE // allocatable if used < allocatable else 0
 
 
 def _used(used: int, allocatable: int) -> int:

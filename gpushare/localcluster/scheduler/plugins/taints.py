@@ -30,7 +30,7 @@ class TaintToleration(PlainPlugin):
         """Return Success, or that there is such a taint. Up to 1.35 it is named: `taint {KEY:
         VALUE}`.
         """
-        if untolerated(node.node.taints, pod.tolerations):
+        if node.node.taints and untolerated(node.node.taints, pod.tolerations):
             return Status(Code.UNRESOLVABLE, ("node(s) had untolerated taint(s)",))
         return SUCCESS
 
