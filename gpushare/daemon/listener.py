@@ -68,6 +68,9 @@ class Handler(BaseHTTPRequestHandler):
     """Answers the requests of one connection, by `page`."""
 
     timeout = 3
+    # Head and body are two writes: the kernel would keep the second back until the caller, whose
+    # kernel waits 40 ms for more to acknowledge, has acknowledged the first.
+    disable_nagle_algorithm = True
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.0"  # 0.9 has no status line, and a bad request no version
 

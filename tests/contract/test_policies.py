@@ -16,12 +16,14 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from tests.unit.core.clusters import WORKLOAD, Cluster, clusters, has_room, node, requests
 
-every_policy = pytest.mark.parametrize(
-    "policy",
-    [load_policy(name, workload) for name in policy_names() for workload in (WORKLOAD, None)],
-    ids=[f"{name}-{told}" for name in policy_names() for told in ("told", "untold")],
-)
-few = settings(max_examples=30)
+EVERY = {
+    f"{name}, {told}": load_policy(name, workload)
+    for name in policy_names()
+    for told, workload in (("told", WORKLOAD), ("untold", None))
+}
+"""To make an example takes longer than to ask all policies about it, so that each is for all."""
+
+few = settings(max_examples=40)
 
 BY_ROW = tuple(name for name in policy_names() if name not in {"auto", "fgd", "shadow-price"})
 """Policies that look at nothing but the row. The others weigh a unit by the largest device of the
@@ -33,91 +35,92 @@ def _rows(view: Snapshot) -> "np.ndarray[tuple[int], np.dtype[np.intp]]":
     return np.arange(len(view.names))
 
 
-@every_policy
 @few
 @given(cluster=clusters(pins=False), request=requests())
 def test_a_score_is_a_finite_number_for_each_device_of_each_row_asked(
-    policy: Policy, cluster: Cluster, request: Request
+    cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
-    rows = _rows(view)
-    values = policy.score(view, rows, request)
-    assert values.dtype == np.float64
-    assert values.shape == (len(rows), view.capacity.shape[1])
+    rows, width = _rows(view), view.capacity.shape[1]
     enough = feasible(view, rows, request)
-    assert np.isfinite(values[enough]).all()
-    assert policy.score(view, rows[:0], request).shape == (0, view.capacity.shape[1])
+    for name, policy in EVERY.items():
+        values = policy.score(view, rows, request)
+        assert values.dtype == np.float64, name
+        assert values.shape == (len(rows), width), name
+        assert np.isfinite(values[enough]).all(), name
+        assert policy.score(view, rows[:0], request).shape == (0, width), name
 
 
-@every_policy
 @few
 @given(cluster=clusters(pins=False), request=requests())
 def test_a_score_does_not_depend_on_what_runs_on_other_nodes(
-    policy: Policy, cluster: Cluster, request: Request
+    cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
-    together = policy.score(view, _rows(view), request)
     fits = feasible(view, _rows(view), request)
+    together = {name: policy.score(view, _rows(view), request) for name, policy in EVERY.items()}
     for index, spec in enumerate(cluster.nodes):
         alone = Cluster(cluster.nodes, {spec.name: cluster.used[spec.name]}).snapshot()
-        own = policy.score(alone, np.array([index]), request)[0]
-        asked_alone = policy.score(view, np.array([index]), request)[0]
         mask = fits[index]
         # Where the request does not fit a policy may say anything.
-        if mask.sum() >= request.devices:
-            assert np.array_equal(own[mask], together[index][mask])
-            assert np.array_equal(asked_alone[mask], own[mask])
+        if mask.sum() < request.devices:
+            continue
+        for name, policy in EVERY.items():
+            own = policy.score(alone, np.array([index]), request)[0]
+            asked_alone = policy.score(view, np.array([index]), request)[0]
+            assert np.array_equal(own[mask], together[name][index][mask]), name
+            assert np.array_equal(asked_alone[mask], own[mask]), name
 
 
-@pytest.mark.parametrize(
-    "policy", [load_policy(name, WORKLOAD) for name in BY_ROW], ids=list(BY_ROW)
-)
 @few
 @given(cluster=clusters(pins=False), request=requests())
 def test_the_others_score_a_node_as_if_it_were_the_only_one(
-    policy: Policy, cluster: Cluster, request: Request
+    cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
-    together = policy.score(view, _rows(view), request)
+    by_row = {name: EVERY[f"{name}, told"] for name in BY_ROW}
+    together = {name: policy.score(view, _rows(view), request) for name, policy in by_row.items()}
     for index, spec in enumerate(cluster.nodes):
         alone = Cluster((spec,), {spec.name: cluster.used[spec.name]}).snapshot()
         width = alone.capacity.shape[1]
-        own = policy.score(alone, _rows(alone), request)[0]
         mask = feasible(alone, _rows(alone), request)[0]
-        if mask.sum() >= request.devices:
-            assert np.array_equal(own[mask], together[index, :width][mask])
+        if mask.sum() < request.devices:
+            continue
+        for name, policy in by_row.items():
+            own = policy.score(alone, _rows(alone), request)[0]
+            assert np.array_equal(own[mask], together[name][index, :width][mask]), name
 
 
-@every_policy
 @few
 @given(cluster=clusters(pins=False), request=requests(), data=st.data())
 def test_a_score_does_not_depend_on_the_order_of_rows(
-    policy: Policy, cluster: Cluster, request: Request, data: st.DataObject
+    cluster: Cluster, request: Request, data: st.DataObject
 ) -> None:
     view = cluster.snapshot()
     order = np.array(data.draw(st.permutations(range(len(view.names)))), dtype=np.intp)
-    shuffled = policy.score(view, order, request)
-    straight = policy.score(view, _rows(view), request)
     mask = feasible(view, _rows(view), request)
     mask &= mask.sum(axis=1, keepdims=True) >= request.devices
-    assert np.array_equal(np.where(mask, straight, 0)[order], np.where(mask[order], shuffled, 0))
+    for name, policy in EVERY.items():
+        shuffled = np.where(mask[order], policy.score(view, order, request), 0)
+        straight = np.where(mask, policy.score(view, _rows(view), request), 0)
+        assert np.array_equal(straight[order], shuffled), name
 
 
-@every_policy
 @few
 @given(cluster=clusters(pins=False), request=requests())
 def test_asking_changes_nothing_and_the_answer_stays_the_same(
-    policy: Policy, cluster: Cluster, request: Request
+    cluster: Cluster, request: Request
 ) -> None:
     view = cluster.snapshot()
     rows = _rows(view)
-    first = policy.score(view, rows, request).copy()
-    policy.score(view, rows, Request(1, 1))
-    assert np.array_equal(policy.score(view, rows, request), first, equal_nan=True)
-    assert np.array_equal(rows, _rows(view))
+    for name, policy in EVERY.items():
+        first = policy.score(view, rows, request).copy()
+        policy.score(view, rows, Request(1, 1))
+        assert np.array_equal(policy.score(view, rows, request), first, equal_nan=True), name
+        assert np.array_equal(rows, _rows(view)), name
 
 
-@every_policy
+@pytest.mark.parametrize("policy", EVERY.values(), ids=EVERY.keys())
 def test_equal_kinds_score_alike_whatever_else_differs(policy: Policy) -> None:
     view = Cluster((node("a", 16, 8, cpu=4000, memory=2**34),), {"a": (3, 1)}).snapshot()
     one = Request(4, 1, cpu=10, memory=10)
@@ -127,15 +130,13 @@ def test_equal_kinds_score_alike_whatever_else_differs(policy: Policy) -> None:
     )
 
 
-@every_policy
 @few
 @given(cluster=clusters(), request=requests())
-def test_the_winner_of_prioritize_can_be_bound(
-    policy: Policy, cluster: Cluster, request: Request
-) -> None:
+def test_the_winner_of_prioritize_can_be_bound(cluster: Cluster, request: Request) -> None:
     view = cluster.snapshot()
     fit = filter_nodes(view, cluster.names, request).fit
-    winners = score_nodes(view, fit, request, Ranking(policy)).get(10, [])
-    assert len(winners) == bool(fit)
-    for name in winners:
-        assert has_room(view, place(view, name, request, Ranking(policy)))
+    for name, policy in EVERY.items():
+        winners = score_nodes(view, fit, request, Ranking(policy)).get(10, [])
+        assert len(winners) == bool(fit), name
+        for winner in winners:
+            assert has_room(view, place(view, winner, request, Ranking(policy))), name

@@ -56,6 +56,15 @@ class Cluster:
         self.server = ApiServer(self.store, port=self.port, wrap=faulty(self._fault))
         self.server.start()
 
+    def release_lease(self) -> None:
+        """Write the extender's Lease as a leader leaves it that gives it away.
+
+        Whoever comes first then leads at once. Without a Lease it waits as long as one lasts.
+        """
+        spec = {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 3}
+        lease = {"metadata": {"name": "gpushare-extender"}, "spec": spec}
+        self.create(LEASES, "kube-system", lease)
+
     def kubeconfig(self, folder: Path) -> str:
         path = folder / "kubeconfig"
         path.write_text(self.server.kubeconfig())

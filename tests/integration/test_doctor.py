@@ -72,6 +72,7 @@ def test_a_healthy_cluster_ends_with_0_and_nothing_in_it_has_changed(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    cluster.release_lease()
     extender = start_extender(leadership="lease")
     node, pod = cluster.node(), cluster.pod(4)
     extender.wait_ready()

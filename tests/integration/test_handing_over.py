@@ -11,7 +11,6 @@ from contextlib import closing
 from tests.badinput.attempt import framed
 from tests.integration.cluster import LEASES, Cluster, Json
 from tests.integration.conftest import StartExtender
-from tests.integration.test_leadership import LEASE
 from tests.integration.verbs import filter_args
 from tests.support.waiting import poll
 
@@ -44,7 +43,7 @@ class Caller:
 def test_who_leads_no_more_ends_the_connections_it_is_called_on(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
-    cluster.create(LEASES, "kube-system", LEASE)
+    cluster.release_lease()
     node, pod = cluster.node(), cluster.pod(1)
     extender = start_extender(leadership="lease")
     extender.wait_ready()

@@ -12,18 +12,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from tests.integration.cluster import LEASES, Cluster
+from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender
 from tests.support import faults
 from tests.support.faults import Fault, FaultRequest
 from tests.support.waiting import poll
-
-LEASE = {
-    "metadata": {"name": "gpushare-extender"},
-    "spec": {"holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 3},
-}
-"""As a leader leaves it that has given it away: nobody need wait for its end."""
 
 
 class Arrivals:
@@ -90,7 +84,7 @@ def ready(extenders: Mapping[str, Extender]) -> list[str]:
 def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
-    cluster.create(LEASES, "kube-system", LEASE)
+    cluster.release_lease()
     extenders = {"a": start_extender(leadership="lease")}
     extenders["a"].wait_ready()
     extenders |= {name: start_extender(leadership="lease") for name in ("b", "c")}
@@ -126,7 +120,7 @@ def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
 def test_no_bind_begins_that_may_outlast_the_term(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
-    cluster.create(LEASES, "kube-system", LEASE)
+    cluster.release_lease()
     extenders = {"a": start_extender(leadership="lease")}
     extenders["a"].wait_ready()
     arrivals = Arrivals(cluster, extenders)

@@ -23,6 +23,7 @@ def small_pipe() -> tuple[int, int]:
 def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
     tmp_path: Path, cluster: Cluster
 ) -> None:
+    cluster.release_lease()
     read, write = small_pipe()
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
     os.close(write)
@@ -47,6 +48,7 @@ def test_verbs_probes_and_the_lease_go_on_when_nobody_reads_the_log(
 
 
 def test_a_log_that_nobody_reads_does_not_hold_up_its_end(tmp_path: Path, cluster: Cluster) -> None:
+    cluster.release_lease()
     read, write = small_pipe()
     extender = Extender(tmp_path, cluster.kubeconfig(tmp_path), log_to=write)
     os.close(write)

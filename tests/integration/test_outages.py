@@ -10,7 +10,6 @@ import pytest
 
 from tests.integration.cluster import LEASES, MARK, Cluster
 from tests.integration.conftest import StartExtender
-from tests.integration.test_leadership import LEASE
 from tests.support import faults
 from tests.support.waiting import PATIENCE, poll
 
@@ -130,7 +129,7 @@ def test_asked_to_end_it_keeps_its_lease_while_a_binding_may_still_land(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
     """Who takes over a Lease that was given away does not wait for what is on its way."""
-    cluster.create(LEASES, "kube-system", LEASE)
+    cluster.release_lease()
     node = cluster.node()
     extender = start_extender(leadership="lease")
     extender.wait_ready()

@@ -226,6 +226,23 @@ def test_a_connection_can_be_used_again(subject: Subject) -> None:
             assert client.getresponse().read() == b"ok\n"
 
 
+def test_an_answer_on_a_kept_connection_is_not_held_back(
+    subject: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its head and its body are two packets, and nobody acknowledges the first at once."""
+    told: list[int] = []
+    page = Handler.do_GET
+
+    def noting(handler: Handler) -> None:
+        told.append(handler.connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        page(handler)
+
+    monkeypatch.setattr(Handler, "do_GET", noting)
+    assert subject.get("/livez")[0] == 200
+    assert all(told)
+    assert told
+
+
 def test_clients_that_stall_do_not_keep_others_waiting(
     subject: Subject, monkeypatch: pytest.MonkeyPatch
 ) -> None:
