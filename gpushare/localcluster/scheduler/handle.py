@@ -54,6 +54,7 @@ class Handle:
     nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     default_selector: Callable[[PodView], Json | None] = lambda _pod: None
+    spreads_by_default: bool = False
     empty_candidates: bool = True
     metrics: Metrics = field(default_factory=Metrics)
 
