@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.binaries import OLD_SCHEDULER, RELEASE
-from tests.e2e.random_clusters import PROFILES, as_of_1_22
+from tests.e2e.binaries import OLD_SCHEDULER, OLDEST, RELEASE
+from tests.e2e.random_clusters import PROFILES, as_of_1_22, without_sidecars
 
 Json = dict[str, Any]
 
@@ -25,10 +25,28 @@ _RATIO = {
         + [{"utilization": 100, "score": 0}]
     },
 }
-_STRATEGIES: dict[str, Json] = {
-    "default-scheduler": {},
-    "packing": {"scoringStrategy": {"type": "MostAllocated"}},
-    "ratio": {"scoringStrategy": _RATIO},
+_OWN_DEFAULTS = {
+    "defaultingType": "List",
+    "defaultConstraints": [
+        {
+            "maxSkew": 2,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+        },
+        {
+            "maxSkew": 1,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "ScheduleAnyway",
+        },
+    ],
+}
+_ARGS: dict[str, Json] = {
+    PROFILES[0]: {},
+    PROFILES[1]: {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}},
+    PROFILES[2]: {
+        "NodeResourcesFit": {"scoringStrategy": _RATIO},
+        "PodTopologySpread": _OWN_DEFAULTS,
+    },
 }
 FILE: Json = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -37,24 +55,23 @@ FILE: Json = {
     "profiles": [
         {
             "schedulerName": name,
-            "pluginConfig": [{"name": "NodeResourcesFit", "args": _STRATEGIES[name]}],
+            "pluginConfig": [{"name": plugin, "args": args} for plugin, args in configured.items()],
         }
-        for name in PROFILES
+        for name, configured in _ARGS.items()
     ],
 }
 
 
 _CHANGED = ("NodeResourcesBalancedAllocation", "ImageLocality", "PodTopologySpread")
-OLD_FILE: Json = FILE | {
-    "apiVersion": "kubescheduler.config.k8s.io/v1beta2",
-    "profiles": [
-        {
-            **profile,
-            "plugins": {"score": {"disabled": [{"name": name} for name in _CHANGED]}},
-        }
-        for profile in FILE["profiles"]
-    ],
-}
+
+
+def _without_score(file: Json, *plugins: str) -> Json:
+    """The file where these plug-ins give no points."""
+    disabled = {"plugins": {"score": {"disabled": [{"name": name} for name in plugins]}}}
+    return file | {"profiles": [profile | disabled for profile in file["profiles"]]}
+
+
+OLD_FILE = _without_score(FILE, *_CHANGED) | {"apiVersion": "kubescheduler.config.k8s.io/v1beta2"}
 POLICY: Json = {
     "apiVersion": "v1",
     "kind": "Policy",
@@ -66,23 +83,28 @@ POLICY: Json = {
     ],
 }
 """What OLD_FILE says of its first profile, in the words of a Policy."""
+_NAMES_OTHERS = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+
+
+def reasons(message: str) -> Counter[str]:
+    """How many nodes were rejected for what reason, in the words of the newest release.
+
+    Up to 1.33 the taint is named, and preemption does not help on other nodes. 1.30 does not count
+    the nodes that the pod excludes by naming others (`matchFields`).
+    """
+    found = Counter[str]()
+    told = message.partition(" available: ")[2].partition("preemption: ")[0].rstrip(" .")
+    for part in re.split(r", (?=\d)", told):
+        count, _, reason = part.partition(" ")
+        if reason and reason != _NAMES_OTHERS:
+            taint = r"had (untolerated )?taint \{.*\}(, that the pod didn't tolerate)?"
+            found[re.sub(taint, "had untolerated taint(s)", reason)] += int(count)
+    return found
 
 
 def reasons_of_1_22(message: str) -> object:
-    """How many nodes were rejected for what reason, in the words of the newest release.
-
-    1.22 says nothing of preemption, names the taint, and looks at a node's name no earlier than at
-    the rest of it; where that plays a part, messages are not compared.
-    """
-    if "didn't satisfy plugin(s) [NodeAffinity]" in message:
-        return None
-    found = Counter[str]()
-    told = message.partition(" available: ")[2].partition(". preemption: ")[0].rstrip(".")
-    for part in re.split(r", (?=\d)", told):
-        count, _, reason = part.partition(" ")
-        taint = r"had taint \{.*\}, that the pod didn't tolerate"
-        found[re.sub(taint, "had untolerated taint(s)", reason)] += int(count)
-    return found
+    """The same; None for a pod that names nodes: 1.22 looks at the name with all the rest."""
+    return None if _NAMES_OTHERS in message else reasons(message)
 
 
 @dataclass(frozen=True)
@@ -97,6 +119,11 @@ class Release:
     judged: Json
     pods: Callable[[Json], Json]
     said: Callable[[str], object]
+
+    @property
+    def spreads(self) -> bool:
+        """Whether how pods are spread is compared, too."""
+        return self.version != OLD_SCHEDULER
 
     def flags(self, file: Path, kubeconfig: Path) -> tuple[str | Path, ...]:
         named: tuple[str | Path, ...] = ("--config", file, "--secure-port", "0")
@@ -116,15 +143,25 @@ def _first_profile(pod: Json) -> Json:
     return {**pod, "spec": {**pod["spec"], "schedulerName": PROFILES[0]}}
 
 
+def _as_it_is(version: str) -> Release:
+    """A release of today; what it does in another way than the newest is left out."""
+    minor = int(version.split(".")[1])
+    file = FILE if minor >= 37 else _without_score(FILE, "NodeResourcesBalancedAllocation")
+    pods = (lambda pod: pod) if minor >= 33 else without_sidecars
+    said = (lambda message: message) if minor >= 34 else reasons
+    return Release(version, file, file, pods, said)
+
+
 RELEASES = {
-    "newest": Release(RELEASE, FILE, FILE, lambda pod: pod, lambda message: message),
+    "tested": _as_it_is(RELEASE),
+    **({} if RELEASE == OLDEST else {"1.30": _as_it_is(OLDEST)}),
     "1.22": Release(OLD_SCHEDULER, OLD_FILE, OLD_FILE, as_of_1_22, reasons_of_1_22),
     "1.22-policy": Release(
         OLD_SCHEDULER,
         POLICY,
-        OLD_FILE,
+        POLICY,
         lambda pod: _first_profile(as_of_1_22(pod)),
-        # A Policy has an order of its own: which predicate rejects a node first differs.
-        lambda _message: None,
+        reasons_of_1_22,
     ),
 }
+"""The release under test, the oldest that is supported, and 1.22."""

@@ -1,0 +1,208 @@
+"""A real kube-scheduler on our API server: nodes and pods for it, and what it makes of them.
+
+What it decides is read from the pods' objects, what it gives each node from its log.
+"""
+
+import re
+import threading
+import time
+from collections.abc import Callable, Collection
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from gpushare.errors import ApiConflict
+from gpushare.localcluster.api.apiserver import ApiServer
+from gpushare.localcluster.api.store import Store
+from gpushare.localcluster.client import ApiClient
+from gpushare.localcluster.informer import Informer
+from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
+from gpushare.localcluster.scheduler.objects import read_node, read_pod
+from tests.e2e.processes import PATIENCE, Process
+from tests.e2e.random_clusters import PRIORITIES
+from tests.e2e.random_namespaces import NAMESPACES, namespaces, selecting
+from tests.e2e.scheduler_releases import Release
+
+Json = dict[str, Any]
+Scores = dict[tuple[str, str], int]
+"""(plug-in, node) -> what the plug-in gives the node, times its weight; nowhere 0."""
+
+_SCORED = re.compile(
+    r'"Plugin scored node for pod" pod="(?P<pod>[^"]*)" plugin="(?P<plugin>[^"]*)"'
+    r' node="(?P<node>[^"]*)" score=(?P<score>-?\d+)'
+)
+
+
+class RealScheduler:
+    """kube-scheduler with a file of its release, and the objects that it decides about."""
+
+    def __init__(self, folder: Path, program: Path, release: Release) -> None:
+        self._server = ApiServer(Store())
+        self._server.start()
+        self._started = datetime(2026, 1, 1, tzinfo=UTC)
+        self.api = ApiClient(self._server.url, user_agent="test")
+        self._create_what_stays()
+        self._pods: dict[str, Json] = {}
+        self._changed = threading.Condition()
+        self._informer = Informer(self.api, "/api/v1/pods", self._take_in)
+        self._informer.start()
+        kubeconfig = folder / "kubeconfig"
+        kubeconfig.write_text(self._server.kubeconfig())
+        access = {
+            "kubeconfig": str(kubeconfig),
+            "contentType": "application/json",
+            "qps": 1000,
+            "burst": 2000,
+        }
+        file = folder / "scheduler.yaml"
+        more = {} if release.file["kind"] == "Policy" else {"clientConnection": access}
+        file.write_text(yaml.safe_dump(release.file | more))
+        command = (program, *release.flags(file, kubeconfig), "--vmodule", _LOGGED)
+        self._process = Process("kube-scheduler", command, folder)
+        self._log = self._process.log_file.open(errors="replace")
+
+    def _create_what_stays(self) -> None:
+        """Create what kube-scheduler has to know before the first pod comes."""
+        for name, value in PRIORITIES.items():
+            head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
+            body = head | {"metadata": {"name": name}, "value": value}
+            self.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
+        for body in namespaces():
+            self.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace"} | body)
+        for _, path, body in selecting():
+            self.api.create(path, body)
+
+    def stop(self) -> None:
+        self._process.kill()
+        self._log.close()
+        self._informer.stop()
+        self.api.close()
+        self._server.stop()
+
+    def _take_in(self, before: Json | None, after: Json | None) -> None:
+        name = (after or before or {})["metadata"]["name"]
+        with self._changed:
+            if after:
+                self._pods[name] = after
+            else:
+                self._pods.pop(name, None)
+            self._changed.notify_all()
+
+    def _until(self, true: Callable[[], bool], what: str) -> None:
+        """Return once it is true of the pods as the watch shows them."""
+        deadline = time.monotonic() + PATIENCE
+        with self._changed:
+            while not true():
+                self._changed.wait(1)
+                self._process.running()
+                assert time.monotonic() < deadline, f"not in {PATIENCE} s: {what}"
+
+    def nodes_are(self, nodes: list[Json]) -> None:
+        """Put these nodes in the place of all others; return when kube-scheduler knows them."""
+        for pod in self.api.get("/api/v1/pods")["items"]:
+            self.delete(pod)
+        for node in self.api.get("/api/v1/nodes")["items"]:
+            self.api.delete(f"/api/v1/nodes/{node['metadata']['name']}")
+        for node in nodes:
+            self.api.create("/api/v1/nodes", node)
+        first = nodes[0]["metadata"]["name"]
+        for node in nodes:
+            # kube-scheduler counts the nodes that have an image when a node changes; now all come.
+            change = {"metadata": {"labels": {"complete": first}}}
+            self.api.patch(f"/api/v1/nodes/{node['metadata']['name']}", change)
+        # A pod that is too large is told on how many nodes, of how many in all.
+        spec = {
+            "nodeSelector": {"complete": first},
+            "tolerations": [{"operator": "Exists"}],
+            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1000"}}}],
+        }
+        deadline, attempt, told = time.monotonic() + PATIENCE, 0, ""
+        while not (told.startswith(f"0/{len(nodes)} ") and f" {len(nodes)} Insufficient" in told):
+            assert time.monotonic() < deadline, f"kube-scheduler does not see the nodes: {told}"
+            meta = {"name": f"probe-{first}-{attempt}", "namespace": NAMESPACES[0]}
+            probe = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+            told = waits(self.settled(self.create(probe)))
+            self.delete(probe)
+            attempt += 1
+
+    def snapshot(self) -> Snapshot:
+        """All nodes with the pods that are bound to them."""
+        infos = {
+            item["metadata"]["name"]: NodeInfo(read_node(item))
+            for item in self.api.get("/api/v1/nodes")["items"]
+        }
+        for item in self.api.get("/api/v1/pods")["items"]:
+            if home := item["spec"].get("nodeName"):
+                infos[home] = infos[home].with_pod(read_pod(item))
+        return Snapshot(tuple(infos.values()))
+
+    def create(self, pod: Json) -> Json:
+        """Create the pod, and return it as stored."""
+        return self.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
+
+    def delete(self, pod: Json) -> None:
+        self.api.delete(_path(pod))
+
+    def settled(self, pod: Json) -> Json:
+        """The pod, once it is bound or told why it waits."""
+        name = pod["metadata"]["name"]
+
+        def is_settled() -> bool:
+            now = self._pods.get(name, pod)
+            return bool(now["spec"].get("nodeName") or waits(now))
+
+        self._until(is_settled, f"{name} is neither bound nor told why it waits")
+        return self._pods[name]
+
+    def scores(self, pod: Json) -> Scores:
+        """What the log says since the last call that each plug-in gave each node for this pod."""
+        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        return {
+            (found["plugin"], found["node"]): int(found["score"])
+            for found in _SCORED.finditer(self._log.read())
+            if found["pod"] == key and found["score"] != "0"
+        }
+
+    def gone(self, names: Collection[str]) -> None:
+        """Return once none of these pods is there."""
+        self._until(lambda: not self._pods.keys() & names, f"{set(names)} have gone")
+
+    def bind(self, pod: Json, node: str) -> None:
+        """Bind a pod for which room was made.
+
+        kube-scheduler would after its backoff, a second or more later; it may be faster.
+        """
+        target = {"apiVersion": "v1", "kind": "Node", "name": node}
+        meta = {"name": pod["metadata"]["name"]}
+        body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
+        try:
+            self.api.create(f"{_path(pod)}/binding", body)
+        except ApiConflict:
+            found = self.api.get(_path(pod))["spec"].get("nodeName")
+            assert found == node, f"{meta['name']} is on {found}, not on {node}"
+
+    def starts(self, pod: Json) -> None:
+        """Have a bound pod start, each a second later than the one before, as a kubelet would."""
+        self._started += timedelta(seconds=1)
+        moment = self._started.strftime("%Y-%m-%dT%H:%M:%SZ")
+        self.api.patch(f"{_path(pod)}/status", {"status": {"startTime": moment}})
+
+
+_LOGGED = "schedule_one=10,generic_scheduler=10"
+"""The source files that log each plug-in's scores: of today, and of 1.22."""
+
+
+def waits(pod: Json) -> str:
+    """Why a pod waits, without what plug-ins say that we have not built."""
+    for condition in pod["status"].get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            message = str(condition.get("message", ""))
+            return re.sub(r"no new claims to deallocate, ", "", message)
+    return ""
+
+
+def _path(pod: Json) -> str:
+    meta = pod["metadata"]
+    return f"/api/v1/namespaces/{meta['namespace']}/pods/{meta['name']}"
