@@ -28,7 +28,7 @@ from gpushare.localcluster.scheduler.profiles import build_frameworks
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from tests.e2e.binaries import program
 from tests.e2e.random_clusters import RandomCluster
-from tests.e2e.random_namespaces import namespaces, selecting
+from tests.e2e.random_namespaces import budgets, namespaces, selecting
 from tests.e2e.real_scheduler import RealScheduler, Scores, waits
 from tests.e2e.scheduler_releases import RELEASES, Release
 
@@ -47,11 +47,15 @@ class Judge:
             others.on_namespace(None, body)
         for kind, _, body in selecting():
             others.on_selecting(kind, None, body)
+        for _, body in budgets():
+            unique = {**body["metadata"], "uid": body["metadata"]["name"]}
+            others.on_budget(None, body | {"metadata": unique})
         self.others = others
         self._handle = Handle(
             evict=lambda _pod, candidate: self.evicted.append(candidate),
             namespace_labels=others.labels_of,
             default_selector=others.default_selector,
+            budgets=others.budgets,
             # As up to 1.37, where a pod without victims is no candidate.
             empty_candidates=False,
         )

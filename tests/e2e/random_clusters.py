@@ -15,6 +15,8 @@ PRIORITIES = {"low": 10, "high": 1000}
 """The priority classes that pods name."""
 PROFILES = ("default-scheduler", "packing", "ratio")
 """The schedulers that pods name."""
+OWN_SPREAD = PROFILES[2]
+"""The one whose pods are spread by constraints of its file, hard ones among them."""
 THING = "example.com/thing"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -30,8 +32,19 @@ def without_sidecars(pod: Json) -> Json:
 
 
 def as_of_1_22(pod: Json) -> Json:
-    """The pod without the fields of its spec that kube-scheduler 1.22 does not know."""
-    return _without(without_sidecars(pod), {_SPREAD: _NEWER})
+    """The pod without the fields of its spec that kube-scheduler 1.22 does not know.
+
+    One that may be spread excludes no node: 1.22 counts pods on excluded nodes, too, where another
+    node of the same zone is not excluded.
+    """
+    found = _without(without_sidecars(pod), {_SPREAD: _NEWER})
+    spec = found["spec"]
+    if spec.get(_SPREAD) or spec["schedulerName"] == OWN_SPREAD:
+        spec.pop("nodeSelector", None)
+        affinity = dict(spec["affinity"].get("nodeAffinity", {}))
+        affinity.pop(_REQUIRED, None)
+        spec["affinity"] = {**spec["affinity"], "nodeAffinity": affinity}
+    return found
 
 
 def _without(pod: Json, fields: dict[str, tuple[str, ...]]) -> Json:

@@ -1,8 +1,9 @@
 """Namespaces by chance, with labels, and with what selects pods in them.
 
 Services, ReplicaSets, StatefulSets and ReplicationControllers: pods that belong to them are spread
-by default. Plain objects of the API, the same in each run: kube-scheduler reads them when it
-starts, so that it knows them before the first pod comes. No controller runs that would make pods.
+by default. PodDisruptionBudgets: pods of theirs are rather not evicted. Plain objects of the API,
+the same in each run: kube-scheduler reads them when it starts, so that it knows them before the
+first pod comes. No controller runs that would make pods.
 """
 
 from random import Random
@@ -50,6 +51,26 @@ def selecting() -> list[tuple[str, str, Json]]:
         for namespace in NAMESPACES
         for name in ("first", "second")
         for kind in ("Service", *_CONTROLLERS)
+        if random.random() < 0.5
+    ]
+
+
+def budgets() -> list[tuple[str, Json]]:
+    """What protects pods from preemption: the path to create it at, and the object."""
+    random = Random(2)
+    return [
+        (
+            f"/apis/policy/v1/namespaces/{namespace}/poddisruptionbudgets",
+            {
+                "apiVersion": "policy/v1",
+                "kind": "PodDisruptionBudget",
+                "metadata": {"name": f"{namespace}-{value}", "namespace": namespace},
+                "spec": {"selector": {"matchLabels": {"app": value}}},
+                "status": {"disruptionsAllowed": random.randint(0, 1)},
+            },
+        )
+        for namespace in NAMESPACES
+        for value in LABELS["app"]
         if random.random() < 0.5
     ]
 

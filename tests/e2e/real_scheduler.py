@@ -22,7 +22,7 @@ from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.objects import read_node, read_pod
 from tests.e2e.processes import PATIENCE, Process
 from tests.e2e.random_clusters import PRIORITIES
-from tests.e2e.random_namespaces import NAMESPACES, namespaces, selecting
+from tests.e2e.random_namespaces import NAMESPACES, budgets, namespaces, selecting
 from tests.e2e.scheduler_releases import Release
 
 Json = dict[str, Any]
@@ -73,6 +73,9 @@ class RealScheduler:
             self.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace"} | body)
         for _, path, body in selecting():
             self.api.create(path, body)
+        for path, body in budgets():
+            self.api.create(path, body)
+            self.api.patch(f"{path}/{body['metadata']['name']}/status", {"status": body["status"]})
 
     def stop(self) -> None:
         self._process.kill()

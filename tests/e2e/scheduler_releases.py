@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.e2e.binaries import OLD_SCHEDULER, OLDEST, RELEASE
-from tests.e2e.random_clusters import PROFILES, as_of_1_22, without_sidecars
+from tests.e2e.random_clusters import OWN_SPREAD, PROFILES, as_of_1_22, without_sidecars
 
 Json = dict[str, Any]
 
@@ -43,7 +43,7 @@ _OWN_DEFAULTS = {
 _ARGS: dict[str, Json] = {
     PROFILES[0]: {},
     PROFILES[1]: {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}},
-    PROFILES[2]: {
+    OWN_SPREAD: {
         "NodeResourcesFit": {"scoringStrategy": _RATIO},
         "PodTopologySpread": _OWN_DEFAULTS,
     },
