@@ -160,14 +160,14 @@ class Comparison:
         expected = self._judge.evicted[0]
         if node != expected.node:
             return f"pods are evicted from {node!r}, not from {expected.node}"
-        victims = {victim.name for victim in expected.pods}
-        self._real.gone(victims)
+        stay = not self._real.has_gone(expected.pods)
         left = {item["metadata"]["name"] for item in self._real.api.get("/api/v1/pods")["items"]}
         gone = {other.name for each in before.nodes for other in each.pods.values()} - left
-        if gone != victims:
+        victims = {victim.name for victim in expected.pods}
+        if stay or gone != victims:
             return f"{gone} are evicted, not {victims}"
-        self._real.bind(theirs, node)
-        return ""
+        home = self._real.bind(theirs, node)
+        return "" if home == node else f"it goes to {home}, not to {node}"
 
 
 def _different_scores(decision: Decision, theirs: Scores) -> dict[tuple[str, str], tuple[int, int]]:

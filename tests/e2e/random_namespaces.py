@@ -71,7 +71,7 @@ def budgets() -> list[tuple[str, Json]]:
         )
         for namespace in NAMESPACES
         for value in LABELS["app"]
-        if random.random() < 0.5
+        if random.random() < 0.7
     ]
 
 

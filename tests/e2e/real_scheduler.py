@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from gpushare.localcluster.api.store import Store
 from gpushare.localcluster.client import ApiClient
 from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
-from gpushare.localcluster.scheduler.objects import read_node, read_pod
+from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from tests.e2e.processes import PATIENCE, Process
 from tests.e2e.random_clusters import PRIORITIES
 from tests.e2e.random_namespaces import NAMESPACES, budgets, namespaces, selecting
@@ -62,6 +63,7 @@ class RealScheduler:
         command = (program, *release.flags(file, kubeconfig), "--vmodule", _LOGGED)
         self._process = Process("kube-scheduler", command, folder)
         self._log = self._process.log_file.open(errors="replace")
+        self._logged = ""
 
     def _create_what_stays(self) -> None:
         """Create what kube-scheduler has to know before the first pod comes."""
@@ -142,7 +144,9 @@ class RealScheduler:
         return Snapshot(tuple(infos.values()))
 
     def create(self, pod: Json) -> Json:
-        """Create the pod, and return it as stored."""
+        """Create the pod, and return it as stored; what is logged from now on is about it."""
+        self._log.read()
+        self._logged = ""
         return self.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
     def delete(self, pod: Json) -> None:
@@ -160,31 +164,44 @@ class RealScheduler:
         return self._pods[name]
 
     def scores(self, pod: Json) -> Scores:
-        """What the log says since the last call that each plug-in gave each node for this pod."""
-        key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        """What the log says that each plug-in gave each node for this pod, the last created one."""
         return {
             (found["plugin"], found["node"]): int(found["score"])
-            for found in _SCORED.finditer(self._log.read())
-            if found["pod"] == key and found["score"] != "0"
+            for found in _SCORED.finditer(self._log_so_far())
+            if found["pod"] == _key(pod) and found["score"] != "0"
         }
 
-    def gone(self, names: Collection[str]) -> None:
-        """Return once none of these pods is there."""
-        self._until(lambda: not self._pods.keys() & names, f"{set(names)} have gone")
+    def has_gone(self, victims: Collection[PodView]) -> bool:
+        """Whether these pods go in time, and kube-scheduler knows that."""
+        wanted = [f'"Delete event for scheduled pod" pod="{victim.key}"' for victim in victims]
+        return self._comes(lambda: all(line in self._log_so_far() for line in wanted))
 
-    def bind(self, pod: Json, node: str) -> None:
-        """Bind a pod for which room was made.
+    def bind(self, pod: Json, node: str) -> str:
+        """Bind a pod for which room was made, and return the node that it is on.
 
-        kube-scheduler would after its backoff, a second or more later; it may be faster.
+        kube-scheduler would do so after its backoff, a second or more later, but may be faster.
         """
         target = {"apiVersion": "v1", "kind": "Node", "name": node}
         meta = {"name": pod["metadata"]["name"]}
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
-        try:
+        with suppress(ApiConflict):
             self.api.create(f"{_path(pod)}/binding", body)
-        except ApiConflict:
-            found = self.api.get(_path(pod))["spec"].get("nodeName")
-            assert found == node, f"{meta['name']} is on {found}, not on {node}"
+        line = f'"Add event for scheduled pod" pod="{_key(pod)}"'
+        assert self._comes(lambda: line in self._log_so_far()), f"{meta} is bound, unseen"
+        return str(self.api.get(_path(pod))["spec"]["nodeName"])
+
+    def _log_so_far(self) -> str:
+        self._logged += self._log.read()
+        return self._logged
+
+    def _comes(self, true: Callable[[], bool]) -> bool:
+        deadline = time.monotonic() + PATIENCE
+        while not true():
+            self._process.running()
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.005)
+        return True
 
     def starts(self, pod: Json) -> None:
         """Have a bound pod start, each a second later than the one before, as a kubelet would."""
@@ -193,8 +210,8 @@ class RealScheduler:
         self.api.patch(f"{_path(pod)}/status", {"status": {"startTime": moment}})
 
 
-_LOGGED = "schedule_one=10,generic_scheduler=10"
-"""The source files that log each plug-in's scores: of today, and of 1.22."""
+_LOGGED = "schedule_one=10,generic_scheduler=10,eventhandlers=3"
+"""The source files that log each plug-in's scores, of today and of 1.22, and what is known."""
 
 
 def waits(pod: Json) -> str:
@@ -204,6 +221,10 @@ def waits(pod: Json) -> str:
             message = str(condition.get("message", ""))
             return re.sub(r"no new claims to deallocate, ", "", message)
     return ""
+
+
+def _key(pod: Json) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
 
 
 def _path(pod: Json) -> str:

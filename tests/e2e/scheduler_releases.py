@@ -30,12 +30,12 @@ _OWN_DEFAULTS = {
     "defaultConstraints": [
         {
             "maxSkew": 2,
-            "topologyKey": "topology.kubernetes.io/zone",
+            "topologyKey": "kubernetes.io/hostname",
             "whenUnsatisfiable": "DoNotSchedule",
         },
         {
             "maxSkew": 1,
-            "topologyKey": "kubernetes.io/hostname",
+            "topologyKey": "topology.kubernetes.io/zone",
             "whenUnsatisfiable": "ScheduleAnyway",
         },
     ],
