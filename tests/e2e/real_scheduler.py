@@ -87,7 +87,8 @@ class RealScheduler:
         self._server.stop()
 
     def _take_in(self, before: Json | None, after: Json | None) -> None:
-        name = (after or before or {})["metadata"]["name"]
+        known: Json = after or before or {}
+        name = known["metadata"]["name"]
         with self._changed:
             if after:
                 self._pods[name] = after
