@@ -71,13 +71,15 @@ class RealScheduler:
             head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
             body = head | {"metadata": {"name": name}, "value": value}
             self.api.create("/apis/scheduling.k8s.io/v1/priorityclasses", body)
-        for body in namespaces():
-            self.api.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace"} | body)
-        for _, path, body in selecting():
-            self.api.create(path, body)
-        for path, body in budgets():
-            self.api.create(path, body)
-            self.api.patch(f"{path}/{body['metadata']['name']}/status", {"status": body["status"]})
+        for namespace in namespaces():
+            head = {"apiVersion": "v1", "kind": "Namespace"}
+            self.api.create("/api/v1/namespaces", head | namespace)
+        for _, path, selector in selecting():
+            self.api.create(path, selector)
+        for path, budget in budgets():
+            self.api.create(path, budget)
+            status = {"status": budget["status"]}
+            self.api.patch(f"{path}/{budget['metadata']['name']}/status", status)
 
     def stop(self) -> None:
         self._process.kill()
@@ -111,23 +113,32 @@ class RealScheduler:
             self.delete(pod)
         for node in self.api.get("/api/v1/nodes")["items"]:
             self.api.delete(f"/api/v1/nodes/{node['metadata']['name']}")
-        for node in nodes:
-            self.api.create("/api/v1/nodes", node)
         first = nodes[0]["metadata"]["name"]
-        for node in nodes:
-            # kube-scheduler counts the nodes that have an image when a node changes; now all come.
-            change = {"metadata": {"labels": {"complete": first}}}
-            self.api.patch(f"/api/v1/nodes/{node['metadata']['name']}", change)
-        # A pod that is too large is told on how many nodes, of how many in all.
+        for step in ("there", "complete"):
+            for node in nodes:
+                # When a node changes, kube-scheduler counts the nodes that have an image; so each
+                # changes once more when it knows all.
+                if step == "there":
+                    self.api.create("/api/v1/nodes", node)
+                change = {"metadata": {"labels": {step: first}}}
+                self.api.patch(f"/api/v1/nodes/{node['metadata']['name']}", change)
+            self._knows(step, first, len(nodes))
+
+    def _knows(self, label: str, value: str, count: int) -> None:
+        """Return once kube-scheduler knows `count` nodes, all with this label.
+
+        A pod that is too large is told on how many nodes, of how many in all.
+        """
+        large = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1000"}}}
         spec = {
-            "nodeSelector": {"complete": first},
+            "nodeSelector": {label: value},
             "tolerations": [{"operator": "Exists"}],
-            "containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "1000"}}}],
+            "containers": [large],
         }
         deadline, attempt, told = time.monotonic() + PATIENCE, 0, ""
-        while not (told.startswith(f"0/{len(nodes)} ") and f" {len(nodes)} Insufficient" in told):
+        while not (told.startswith(f"0/{count} ") and f" {count} Insufficient" in told):
             assert time.monotonic() < deadline, f"kube-scheduler does not see the nodes: {told}"
-            meta = {"name": f"probe-{first}-{attempt}", "namespace": NAMESPACES[0]}
+            meta = {"name": f"probe-{value}-{label}-{attempt}", "namespace": NAMESPACES[0]}
             probe = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
             told = waits(self.settled(self.create(probe)))
             self.delete(probe)
