@@ -40,14 +40,14 @@ PODS_EACH = 14
 class Judge:
     """The small scheduler, asked what it would do with a pod among these objects."""
 
-    def __init__(self, file: Json) -> None:
+    def __init__(self, release: Release) -> None:
         self.evicted: list[Candidate] = []
         others = OtherObjects()
         for body in namespaces():
             others.on_namespace(None, body)
         for kind, _, body in selecting():
             others.on_selecting(kind, None, body)
-        for _, body in budgets():
+        for _, body in budgets() if release.of_today else ():
             unique = {**body["metadata"], "uid": body["metadata"]["name"]}
             others.on_budget(None, body | {"metadata": unique})
         self.others = others
@@ -59,7 +59,7 @@ class Judge:
             # As up to 1.37, where a pod without victims is no candidate.
             empty_candidates=False,
         )
-        build_frameworks(decode_scheduler_config(file).profiles, self._handle)
+        build_frameworks(decode_scheduler_config(release.file).profiles, self._handle)
 
     def decide(self, pod: PodView, snapshot: Snapshot) -> Decision | str:
         """What it decides, or the words with which the pod waits."""
@@ -100,7 +100,7 @@ class Comparison:
 
     def __init__(self, real: RealScheduler, release: Release) -> None:
         self._real, self._release = real, release
-        self._judge = Judge(release.judged)
+        self._judge = Judge(release)
         self.tally = Tally()
 
     def cluster(self, seed: int) -> None:
@@ -142,7 +142,7 @@ class Comparison:
         """What is different, "" if nothing is. before: the nodes and pods that both have seen."""
         node = theirs["spec"].get("nodeName")
         if isinstance(mine, Decision):
-            if mine.scores and (found := _different_scores(mine, self._real.scores(theirs))):
+            if found := _different_scores(mine, self._real.scores(theirs)):
                 return f"scores, ours and theirs: {found}"
             return "" if node in _best(mine) else "the node"
         if node and not self._judge.evicted:
@@ -205,12 +205,16 @@ def compare(release: Release, program: Path, folder: Path, seeds: Iterable[int])
     return comparison.tally
 
 
+def _seeds(text: str) -> range:
+    first, _, last = text.partition(":")
+    return range(int(first), int(last))
+
+
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.e2e.compare_schedulers")
-    parser.add_argument("--seeds", default="0:100", metavar="FROM:TO")
+    parser.add_argument("--seeds", type=_seeds, default="0:100", metavar="FROM:TO")
     parser.add_argument("--release", choices=RELEASES, help="one alone; otherwise all")
     options = parser.parse_args(arguments)
-    first, _, last = options.seeds.partition(":")
     differences = 0
     for name in [options.release] if options.release else RELEASES:
         release = RELEASES[name]
@@ -220,7 +224,7 @@ def main(arguments: list[str]) -> int:
             continue
         begun = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
-            tally = compare(release, found, Path(folder), range(int(first), int(last)))
+            tally = compare(release, found, Path(folder), options.seeds)
         print(f"{name} ({release.version}): {tally}; {time.monotonic() - begun:.0f} s", flush=True)
         for difference in tally.differences:
             print(f"  {difference}")

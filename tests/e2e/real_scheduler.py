@@ -30,6 +30,8 @@ Json = dict[str, Any]
 Scores = dict[tuple[str, str], int]
 """(plug-in, node) -> what the plug-in gives the node, times its weight; nowhere 0."""
 
+_LOGGED = "schedule_one=10,generic_scheduler=10,eventhandlers=3"
+"""The source files that log each plug-in's scores, of today and of 1.22, and what is known."""
 _SCORED = re.compile(
     r'"Plugin scored node for pod" pod="(?P<pod>[^"]*)" plugin="(?P<plugin>[^"]*)"'
     r' node="(?P<node>[^"]*)" score=(?P<score>-?\d+)'
@@ -44,7 +46,7 @@ class RealScheduler:
         self._server.start()
         self._started = datetime(2026, 1, 1, tzinfo=UTC)
         self.api = ApiClient(self._server.url, user_agent="test")
-        self._create_what_stays()
+        self._create_what_stays(release)
         self._pods: dict[str, Json] = {}
         self._changed = threading.Condition()
         self._informer = Informer(self.api, "/api/v1/pods", self._take_in)
@@ -65,7 +67,7 @@ class RealScheduler:
         self._log = self._process.log_file.open(errors="replace")
         self._logged = ""
 
-    def _create_what_stays(self) -> None:
+    def _create_what_stays(self, release: Release) -> None:
         """Create what kube-scheduler has to know before the first pod comes."""
         for name, value in PRIORITIES.items():
             head = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass"}
@@ -76,7 +78,7 @@ class RealScheduler:
             self.api.create("/api/v1/namespaces", head | namespace)
         for _, path, selector in selecting():
             self.api.create(path, selector)
-        for path, budget in budgets():
+        for path, budget in budgets() if release.of_today else ():
             self.api.create(path, budget)
             status = {"status": budget["status"]}
             self.api.patch(f"{path}/{budget['metadata']['name']}/status", status)
@@ -220,10 +222,6 @@ class RealScheduler:
         self._started += timedelta(seconds=1)
         moment = self._started.strftime("%Y-%m-%dT%H:%M:%SZ")
         self.api.patch(f"{_path(pod)}/status", {"status": {"startTime": moment}})
-
-
-_LOGGED = "schedule_one=10,generic_scheduler=10,eventhandlers=3"
-"""The source files that log each plug-in's scores, of today and of 1.22, and what is known."""
 
 
 def waits(pod: Json) -> str:
