@@ -23,13 +23,14 @@ from gpushare.localcluster.scheduler.cache import NodeInfo, Snapshot
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from tests.e2e.processes import PATIENCE, Process
 from tests.e2e.random_clusters import PRIORITIES
-from tests.e2e.random_namespaces import NAMESPACES, budgets, namespaces, selecting
+from tests.e2e.random_namespaces import budgets, namespaces, selecting
 from tests.e2e.scheduler_releases import Release
 
 Json = dict[str, Any]
 Scores = dict[tuple[str, str], int]
 """(plug-in, node) -> what the plug-in gives the node, times its weight; nowhere 0."""
 
+_NODES = "/api/v1/nodes"
 _LOGGED = "schedule_one=10,generic_scheduler=10,eventhandlers=3"
 """The source files that log each plug-in's scores, of today and of 1.22, and what is known."""
 _SCORED = re.compile(
@@ -60,8 +61,7 @@ class RealScheduler:
             "burst": 2000,
         }
         file = folder / "scheduler.yaml"
-        more = {} if release.file["kind"] == "Policy" else {"clientConnection": access}
-        file.write_text(yaml.safe_dump(release.file | more))
+        file.write_text(yaml.safe_dump(release.whole(access)))
         command = (program, *release.flags(file, kubeconfig), "--vmodule", _LOGGED)
         self._process = Process("kube-scheduler", command, folder)
         self._log = self._process.log_file.open(errors="replace")
@@ -113,44 +113,31 @@ class RealScheduler:
         """Put these nodes in the place of all others; return when kube-scheduler knows them."""
         for pod in self.api.get("/api/v1/pods")["items"]:
             self.delete(pod)
-        for node in self.api.get("/api/v1/nodes")["items"]:
-            self.api.delete(f"/api/v1/nodes/{node['metadata']['name']}")
-        first = nodes[0]["metadata"]["name"]
-        for step in ("there", "complete"):
-            for node in nodes:
-                # When a node changes, kube-scheduler counts the nodes that have an image; so each
-                # changes once more when it knows all.
-                if step == "there":
-                    self.api.create("/api/v1/nodes", node)
-                change = {"metadata": {"labels": {step: first}}}
-                self.api.patch(f"/api/v1/nodes/{node['metadata']['name']}", change)
-            self._knows(step, first, len(nodes))
-
-    def _knows(self, label: str, value: str, count: int) -> None:
-        """Return once kube-scheduler knows `count` nodes, all with this label.
-
-        A pod that is too large is told on how many nodes, of how many in all.
-        """
-        large = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "1000"}}}
-        spec = {
-            "nodeSelector": {label: value},
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [large],
-        }
-        deadline, attempt, told = time.monotonic() + PATIENCE, 0, ""
-        while not (told.startswith(f"0/{count} ") and f" {count} Insufficient" in told):
-            assert time.monotonic() < deadline, f"kube-scheduler does not see the nodes: {told}"
-            meta = {"name": f"probe-{value}-{label}-{attempt}", "namespace": NAMESPACES[0]}
-            probe = {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
-            told = waits(self.settled(self.create(probe)))
-            self.delete(probe)
-            attempt += 1
+        self._forget_log()
+        former = [node["metadata"]["name"] for node in self.api.get(_NODES)["items"]]
+        names = [node["metadata"]["name"] for node in nodes]
+        for name in former:
+            self.api.delete(f"{_NODES}/{name}")
+        for node in nodes:
+            self.api.create(_NODES, node)
+        self._knows("Delete event for node", former)
+        self._knows("Add event for node", names)
+        # It counts the nodes that have an image when a node changes; so each changes once more.
+        for name in names:
+            self.api.patch(f"{_NODES}/{name}", {"metadata": {"labels": {"complete": "yes"}}})
+        # It takes in changes of nodes one after the other; not all releases log all of them.
+        last = f"{names[0]}-last"
+        head = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": last}}
+        self.api.create(_NODES, head)
+        self._knows("Add event for node", [last])
+        self.api.delete(f"{_NODES}/{last}")
+        self._knows("Delete event for node", [last])
 
     def snapshot(self) -> Snapshot:
         """All nodes with the pods that are bound to them."""
         infos = {
             item["metadata"]["name"]: NodeInfo(read_node(item))
-            for item in self.api.get("/api/v1/nodes")["items"]
+            for item in self.api.get(_NODES)["items"]
         }
         for item in self.api.get("/api/v1/pods")["items"]:
             if home := item["spec"].get("nodeName"):
@@ -159,8 +146,7 @@ class RealScheduler:
 
     def create(self, pod: Json) -> Json:
         """Create the pod, and return it as stored; what is logged from now on is about it."""
-        self._log.read()
-        self._logged = ""
+        self._forget_log()
         return self.api.create(f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods", pod)
 
     def delete(self, pod: Json) -> None:
@@ -187,8 +173,7 @@ class RealScheduler:
 
     def has_gone(self, victims: Collection[PodView]) -> bool:
         """Whether these pods go in time, and kube-scheduler knows that."""
-        wanted = [f'"Delete event for scheduled pod" pod="{victim.key}"' for victim in victims]
-        return self._comes(lambda: all(line in self._log_so_far() for line in wanted))
+        return self._comes("Delete event for scheduled pod", [victim.key for victim in victims])
 
     def bind(self, pod: Json, node: str) -> str:
         """Bind a pod for which room was made, and return the node that it is on.
@@ -200,17 +185,26 @@ class RealScheduler:
         body = {"apiVersion": "v1", "kind": "Binding", "metadata": meta, "target": target}
         with suppress(ApiConflict):
             self.api.create(f"{_path(pod)}/binding", body)
-        line = f'"Add event for scheduled pod" pod="{_key(pod)}"'
-        assert self._comes(lambda: line in self._log_so_far()), f"{meta} is bound, unseen"
+        self._knows("Add event for scheduled pod", [_key(pod)])
         return str(self.api.get(_path(pod))["spec"]["nodeName"])
+
+    def _forget_log(self) -> None:
+        self._log.read()
+        self._logged = ""
 
     def _log_so_far(self) -> str:
         self._logged += self._log.read()
         return self._logged
 
-    def _comes(self, true: Callable[[], bool]) -> bool:
+    def _knows(self, event: str, keys: Collection[str]) -> None:
+        """Return once kube-scheduler has logged the event for each of these objects."""
+        assert self._comes(event, keys), f"{event}: not for {keys}; {self._log_so_far()[-3000:]}"
+
+    def _comes(self, event: str, keys: Collection[str]) -> bool:
+        kind = event.rpartition(" ")[2]
+        wanted = [f'"{event}" {kind}="{key}"' for key in keys]
         deadline = time.monotonic() + PATIENCE
-        while not true():
+        while not all(line in self._log_so_far() for line in wanted):
             self._process.running()
             if time.monotonic() > deadline:
                 return False

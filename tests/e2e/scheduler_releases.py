@@ -15,6 +15,7 @@ from typing import Any
 
 from tests.e2e.binaries import OLD_SCHEDULER, OLDEST, RELEASE
 from tests.e2e.random_clusters import OWN_SPREAD, PROFILES, as_of_1_22, without_sidecars
+from tests.integration.process import free_port
 
 Json = dict[str, Any]
 
@@ -122,6 +123,14 @@ class Release:
     def of_today(self) -> bool:
         """Whether points for the spread of pods, and budgets, are compared, too."""
         return self.version != OLD_SCHEDULER
+
+    def whole(self, access: Json) -> Json:
+        """The file with the way to the API server; 1.22 has to be told where it may listen."""
+        if self.file["kind"] == "Policy":
+            return self.file
+        here = f"127.0.0.1:{free_port()}"
+        listens = {} if self.of_today else {"healthzBindAddress": here, "metricsBindAddress": here}
+        return self.file | {"clientConnection": access} | listens
 
     def flags(self, file: Path, kubeconfig: Path) -> tuple[str | Path, ...]:
         named: tuple[str | Path, ...] = ("--config", file, "--secure-port", "0")
