@@ -12,7 +12,7 @@ from tests.e2e.binaries import needed
 from tests.e2e.compare_schedulers import compare
 from tests.e2e.scheduler_releases import RELEASES
 
-CLUSTERS = 20
+CLUSTERS = 15
 
 
 @pytest.mark.timeout(600)
