@@ -15,6 +15,8 @@ NEWEST = "1.37.0"
 """The release that our own cluster is like."""
 RELEASE = os.environ.get("KUBERNETES_VERSION", NEWEST)
 """The release that is tested with."""
+OLDEST = "1.30.14"
+"""The oldest release that is supported."""
 OLD_SCHEDULER = "1.22.17"
 """The last kube-scheduler that reads a Policy file; later ones only read configurations."""
 

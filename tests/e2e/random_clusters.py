@@ -7,12 +7,16 @@ taints and zones that two pods share are the rule.
 from random import Random
 from typing import Any
 
+from tests.e2e.random_namespaces import LABELS, NAMESPACES, owner
+
 Json = dict[str, Any]
 
 PRIORITIES = {"low": 10, "high": 1000}
 """The priority classes that pods name."""
 PROFILES = ("default-scheduler", "packing", "ratio")
 """The schedulers that pods name."""
+OWN_SPREAD = PROFILES[2]
+"""The one whose pods are spread by constraints of its file, hard ones among them."""
 THING = "example.com/thing"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -22,15 +26,35 @@ _MIB = 1024 * 1024
 _NEWER = ("minDomains", "nodeTaintsPolicy", "nodeAffinityPolicy", "matchLabelKeys")
 
 
+def without_sidecars(pod: Json) -> Json:
+    """The pod whose init containers all end."""
+    return _without(pod, {"initContainers": ("restartPolicy",)})
+
+
 def as_of_1_22(pod: Json) -> Json:
-    """The pod without the fields of its spec that kube-scheduler 1.22 does not know."""
+    """The pod without the fields of its spec that kube-scheduler 1.22 does not know.
+
+    One that may be spread excludes no node: 1.22 counts pods on excluded nodes, too, where another
+    node of the same zone is not excluded.
+    """
+    found = _without(without_sidecars(pod), {_SPREAD: _NEWER})
+    spec = found["spec"]
+    if spec.get(_SPREAD) or spec["schedulerName"] == OWN_SPREAD:
+        spec.pop("nodeSelector", None)
+        affinity = dict(spec["affinity"].get("nodeAffinity", {}))
+        affinity.pop(_REQUIRED, None)
+        spec["affinity"] = {**spec["affinity"], "nodeAffinity": affinity}
+    return found
+
+
+def _without(pod: Json, fields: dict[str, tuple[str, ...]]) -> Json:
+    """The pod without these fields of the items of these lists of its spec."""
     spec = dict(pod["spec"])
-    for kind, newer in (("initContainers", ("restartPolicy",)), (_SPREAD, _NEWER)):
-        if kind in spec:
-            spec[kind] = [
-                {key: value for key, value in each.items() if key not in newer}
-                for each in spec[kind]
-            ]
+    for kind in fields.keys() & spec.keys():
+        spec[kind] = [
+            {key: value for key, value in each.items() if key not in fields[kind]}
+            for each in spec[kind]
+        ]
     return {**pod, "spec": spec}
 
 
@@ -50,6 +74,10 @@ class RandomCluster:
     def pods(self, count: int) -> list[Json]:
         """The pods in the order in which they come."""
         return [self._pod(f"c{self._seed}-p{index}") for index in range(count)]
+
+    def _namespace(self) -> str:
+        """One of two, so that pods meet."""
+        return NAMESPACES[(self._seed + (0 if self._one(0.8) else 1)) % len(NAMESPACES)]
 
     def _one(self, chance: float) -> bool:
         return self._random.random() < chance
@@ -86,7 +114,7 @@ class RandomCluster:
 
     def _pod(self, name: str) -> Json:
         choice = self._random.choice
-        labels = {"app": choice(["a", "b"]), "tier": choice(["x", "y"])}
+        labels = {key: choice(values) for key, values in LABELS.items()}
         spec: Json = {
             "terminationGracePeriodSeconds": 0,
             "schedulerName": choice(PROFILES),
@@ -104,7 +132,7 @@ class RandomCluster:
             spec["priorityClassName"] = choice(list(PRIORITIES))
         if self._one(0.3):
             spec[_SPREAD] = [self._spread(key) for key in (_ZONE, _HOSTNAME) if self._one(0.7)]
-        affinity = {
+        spec["affinity"] = {
             kind: found
             for kind, found in (
                 ("nodeAffinity", self._node_affinity()),
@@ -113,9 +141,9 @@ class RandomCluster:
             )
             if found
         }
-        if affinity:
-            spec["affinity"] = affinity
-        meta = {"name": name, "namespace": "default", "labels": labels}
+        owners = [owner(self._random)] if self._one(0.5) else []
+        meta: Json = {"name": name, "namespace": self._namespace(), "labels": labels}
+        meta["ownerReferences"] = owners
         return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
 
     def _container(self, name: str) -> Json:
@@ -192,12 +220,17 @@ class RandomCluster:
         return found
 
     def _pod_term(self) -> Json:
-        return {"topologyKey": self._random.choice([_ZONE, _HOSTNAME]), **self._selector()}
+        found = {"topologyKey": self._random.choice([_ZONE, _HOSTNAME]), **self._selector()}
+        if self._one(0.15):
+            found["namespaces"] = [self._namespace()]
+        if self._one(0.15):
+            floor = {"matchLabels": {"floor": self._random.choice(["0", "1"])}}
+            found["namespaceSelector"] = self._random.choice([{}, floor])
+        return found
 
     def _selector(self) -> Json:
-        label = self._random.choice(["app", "tier"])
-        values = {"app": ["a", "b"], "tier": ["x", "y"]}[label]
-        wanted = self._random.choice(values)
+        label = self._random.choice(list(LABELS))
+        wanted = self._random.choice(LABELS[label])
         if self._one(0.3):
             expression = {"key": label, "operator": "NotIn", "values": [wanted]}
             return {"labelSelector": {"matchExpressions": [expression]}}

@@ -1,8 +1,9 @@
 """The kube-schedulers that the small one is compared with: their files, and what they do not know.
 
-1.22 gets a configuration of its time, or a Policy, and pods of its time. It balances the resources
-of a node by another formula, does not count the images of init containers, and rounds the spread of
-pods in another way; so those three do not score there.
+Both read the same file. 1.22 gets a configuration of its time, or a Policy, and pods of its time.
+What a release does in another way than the newest is left out there: the plug-ins of _CHANGED do
+not score on 1.22, where there are no budgets either, one of them not before 1.37, and 1.30 gets no
+sidecars. docs/local-cluster.md says how they differ.
 """
 
 import re
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.e2e.binaries import OLD_SCHEDULER, RELEASE
-from tests.e2e.random_clusters import PROFILES, as_of_1_22
+from tests.e2e.binaries import OLD_SCHEDULER, OLDEST, RELEASE
+from tests.e2e.random_clusters import OWN_SPREAD, PROFILES, as_of_1_22, without_sidecars
+from tests.integration.process import free_port
 
 Json = dict[str, Any]
 
@@ -25,10 +27,28 @@ _RATIO = {
         + [{"utilization": 100, "score": 0}]
     },
 }
-_STRATEGIES: dict[str, Json] = {
+_OWN_DEFAULTS = {
+    "defaultingType": "List",
+    "defaultConstraints": [
+        {
+            "maxSkew": 2,
+            "topologyKey": "kubernetes.io/hostname",
+            "whenUnsatisfiable": "DoNotSchedule",
+        },
+        {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "ScheduleAnyway",
+        },
+    ],
+}
+_ARGS: dict[str, Json] = {
     "default-scheduler": {},
-    "packing": {"scoringStrategy": {"type": "MostAllocated"}},
-    "ratio": {"scoringStrategy": _RATIO},
+    "packing": {"NodeResourcesFit": {"scoringStrategy": {"type": "MostAllocated"}}},
+    OWN_SPREAD: {
+        "NodeResourcesFit": {"scoringStrategy": _RATIO},
+        "PodTopologySpread": _OWN_DEFAULTS,
+    },
 }
 FILE: Json = {
     "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -37,24 +57,23 @@ FILE: Json = {
     "profiles": [
         {
             "schedulerName": name,
-            "pluginConfig": [{"name": "NodeResourcesFit", "args": _STRATEGIES[name]}],
+            "pluginConfig": [{"name": plugin, "args": args} for plugin, args in configured.items()],
         }
-        for name in PROFILES
+        for name, configured in _ARGS.items()
     ],
 }
 
 
 _CHANGED = ("NodeResourcesBalancedAllocation", "ImageLocality", "PodTopologySpread")
-OLD_FILE: Json = FILE | {
-    "apiVersion": "kubescheduler.config.k8s.io/v1beta2",
-    "profiles": [
-        {
-            **profile,
-            "plugins": {"score": {"disabled": [{"name": name} for name in _CHANGED]}},
-        }
-        for profile in FILE["profiles"]
-    ],
-}
+
+
+def _without_score(file: Json, *plugins: str) -> Json:
+    """The file where these plug-ins give no points."""
+    disabled = {"plugins": {"score": {"disabled": [{"name": name} for name in plugins]}}}
+    return file | {"profiles": [profile | disabled for profile in file["profiles"]]}
+
+
+OLD_FILE = _without_score(FILE, *_CHANGED) | {"apiVersion": "kubescheduler.config.k8s.io/v1beta2"}
 POLICY: Json = {
     "apiVersion": "v1",
     "kind": "Policy",
@@ -66,41 +85,56 @@ POLICY: Json = {
     ],
 }
 """What OLD_FILE says of its first profile, in the words of a Policy."""
+_NAMES_OTHERS = "node(s) didn't satisfy plugin(s) [NodeAffinity]"
+
+
+def reasons(message: str) -> Counter[str]:
+    """How many nodes were rejected for what reason, in the words of the newest release.
+
+    Up to 1.33 the message names the taint, and has preemption help on more nodes; so what comes
+    after `preemption:` does not count here. Nor do nodes that the pod excludes by naming others
+    (`matchFields`), which 1.30 does not mention.
+    """
+    found = Counter[str]()
+    told = message.partition(" available: ")[2].partition("preemption: ")[0].rstrip(" .")
+    for part in re.split(r", (?=\d)", told):
+        count, _, reason = part.partition(" ")
+        if reason and reason != _NAMES_OTHERS:
+            taint = r"had (untolerated )?taint \{.*\}(, that the pod didn't tolerate)?"
+            found[re.sub(taint, "had untolerated taint(s)", reason)] += int(count)
+    return found
 
 
 def reasons_of_1_22(message: str) -> object:
-    """How many nodes were rejected for what reason, in the words of the newest release.
-
-    1.22 says nothing of preemption, names the taint, and looks at a node's name no earlier than at
-    the rest of it; where that plays a part, messages are not compared.
-    """
-    if "didn't satisfy plugin(s) [NodeAffinity]" in message:
-        return None
-    found = Counter[str]()
-    told = message.partition(" available: ")[2].partition(". preemption: ")[0].rstrip(".")
-    for part in re.split(r", (?=\d)", told):
-        count, _, reason = part.partition(" ")
-        taint = r"had taint \{.*\}, that the pod didn't tolerate"
-        found[re.sub(taint, "had untolerated taint(s)", reason)] += int(count)
-    return found
+    """The same; None for a pod that names nodes: 1.22 looks at names with the rest."""
+    return None if _NAMES_OTHERS in message else reasons(message)
 
 
 @dataclass(frozen=True)
 class Release:
-    """A kube-scheduler: its version and file; which pods it gets, and what its messages say.
-
-    judged: the file of the small one, where that does not follow the other.
-    """
+    """A kube-scheduler: its version and file; which pods it gets, and what its messages say."""
 
     version: str
     file: Json
-    judged: Json
     pods: Callable[[Json], Json]
     said: Callable[[str], object]
 
+    @property
+    def of_today(self) -> bool:
+        """Whether points for the spread of pods, and budgets, are compared, too."""
+        return self.version != OLD_SCHEDULER
+
+    def whole(self, access: Json) -> Json:
+        """The file with the way to the API server; 1.22 has to be told where it may listen."""
+        if self.file["kind"] == "Policy":
+            return self.file
+        here = f"127.0.0.1:{free_port()}"
+        listens = {} if self.of_today else {"healthzBindAddress": here, "metricsBindAddress": here}
+        return self.file | {"clientConnection": access} | listens
+
     def flags(self, file: Path, kubeconfig: Path) -> tuple[str | Path, ...]:
         named: tuple[str | Path, ...] = ("--config", file, "--secure-port", "0")
-        if self.version != OLD_SCHEDULER:
+        if self.of_today:
             return named
         if self.file["kind"] == "Policy":
             named = (
@@ -116,15 +150,24 @@ def _first_profile(pod: Json) -> Json:
     return {**pod, "spec": {**pod["spec"], "schedulerName": PROFILES[0]}}
 
 
+def _as_it_is(version: str) -> Release:
+    """A release of today; what it does in another way than the newest is left out."""
+    minor = int(version.split(".")[1])
+    file = FILE if minor >= 37 else _without_score(FILE, "NodeResourcesBalancedAllocation")
+    pods = (lambda pod: pod) if minor >= 33 else without_sidecars
+    said = (lambda message: message) if minor >= 34 else reasons
+    return Release(version, file, pods, said)
+
+
 RELEASES = {
-    "newest": Release(RELEASE, FILE, FILE, lambda pod: pod, lambda message: message),
-    "1.22": Release(OLD_SCHEDULER, OLD_FILE, OLD_FILE, as_of_1_22, reasons_of_1_22),
+    "tested": _as_it_is(RELEASE),
+    **({} if RELEASE == OLDEST else {"1.30": _as_it_is(OLDEST)}),
+    "1.22": Release(OLD_SCHEDULER, OLD_FILE, as_of_1_22, reasons_of_1_22),
     "1.22-policy": Release(
         OLD_SCHEDULER,
         POLICY,
-        OLD_FILE,
         lambda pod: _first_profile(as_of_1_22(pod)),
-        # A Policy has an order of its own: which predicate rejects a node first differs.
-        lambda _message: None,
+        reasons_of_1_22,
     ),
 }
+"""The release under test, the oldest that is supported, and 1.22."""

@@ -1,6 +1,7 @@
 """What the small scheduler does around its decisions, on the local API server."""
 
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -112,6 +113,29 @@ def test_a_plug_in_has_other_pods_tried_at_once(
         eventually(lambda: cluster.waits("late"))
         cluster.pod("first")
         eventually(lambda: cluster.node_of("late"))
+
+
+_WITHOUT_SPREAD = {"multiPoint": PluginSet(disabled=("PodTopologySpread",))}
+
+
+@pytest.mark.parametrize(
+    ("profiles", "watched"),
+    [
+        ((Profile(),), True),
+        ((Profile(plugins=_WITHOUT_SPREAD),), False),
+        ((Profile(args={"PodTopologySpread": {"defaultingType": "List"}}),), False),
+        ((Profile(plugins=_WITHOUT_SPREAD), Profile(scheduler_name="other")), True),
+    ],
+)
+def test_services_are_watched_only_where_a_profile_spreads_by_default(
+    cluster: Cluster, profiles: tuple[Profile, ...], watched: bool
+) -> None:
+    before = set(threading.enumerate())
+    with cluster.scheduler(SchedulerOptions(profiles=profiles)) as scheduler:
+        assert scheduler.wait_synced(_LONG)
+        names = {thread.name for thread in threading.enumerate() if thread not in before}
+        assert ("informer /api/v1/services" in names) == watched
+        assert "informer /api/v1/nodes" in names
 
 
 def test_what_it_counts_has_kube_schedulers_names(cluster: Cluster) -> None:

@@ -39,8 +39,8 @@ class Handle:
     they were when the cycle began. profiles: by schedulerName. waiting: the pods that Permit
     delays. evict: has victims go. activate: has waiting pods tried at once. nominated: for
     whom room was made where. namespace_labels: of a namespace. default_selector: a LabelSelector of
-    a pod and its like.
-    empty_candidates: see Preemption.
+    a pod and its like; a plug-in that will ask for it sets spreads_by_default when it is made, for
+    otherwise nobody watches what selects pods. empty_candidates: see Preemption.
     """
 
     api: ApiClient | None = None
@@ -54,6 +54,7 @@ class Handle:
     nominated: Callable[[], Nominated] = dict
     namespace_labels: Callable[[str], Mapping[str, str]] = _no_labels
     default_selector: Callable[[PodView], Json | None] = lambda _pod: None
+    spreads_by_default: bool = False
     empty_candidates: bool = True
     metrics: Metrics = field(default_factory=Metrics)
 

@@ -17,7 +17,12 @@ SELECTING = {
     "StatefulSet": "/apis/apps/v1/statefulsets",
 }
 """The kinds whose pods are spread by default, and where they are listed."""
-_PLAIN = ("Service", "ReplicationController")
+_CONTROLLERS = {
+    ("v1", "ReplicationController"),
+    ("apps/v1", "ReplicaSet"),
+    ("apps/v1", "StatefulSet"),
+}
+"""apiVersion and kind: what is only called StatefulSet counts for nothing."""
 
 
 class OtherObjects:
@@ -49,7 +54,7 @@ class OtherObjects:
         selector = ((after or {}).get("spec") or {}).get("selector")
         key = (kind, str(meta.get("namespace")), str(meta.get("name")))
         if selector:
-            self._selectors[key] = {"matchLabels": selector} if kind in _PLAIN else selector
+            self._selectors[key] = selector
         else:
             self._selectors.pop(key, None)
 
@@ -66,23 +71,26 @@ class OtherObjects:
 
         None where there are none (helper.DefaultSelector).
         """
-        found = [
-            selector
-            for (kind, namespace, _), selector in self._selectors.copy().items()
-            if kind == "Service" and namespace == pod.namespace and selects(selector, pod.labels)
-        ]
-        owners = (pod.raw.get("metadata") or {}).get("ownerReferences") or ()
-        for owner in (owner for owner in owners if owner.get("controller")):
-            key = (str(owner.get("kind")), pod.namespace, str(owner.get("name")))
+        labels: dict[str, str] = {}
+        for (kind, namespace, _), selector in self._selectors.copy().items():
+            if kind == "Service" and namespace == pod.namespace:
+                labels |= selector if selects({"matchLabels": selector}, pod.labels) else {}
+        expressions: list[Json] = []
+        for owner in (pod.raw.get("metadata") or {}).get("ownerReferences") or ():
+            kind, name = str(owner.get("kind")), str(owner.get("name"))
+            if not owner.get("controller") or (owner.get("apiVersion"), kind) not in _CONTROLLERS:
+                continue
             # In one look: an informer may take it out at any time.
-            if (selector := self._selectors.get(key)) is not None:
-                found.append(selector)
-        if not found:
+            selector = self._selectors.get((kind, pod.namespace, name), {})
+            if kind == "ReplicationController":
+                labels |= selector
+                continue
+            # Beside a Service that asks for another value of the same label, nobody is selected.
+            for key, value in (selector.get("matchLabels") or {}).items():
+                expressions.append({"key": key, "operator": "In", "values": [value]})
+            expressions += selector.get("matchExpressions") or ()
+        if not labels and not expressions:
             return None
-        labels = {
-            k: v for selector in found for k, v in (selector.get("matchLabels") or {}).items()
-        }
-        expressions = [e for selector in found for e in selector.get("matchExpressions") or ()]
         return {"matchLabels": labels, "matchExpressions": expressions}
 
 

@@ -92,11 +92,12 @@ class Scheduler:
             Informer(self._api, "/api/v1/pods", on_pod, query=_POD_QUERY),
             Informer(self._api, _BUDGETS, self._others.on_budget),
             Informer(self._api, _NAMESPACES, self._others.on_namespace),
-            *(
+        ]
+        if self._handle.spreads_by_default:
+            self._informers += [
                 Informer(self._api, path, partial(self._others.on_selecting, kind))
                 for kind, path in SELECTING.items()
-            ),
-        ]
+            ]
 
     def start(self) -> None:
         """Begin to watch and to schedule."""

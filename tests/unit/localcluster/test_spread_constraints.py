@@ -15,14 +15,15 @@ from gpushare.localcluster.scheduler.handle import Handle
 from gpushare.localcluster.scheduler.objects import PodView, read_node, read_pod
 from gpushare.localcluster.scheduler.others import OtherObjects
 from gpushare.localcluster.scheduler.plugins.topology_spread import PodTopologySpread
+from gpushare.wire.budgets import selects
 
 Json = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
-OWNER = {"kind": "ReplicaSet", "name": "web-1", "controller": True}
+OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1", "controller": True}
 
 
-def pod(name: str, app: str = "web", *, owned: bool = True) -> PodView:
-    owners = [OWNER] if owned else []
+def pod(name: str, app: str = "web", *, owned: bool = True, owner: Json = OWNER) -> PodView:
+    owners = [owner] if owned else []
     meta = {"name": name, "uid": name, "namespace": "ns", "labels": {"app": app}}
     return read_pod({"metadata": {**meta, "ownerReferences": owners}, "spec": {}})
 
@@ -92,9 +93,21 @@ def test_services_and_the_controller_select_together() -> None:
         "matchLabels": {"app": "web"},
         "matchExpressions": [expression],
     }
+    namesake = OWNER | {"apiVersion": "apps.example.com/v1"}
+    only_service = {"matchLabels": {"app": "web"}, "matchExpressions": []}
+    assert others.default_selector(pod("p", owner=namesake)) == only_service
     others.on_selecting("ReplicaSet", {"metadata": meta, "spec": spec}, None)
     elsewhere = known("Service", "web", {"app": "web"}, namespace="other")
     assert elsewhere.default_selector(pod("p")) is None
+
+
+def test_a_controller_that_asks_for_another_label_than_the_service_selects_nobody_with_it() -> None:
+    others = known("Service", "web", {"app": "web"})
+    meta = {"name": "web-1", "namespace": "ns"}
+    spec = {"selector": {"matchLabels": {"app": "old"}}}
+    others.on_selecting("ReplicaSet", None, {"metadata": meta, "spec": spec})
+    selector = others.default_selector(pod("p"))
+    assert not any(selects(selector, {"app": app}) for app in ("web", "old"))
 
 
 def test_a_list_of_ones_own_takes_the_systems_place() -> None:

@@ -79,6 +79,8 @@ class PodTopologySpread(PlainPlugin):
             )
         self._system = kind == "System"
         self._defaults: Sequence[Json] = SYSTEM_DEFAULTS if self._system else check_defaults(listed)
+        if self._defaults:
+            self._handle.spreads_by_default = True
 
     def _constraints(self, pod: PodView, action: str) -> tuple[Constraint, ...]:
         """Return the pod's constraints of one whenUnsatisfiable; where it has none at all, the

@@ -1,0 +1,236 @@
+"""Compares the small scheduler with kube-scheduler, pod by pod, on clusters made by chance.
+
+    python -m tests.e2e.compare_schedulers --seeds 0:300 [--release 1.30]
+
+kube-scheduler decides each pod on our API server. The small one is asked about the same pod and
+the same objects. What each plug-in gives each node must be the same number, the node must be among
+those with most points, who waits must be told the same words, and the same pods must be evicted.
+After a difference the rest of that cluster is left out.
+"""
+
+import argparse
+import sys
+import tempfile
+import time
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from gpushare.localcluster.scheduler.cache import Snapshot
+from gpushare.localcluster.scheduler.candidates import Candidate
+from gpushare.localcluster.scheduler.cycle import Decision, FitError, SchedulingCycle
+from gpushare.localcluster.scheduler.handle import Handle
+from gpushare.localcluster.scheduler.objects import PodView, read_pod
+from gpushare.localcluster.scheduler.others import OtherObjects
+from gpushare.localcluster.scheduler.profiles import build_frameworks
+from gpushare.wire.scheduler.config import decode_scheduler_config
+from tests.e2e.binaries import program
+from tests.e2e.random_clusters import RandomCluster
+from tests.e2e.random_namespaces import budgets, namespaces, selecting
+from tests.e2e.real_scheduler import RealScheduler, Scores, waits
+from tests.e2e.scheduler_releases import RELEASES, Release
+
+Json = dict[str, Any]
+
+PODS_EACH = 14
+
+
+class Judge:
+    """The small scheduler, asked what it would do with a pod among these objects."""
+
+    def __init__(self, release: Release) -> None:
+        self.evicted: list[Candidate] = []
+        others = OtherObjects()
+        for body in namespaces():
+            others.on_namespace(None, body)
+        for kind, _, body in selecting():
+            others.on_selecting(kind, None, body)
+        for _, body in budgets() if release.of_today else ():
+            unique = {**body["metadata"], "uid": body["metadata"]["name"]}
+            others.on_budget(None, body | {"metadata": unique})
+        self.others = others
+        self._handle = Handle(
+            evict=lambda _pod, candidate: self.evicted.append(candidate),
+            namespace_labels=others.labels_of,
+            default_selector=others.default_selector,
+            budgets=others.budgets,
+            # As up to 1.37, where a pod without victims is no candidate.
+            empty_candidates=False,
+        )
+        build_frameworks(decode_scheduler_config(release.file).profiles, self._handle)
+
+    def decide(self, pod: PodView, snapshot: Snapshot) -> Decision | str:
+        """What it decides, or the words with which the pod waits."""
+        self.evicted.clear()
+        try:
+            return SchedulingCycle(self._handle, Random(1)).decide(pod, snapshot)
+        except FitError as error:
+            return str(error)
+
+
+@dataclass
+class Tally:
+    """How many pods were compared, and what was different.
+
+    bound, waiting, preempting: pods. scored: of those that are bound, the ones with a choice of
+    nodes. spread: of these, the ones that were spread by default.
+    """
+
+    clusters: int = 0
+    bound: int = 0
+    scored: int = 0
+    spread: int = 0
+    waiting: int = 0
+    preempting: int = 0
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def pods(self) -> int:
+        return self.bound + self.waiting + self.preempting
+
+    def __str__(self) -> str:
+        found = asdict(self) | {"differences": len(self.differences), "pods": self.pods}
+        return ", ".join(f"{name} {count}" for name, count in found.items())
+
+
+class Comparison:
+    """Has both schedulers decide the pods of clusters; `tally` says what came of it."""
+
+    def __init__(self, real: RealScheduler, release: Release) -> None:
+        self._real, self._release = real, release
+        self._judge = Judge(release)
+        self.tally = Tally()
+
+    def cluster(self, seed: int) -> None:
+        """Compare the pods of one cluster, up to the first difference."""
+        made = RandomCluster(seed)
+        self._real.nodes_are(made.nodes())
+        self.tally.clusters += 1
+        for body in map(self._release.pods, made.pods(PODS_EACH)):
+            before = self._real.snapshot()
+            created = self._real.create(body)
+            mine = self._judge.decide(read_pod(created), before)
+            theirs = self._real.settled(created)
+            if different := self._difference(mine, before, theirs):
+                self.tally.differences.append(
+                    f"seed {seed}, pod {body['metadata']['name']}: {different}; {_shown(mine)};"
+                    f" kube-scheduler: {theirs['spec'].get('nodeName')} {waits(theirs)!r};"
+                    f" the pod: {theirs['metadata'].get('ownerReferences')} {theirs['spec']}"
+                )
+                return
+            self._count(mine)
+            if isinstance(mine, str) and not self._judge.evicted:
+                self._real.delete(created)
+            else:
+                self._real.starts(created)
+
+    def _count(self, mine: Decision | str) -> None:
+        if isinstance(mine, Decision):
+            self.tally.bound += 1
+            self.tally.scored += bool(mine.scores)
+            own = mine.pod.spec.get("topologySpreadConstraints")
+            by_default = not own and self._judge.others.default_selector(mine.pod)
+            self.tally.spread += bool(by_default and mine.details.get("PodTopologySpread"))
+        elif self._judge.evicted:
+            self.tally.preempting += 1
+        else:
+            self.tally.waiting += 1
+
+    def _difference(self, mine: Decision | str, before: Snapshot, theirs: Json) -> str:
+        """What is different, "" if nothing is. before: the nodes and pods that both have seen."""
+        node = theirs["spec"].get("nodeName")
+        if isinstance(mine, Decision):
+            if found := _different_scores(mine, self._real.scores(theirs)):
+                return f"scores, ours and theirs: {found}"
+            return "" if node in _best(mine) else "the node"
+        if node and not self._judge.evicted:
+            return "it is bound"
+        told = self._release.said(mine)
+        if not node and told is not None and told != self._release.said(waits(theirs)):
+            return "the words"
+        nominated = node or theirs["status"].get("nominatedNodeName", "")
+        if not self._judge.evicted:
+            return f"pods are evicted from {nominated}" if nominated else ""
+        return self._different_victims(before, theirs, nominated)
+
+    def _different_victims(self, before: Snapshot, theirs: Json, node: str) -> str:
+        """Check that the pods go that the small one evicts, and no others, from the same node."""
+        expected = self._judge.evicted[0]
+        if node != expected.node:
+            return f"pods are evicted from {node!r}, not from {expected.node}"
+        stay = not self._real.has_gone(expected.pods)
+        left = {item["metadata"]["name"] for item in self._real.api.get("/api/v1/pods")["items"]}
+        gone = {other.name for each in before.nodes for other in each.pods.values()} - left
+        victims = {victim.name for victim in expected.pods}
+        if stay or gone != victims:
+            return f"{gone} are evicted, not {victims}"
+        home = self._real.bind(theirs, node)
+        return "" if home == node else f"it goes to {home}, not to {node}"
+
+
+def _different_scores(decision: Decision, theirs: Scores) -> dict[tuple[str, str], tuple[int, int]]:
+    """By plug-in and node what both give, where that is not the same."""
+    ours = {
+        (plugin, node): score
+        for plugin, given in decision.details.items()
+        for node, score in given.items()
+    }
+    pairs = {key: (ours.get(key, 0), theirs.get(key, 0)) for key in ours.keys() | theirs.keys()}
+    return {key: (one, other) for key, (one, other) in pairs.items() if one != other}
+
+
+def _best(decision: Decision) -> set[str]:
+    top = max(decision.scores.values(), default=0)
+    return {name for name, score in decision.scores.items() if score == top} or {decision.node}
+
+
+def _shown(mine: Decision | str) -> str:
+    if isinstance(mine, str):
+        return f"the small one: {mine!r}"
+    said = {node: status.message for node, status in mine.statuses.items()}
+    return f"the small one: {_best(mine)} of {dict(mine.scores)}; not {said}"
+
+
+def compare(release: Release, program: Path, folder: Path, seeds: Iterable[int]) -> Tally:
+    """Start kube-scheduler, and compare the clusters of these seeds."""
+    real = RealScheduler(folder, program, release)
+    try:
+        comparison = Comparison(real, release)
+        for seed in seeds:
+            comparison.cluster(seed)
+    finally:
+        real.stop()
+    return comparison.tally
+
+
+def _seeds(text: str) -> range:
+    first, _, last = text.partition(":")
+    return range(int(first), int(last))
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.e2e.compare_schedulers")
+    parser.add_argument("--seeds", type=_seeds, default="0:100", metavar="FROM:TO")
+    parser.add_argument("--release", choices=RELEASES, help="one alone; otherwise all")
+    options = parser.parse_args(arguments)
+    differences = 0
+    for name in [options.release] if options.release else RELEASES:
+        release = RELEASES[name]
+        found = program("kube-scheduler", release.version)
+        if found is None:
+            print(f"{name}: skipped: `make controlplane VERSION={release.version}` builds it")
+            continue
+        begun = time.monotonic()
+        with tempfile.TemporaryDirectory() as folder:
+            tally = compare(release, found, Path(folder), options.seeds)
+        print(f"{name} ({release.version}): {tally}; {time.monotonic() - begun:.0f} s", flush=True)
+        for difference in tally.differences:
+            print(f"  {difference}")
+        differences += len(tally.differences)
+    return 1 if differences else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
