@@ -32,7 +32,7 @@ HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/un
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo venv test faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
+.PHONY: help demo venv test pages faults e2e e2e-all bench proof lint types format branches check controlplane helm promtool kubectl lock sbom clean
 # A target that fails leaves no file that looks finished.
 .DELETE_ON_ERROR:
 
@@ -47,6 +47,9 @@ venv: $(RUNTIME) ## make .venv with what the extender, the demo and the simulato
 test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.support.parts --durations=5 $(PYTEST)
+
+pages: $(INSTALLED) ## do what README and docs/start.md say, as they are printed (1 min)
+	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" $(BIN)/python -m pytest -n 2 tests/pages $(PYTEST)
 
 faults: $(INSTALLED) ## short stories with faults, mutants that they must find, short fuzzing (1 min)
 	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.support.parts --durations=5 \
@@ -98,7 +101,7 @@ branches: $(INSTALLED) ## are the branches of core, wire and the ledger covered 
 	@$(BIN)/python -m pytest -q -n auto --cov --cov-branch --cov-report= $(HEART)
 	@$(BIN)/python -m tests.support.branches
 
-check: lint types test faults branches ## all that must be green before a commit
+check: lint types test pages faults branches ## all that must be green before a commit
 
 controlplane: ## build Kubernetes' own programs from their Go modules (VERSION), print their folder
 	@$(CONTROLPLANE) $(VERSION)

@@ -1,6 +1,6 @@
 """What `gpushare demo --keep` prints last: how to reach the cluster, what to try, what is missing.
 
-Tested in `tests/integration/test_demo_doctor.py` and `tests/integration/test_first_hour.py`, which
+Tested in `tests/integration/test_demo_doctor.py` and `tests/pages/test_first_hour.py`, which
 run the commands as they are printed.
 """
 
