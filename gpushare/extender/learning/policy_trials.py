@@ -71,9 +71,9 @@ class PolicyTrials:
         self._note_failed(trial.failed)
         if not trial.allocated:
             return books.ranking_policy
-        self.made += 1
         before, choice = books.ranking_policy, trial.choice(books.choice, self._wall())
         books.choice = choice
+        self.made += 1  # after the choice: whoever reads that there was a trial finds its figures
         told = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
         if choice.second:
             told |= {"lead": round(choice.lead, 1), "error": round(choice.error, 1)}

@@ -2,7 +2,8 @@
 
 Knows command lines and the readiness probe; nothing of what they do. Each process gets a session of
 its own, so that Ctrl-C reaches the demo alone, which then ends everything in order.
-Tested in `tests/integration/test_demo.py`, which runs it as the demo does.
+Tested in `tests/integration/test_demo.py`, which runs it as the demo does, and in
+`tests/unit/localcluster/test_demo_processes.py`.
 """
 
 import contextlib
@@ -22,6 +23,9 @@ _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
 _POLL = 0.05
 _LOG_LINES = 15
+
+_held: list[socket.socket] = []
+"""What keeps ports free, see free_port."""
 
 
 class ProcessFailed(GpuShareError):
@@ -125,8 +129,19 @@ class ExtenderProcess(DemoProcess):
 
 
 def free_port() -> int:
-    """Return a TCP port of loopback that was free a moment ago."""
-    with socket.socket() as probe:
+    """Return a TCP port of loopback that is free for who listens on it by its number.
+
+    On Linux it stays so as long as this process lives: the kernel gives the port of a socket that
+    is bound, with SO_REUSEADDR, to nobody who asks for any port, and lets others with SO_REUSEADDR
+    listen on it while that socket does not (gunicorn's and http.server's have it).
+    """
+    probe = socket.socket()
+    with contextlib.ExitStack() as ends:
+        if sys.platform == "linux":
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _held.append(probe)
+        else:
+            ends.enter_context(probe)
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
