@@ -38,7 +38,7 @@ _FEWEST_STREAMS = 4
 _FEWEST_PODS = 2_500
 """Pods of all streams: if few pods fill a cluster, those that make the difference are rare."""
 _ALIKE = 0.2
-"""Points of memory allocated that are not worth another stream."""
+"""Points of memory allocated that are not worth another stream: a smaller lead counts for none."""
 _ERRORS, _FIRST_ERRORS = 2.0, 1.0
 """A lead must be more than so many standard errors; for the first choice one: `SAFE` was found by
 no trial (docs/research/placement-clusters.md: two would cost 0.3 points on clusters that fill).
@@ -90,11 +90,14 @@ class Trial:
 
     @property
     def is_clear(self) -> bool:
-        """Whether the best policy leads beyond doubt, or no lead of another is worth anything."""
+        """Whether the best policy leads each other beyond doubt, or by nothing worth a stream.
+
+        The other one may be what ranks now: it stays where a lead is in doubt.
+        """
         best = self.winner()
         leads = [self.lead(best, name) for name in self.allocated if name != best]
         return all(
-            lead > _ERRORS * error or _ERRORS * error - lead < _ALIKE for lead, error in leads
+            lead > _ERRORS * error or lead + _ERRORS * error < _ALIKE for lead, error in leads
         )
 
     def winner(self, current: str = "", errors: float = _ERRORS) -> str:

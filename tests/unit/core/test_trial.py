@@ -126,6 +126,20 @@ def test_the_winner_must_lead_by_more_than_its_error_to_take_over() -> None:
     assert Trial({"a": [50.0, 50.0], "b": [50.0, 50.0]}, {}).winner() == "a"
 
 
+def test_it_is_clear_which_is_best_where_none_leads_or_one_leads_beyond_doubt() -> None:
+    assert Trial({"a": [50.0, 52.0, 51.0], "b": [53.0, 54.0, 54.0]}, {}).is_clear
+    assert Trial({"a": [50.0, 60.0, 40.0], "b": [50.0, 60.0, 40.0]}, {}).is_clear
+    assert Trial({"a": [50.0, 60.0, 40.0], "b": [50.1, 60.1, 40.0]}, {}).is_clear
+    assert not Trial({"a": [50.0, 60.0, 40.0], "b": [53.0, 54.0, 54.0]}, {}).is_clear
+
+
+def test_it_is_not_clear_while_the_lead_may_be_chance_and_what_ranks_would_stay() -> None:
+    """By 0.14 (0.15) points: the other one would stay, and may be worse."""
+    doubtful = Trial({SAFE: [50.0, 50.0], "binpack": [50.29, 49.99]}, {})
+    assert not doubtful.is_clear
+    assert doubtful.winner(SAFE, 1.0) == SAFE
+
+
 def test_the_first_choice_leaves_the_safe_policy_for_a_lead_of_more_than_its_error() -> None:
     none = {SAFE: [0.0], "binpack": [0.0]}
     doubtful = Trial({SAFE: [50.0, 60.0, 40.0], "binpack": [53.0, 54.0, 54.0]}, none)
