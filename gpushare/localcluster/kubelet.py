@@ -148,7 +148,8 @@ class Kubelet:
         if pod["metadata"].get("deletionTimestamp"):
             return self._end(uid, pod, phase)
         if phase == "Running":
-            self._hold(uid, read_pod(pod))
+            if uid not in self._admitted:
+                self._hold(uid, read_pod(pod))
             return self._end_when_due(pod)
         if phase in ("Succeeded", "Failed"):
             with self._lock:
