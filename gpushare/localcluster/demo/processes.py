@@ -6,6 +6,7 @@ Tested in `tests/integration/test_demo.py`, which runs it as the demo does, and 
 `tests/unit/localcluster/test_demo_processes.py`.
 """
 
+import atexit
 import contextlib
 import http.client
 import os
@@ -23,9 +24,6 @@ _START_TIMEOUT = 60.0
 _STOP_TIMEOUT = 10.0
 _POLL = 0.05
 _LOG_LINES = 15
-
-_held: list[socket.socket] = []
-"""What keeps ports free, see free_port."""
 
 
 class ProcessFailed(GpuShareError):
@@ -139,7 +137,7 @@ def free_port() -> int:
     with contextlib.ExitStack() as ends:
         if sys.platform == "linux":
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            _held.append(probe)
+            atexit.register(probe.close)
         else:
             ends.enter_context(probe)
         probe.bind(("127.0.0.1", 0))
