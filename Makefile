@@ -12,8 +12,8 @@ CYCLONEDX := 7.5.0
 
 # Further options of pytest, as in PYTEST="-k ledger".
 PYTEST ?=
-# Processes that run tests: two for each core, since most tests wait for a process or a socket.
-WORKERS ?= $(shell expr 2 '*' $$(getconf _NPROCESSORS_ONLN))
+# Processes that run tests: three for each core, since most tests wait for a process or a socket.
+WORKERS ?= $(shell expr 3 '*' $$(getconf _NPROCESSORS_ONLN))
 # Of Kubernetes, for the tests with a real control plane: make controlplane e2e VERSION=1.30.14
 VERSION ?= 1.37.0
 # Of Kubernetes, for make e2e-all: the oldest that is supported first.
@@ -48,7 +48,7 @@ test: $(INSTALLED) ## the unit, contract and integration tests
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" \
 	  $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal -p tests.support.parts --durations=5 $(PYTEST)
 
-pages: $(INSTALLED) ## do what README and docs/start.md say, as they are printed (1 min)
+pages: $(INSTALLED) ## do what README, docs/start.md and the tour say, as printed (1 min)
 	@PATH="$$PATH:$$($(CONTROLPLANE) --built $(VERSION))" $(BIN)/python -m pytest -n 2 tests/pages $(PYTEST)
 
 faults: $(INSTALLED) ## short stories with faults, mutants that they must find, short fuzzing (1 min)

@@ -107,11 +107,15 @@ def test_a_bar_moves_within_a_run_and_what_an_interrupted_run_has_is_told(
     assert "interrupted: 0 of 3 runs are finished" in told
     document = json.loads(out.read_text())
     assert document["records"] == []
-    part = {one["seed"]: one for one in document["brokenOff"]}
-    assert 1 <= len(part) <= int(jobs)
-    assert 0 < part[1]["reached"] < 1
-    line = f"  device-bestfit, seed 1: {part[1]['reached']:.0%} done, ALLOC {part[1]['alloc']:.2f}"
-    assert f"{line} until then\n" in table
+    broken_off = document["brokenOff"]
+    assert 1 <= len(broken_off) <= int(jobs)
+    assert all(0 < one["reached"] < 1 for one in broken_off)
+    # Of two at once, one may not have come to the end of its warm-up.
+    measured = [one for one in broken_off if "alloc" in one]
+    assert measured
+    for one in measured:
+        line = f"  device-bestfit, seed {one['seed']}: {one['reached']:.0%} done, ALLOC"
+        assert f"{line} {one['alloc']:.2f} until then\n" in table
 
 
 def interrupted(words: list[str], when: str, by: signal.Signals) -> tuple[int, str, str]:

@@ -1,6 +1,6 @@
 """Every order there is of a few binds: three of five steps each, and two with relist and crash.
 
-Built on the small world of tests/unit/extender/binding/bind_world.py. Orders that lead to the same
+Built on the small world of tests/simulation/bind_world.py. Orders that lead to the same
 state have the same future, so they are gone on from together; how many there were is counted.
 """
 
@@ -13,8 +13,8 @@ from gpushare.core.model import Request
 from gpushare.core.pairing import Pairing
 from gpushare.extender.binding.steps import WriteBinding
 from gpushare.ledger import Ledger
+from tests.simulation.bind_world import Move, World
 from tests.unit.core.clusters import node as make_node
-from tests.unit.extender.binding.bind_world import Move, World
 
 STEPS = 5
 """Of a bind: filter, decide and charge, the API server's write, its answer, the watch's event."""

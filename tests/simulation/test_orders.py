@@ -2,8 +2,8 @@
 
 import pytest
 
+from tests.simulation.bind_world import explore
 from tests.simulation.orders import THREE, CrashWorld, count_orders
-from tests.unit.extender.binding.bind_world import explore
 
 TWO = {"pods": {"a": 3, "b": 3}, "nodes": {"n": (4,)}, "binds": [("a", "n"), ("b", "n")]}
 

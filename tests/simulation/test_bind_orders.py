@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from tests.unit.extender.binding.bind_world import World, explore
+from tests.simulation.bind_world import World, explore
 
 RIVALS = World(pods={"a": 3, "b": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("b", "n")])
 RETRIED = World(pods={"a": 3}, nodes={"n": (4,)}, binds=[("a", "n"), ("a", "n")])
