@@ -118,7 +118,7 @@ class HttpClient:
             if connection is None:
                 return self._connect(timeout)
             if not _dropped(connection):
-                connection.sock.settimeout(timeout)
+                _limit(connection.sock, timeout)
                 return connection
             connection.close()
 
@@ -167,6 +167,16 @@ def _dropped(connection: http.client.HTTPConnection) -> bool:
     return bool(readable)
 
 
+def _limit(sock: socket.socket, seconds: float) -> None:
+    """Let the socket wait for so many seconds, or a ninth longer at most.
+
+    To set it is a system call, for which a busy thread loses the interpreter to another one.
+    """
+    now = sock.gettimeout()
+    if now is None or not 0.9 * now <= seconds <= now:
+        sock.settimeout(seconds)
+
+
 def _read_until(
     connection: http.client.HTTPConnection,
     response: http.client.HTTPResponse,
@@ -179,7 +189,7 @@ def _read_until(
         if left <= 0:
             raise TimeoutError("timed out reading the answer")
         if connection.sock is not None:
-            connection.sock.settimeout(left)
+            _limit(connection.sock, left)
         chunk = response.read1(65536)
         if not chunk:
             break
