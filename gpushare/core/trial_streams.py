@@ -29,7 +29,7 @@ kinds of cards apart.
 
 _TOO_MANY_PODS = 3 * MOST_PODS_OF_STREAM
 """Pods of one stream: if so many fit the nodes that show each group, nothing is tried."""
-_MOST_STREAMS = 24
+_MOST_STREAMS = 48
 _FULL = (0.95, 1.05)
 """If pods stay, what is allocated counts while between these shares have been asked for."""
 _WARMUP, _LIFE = 2.0, 6.0
