@@ -6,6 +6,7 @@ container with the sidecars before it; for CPU and memory then the overhead. Tes
 """
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 from gpushare.core.model import HOST_BOUND, MAX_UNITS, Request, Shares
 from gpushare.errors import QuantityError
@@ -32,10 +33,14 @@ def host_sums(pod: Pod) -> Request:
     """Return the request without GPU."""
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
-    return Request(
-        cpu=_host_sum(spec, regular, inits, "cpu", to_milli),
-        memory=_host_sum(spec, regular, inits, "memory", to_bytes),
-    )
+    cpu = _host_sum(spec, regular, inits, "cpu", to_milli)
+    return _cpu_only(cpu, _host_sum(spec, regular, inits, "memory", to_bytes))
+
+
+@lru_cache(maxsize=1 << 12)
+def _cpu_only(cpu: int, memory: int) -> Request:
+    """Return the request, one for all pods that ask for the same: most have a controller."""
+    return Request(cpu=cpu, memory=memory)
 
 
 def device_sums(pod: Pod, resource: str) -> tuple[int, Shares, tuple[int, ...]]:
@@ -93,16 +98,13 @@ def _host_sum(
 
     At most HOST_BOUND. Raises QuantityError where it is more than Kubernetes itself can count.
     """
-
-    def amount_of(container: Container) -> int:
-        return _amount(container.resources, name, convert)
-
     total = _amount(spec.resources, name, convert)
     if not total:
-        total = peak(
-            map(amount_of, regular), ((amount_of(each), each.restart_policy) for each in inits)
-        )
-    total += _amount(Resources(requests=spec.overhead), name, convert)
+        amounts = [_amount(container.resources, name, convert) for container in regular]
+        before = ((_amount(each.resources, name, convert), each.restart_policy) for each in inits)
+        total = peak(amounts, before) if inits else sum(amounts)
+    if spec.overhead:
+        total += _amount(Resources(requests=spec.overhead), name, convert)
     if total > MAX_VALUE:
         raise QuantityError(f"{name}: the pod's total is larger than {MAX_VALUE}")
     # No node has so much: what is beyond it would only overflow the arithmetic of policies.

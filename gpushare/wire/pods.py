@@ -30,7 +30,7 @@ def pod_ref(pod: Pod) -> PodRef:
     metadata = pod.metadata or Metadata()
     if not (metadata.name and metadata.namespace and metadata.uid):
         raise MessageError("Pod.metadata: name, namespace or uid is missing")
-    return PodRef(metadata.namespace, metadata.name, metadata.uid)
+    return PodRef(intern(metadata.namespace), metadata.name, metadata.uid)
 
 
 def request_of(pod: Pod, names: Names) -> Request:
@@ -101,12 +101,11 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         request = Request(total, 1, cpu_only.cpu, cpu_only.memory, containers, inits=inits)
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
-    ref = pod_ref(pod)
     annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
     if request.devices and node:
         annotated = _annotated_devices(annotations, request, names)
     return ObservedPod(
-        PodRef(intern(ref.namespace), ref.name, ref.uid),
+        pod_ref(pod),
         request,
         intern(node),
         annotated[0],
