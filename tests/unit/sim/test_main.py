@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gpushare.cli.main import main
+from gpushare.core.trial_lead import lead_text
 from gpushare.sim import tables
 from gpushare.sim.columns import compared, kept
 from gpushare.sim.experiments import Options
@@ -92,10 +93,8 @@ def test_what_auto_chose_is_told_with_its_figures(small: list[str], capsys: Caps
     assert choice["policy"] == best
     others = [value for name, value in choice["allocated"].items() if name != best]
     assert choice["lead"] == pytest.approx(choice["allocated"][best] - max(others))
-    assert line.startswith(
-        f"auto was {best}: in its trial it allocated {choice['lead']:.1f} points"
-    )
-    assert line.endswith(f"than {choice['second']}")
+    lead = lead_text(choice["lead"], choice["error"], choice["second"])
+    assert line == f"auto was {best}: in its trial {lead}"
 
 
 def test_an_auto_that_learns_tells_each_of_its_choices(small: list[str], capsys: Capsys) -> None:
