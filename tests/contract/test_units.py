@@ -61,7 +61,7 @@ def test_as_many_units_again_of_everything_change_no_decision(
 @pytest.mark.parametrize("turnover", [0.0, 1.0])
 def test_nor_do_they_change_what_auto_is(turnover: float) -> None:
     cluster = drawn(9001)
-    nodes, pods = cluster.nodes[-4:], cluster.pods
+    nodes, pods = cluster.nodes[-3:], cluster.pods
     finer = [replace(node, capacity=node.capacity * 1024) for node in nodes]
     asking = [replace(pod, units=pod.units * 1024) for pod in pods]
     choice = chosen(nodes, workload_of_trace(nodes, pods, turnover))
