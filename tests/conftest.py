@@ -33,6 +33,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Let long tests begin first, so that the other processes do not wait for them at the end.
+
+    Each process begins with its share of the list (`--dist worksteal`).
+    """
+    processes = getattr(config, "workerinput", {"workercount": 1})["workercount"]
+    long = [item for item in items if item.get_closest_marker("long")]
+    if processes > 1 and long:
+        others = [item for item in items if not item.get_closest_marker("long")]
+        for number, item in enumerate(long):
+            others.insert(number % processes * (len(items) // processes), item)
+        items[:] = others
+
+
 @pytest.fixture
 def ledger(request: pytest.FixtureRequest) -> Iterator[Ledger]:
     """Empty books, audited when the test is over; the pairing may be given as (indirect) param."""

@@ -157,6 +157,7 @@ def test_policies_are_made_without_those_that_fail(installed: Install) -> None:
     assert "score" in found["x-nothing"]
 
 
+@pytest.mark.long
 def test_a_policy_that_never_comes_to_an_end_is_given_up(installed: Install) -> None:
     installed("x-hangs")
     found = made(("binpack", "x-hangs", "spread"), timeout=20.0)

@@ -29,6 +29,7 @@ def leftovers() -> list[str]:
     return lines
 
 
+@pytest.mark.long
 def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -51,6 +52,7 @@ def test_all_shipped_scenarios_hold_and_nothing_is_left_running(
     assert not [line for line in leftovers() if str(tmp_path) in line]
 
 
+@pytest.mark.long
 def test_a_failed_expectation_and_a_failed_wait_are_shown_and_end_with_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

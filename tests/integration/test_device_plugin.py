@@ -239,6 +239,7 @@ def test_pods_that_are_known_are_served_while_the_api_server_is_away(
         poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
 
 
+@pytest.mark.long
 def test_a_kubelet_with_the_pods_api_needs_no_api_server(
     make_node: MakeNode, cluster: Cluster
 ) -> None:
@@ -390,6 +391,7 @@ def test_a_container_that_cannot_be_checked_does_not_start(node: PluginNode) -> 
 # -- cards ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_a_card_that_is_unhealthy_gets_no_pod_until_it_is_well(node: PluginNode) -> None:
     there = node.pod(4, devices=[2])
     node.kubelet.add(there)

@@ -80,6 +80,7 @@ def healthy(node: StandInNode) -> list[bool]:
     return [each.healthy for each in node.told().devices]
 
 
+@pytest.mark.long
 def test_a_gpu_that_is_lost_is_unhealthy_until_it_is_back(make_node: MakeNode) -> None:
     node = make_node().start()
     node.says(GPUS[0], GPUS[1].removesuffix("0") + "15", GPUS[2])
@@ -168,6 +169,7 @@ ENFORCED = "gpushare_memory_limit_enforced"
 GIB = 2**30
 
 
+@pytest.mark.long
 def test_what_containers_use_is_held_against_what_they_were_given(make_node: MakeNode) -> None:
     node = make_node("--isolation", "none").start()
     pod, other = node.pod(4, 2, devices=[0]), node.pod(4, devices=[2])
@@ -206,6 +208,7 @@ def test_what_containers_use_is_held_against_what_they_were_given(make_node: Mak
     poll(lambda: node.samples(USED) == seen, "not dropped")
 
 
+@pytest.mark.long
 def test_a_limit_that_the_driver_was_told_is_read_back(make_node: MakeNode) -> None:
     node = make_node().start()
     pods = [node.pod(4, devices=[0]), node.pod(2, devices=[0]), node.pod(4, devices=[2])]

@@ -12,6 +12,8 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from tests.integration.cluster import Cluster
 from tests.integration.conftest import StartExtender
 from tests.integration.process import Extender
@@ -81,6 +83,7 @@ def ready(extenders: Mapping[str, Extender]) -> list[str]:
     return [name for name, extender in extenders.items() if extender.ready()]
 
 
+@pytest.mark.long
 def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:
@@ -117,6 +120,7 @@ def test_one_leads_at_a_time_whatever_becomes_of_the_leader(
     assert set(arrivals.names()) == {"a", second, third}
 
 
+@pytest.mark.long
 def test_no_bind_begins_that_may_outlast_the_term(
     start_extender: StartExtender, cluster: Cluster
 ) -> None:

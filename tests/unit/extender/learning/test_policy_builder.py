@@ -82,6 +82,7 @@ def test_a_trial_in_a_process_measures_what_one_here_does() -> None:
         ("nosuch", 60, "no policy is called 'nosuch'"),
     ],
 )
+@pytest.mark.long
 def test_a_candidate_that_breaks_a_trial_is_left_out_and_the_others_are_tried(
     broken: str, limit: float, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
