@@ -94,9 +94,14 @@ class PodEventHandler:
             self._tell(managed, managed.ledger.replace_pods(pods, keep=odd, started=started))
         self._listed = True
         if self._mistaken_pods is not None:
-            listed = [pod for page in pages for pod in page.items]
-            self._mistaken_pods.keep({(pod.metadata and pod.metadata.uid) or "" for pod in listed})
-            for pod in listed:
+            waiting = [
+                pod
+                for page in pages
+                for pod in page.items
+                if not (pod.spec and pod.spec.node_name)
+            ]
+            self._mistaken_pods.keep({(pod.metadata and pod.metadata.uid) or "" for pod in waiting})
+            for pod in waiting:
                 self._mistaken_pods.observe(pod)
 
     def apply(self, event: Event[Pod]) -> None:

@@ -80,7 +80,8 @@ def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | N
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
-    """Return the pod as the API server shows it.
+    """Return the pod as the API server shows it; of one that runs and asks for no GPU only what it
+    holds.
 
     A pod that has a node holds its device memory whatever else it says: where its annotations make
     no sense, its whole total counts as requested of one device, and CPU and memory that are too
@@ -99,10 +100,12 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         with suppress(QuantityError):
             cpu_only = host_sums(pod)
         request = Request(total, 1, cpu_only.cpu, cpu_only.memory, containers, inits=inits)
+    if node and not request.devices:
+        return ObservedPod(pod_ref(pod), request, intern(node), ended=has_ended(pod))
     annotations = metadata.annotations or {}
     status = pod.status or PodStatus()
     annotated: tuple[Shares | None, tuple[str, ...]] = (None, ())
-    if request.devices and node:
+    if node:
         annotated = _annotated_devices(annotations, request, names)
     return ObservedPod(
         pod_ref(pod),
@@ -115,12 +118,12 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
         _seconds(status.start_time),
         priority_of(pod),
         metadata.deletion_timestamp is not None,
-        _labels(metadata) if request.devices and node else (),
+        _labels(metadata) if node else (),
         not node and _is_kept_from_extenders(pod),
-        annotations.get(names.assume_time, "") if request.devices and node else "",
+        annotations.get(names.assume_time, "") if node else "",
         status.phase == "Running",
         annotated[1],
-        read_given(annotations, request.total, names) if request.devices and node else (),
+        read_given(annotations, request.total, names) if node else (),
     )
 
 
