@@ -95,10 +95,7 @@ class PodEventHandler:
         self._listed = True
         if self._mistaken_pods is not None:
             waiting = [
-                pod
-                for page in pages
-                for pod in page.items
-                if not (pod.spec and pod.spec.node_name)
+                pod for page in pages for pod in page.items if not (pod.spec and pod.spec.node_name)
             ]
             self._mistaken_pods.keep({(pod.metadata and pod.metadata.uid) or "" for pod in waiting})
             for pod in waiting:

@@ -80,13 +80,12 @@ def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | N
 
 
 def observe_pod(pod: Pod, names: Names) -> ObservedPod:
-    """Return the pod as the API server shows it; of one that runs and asks for no GPU only what it
-    holds.
+    """Return the pod as the API server shows it.
 
-    A pod that has a node holds its device memory whatever else it says: where its annotations make
-    no sense, its whole total counts as requested of one device, and CPU and memory that are too
-    large to be counted as 0. Raises MessageError or QuantityError where the pod or its devices
-    cannot be read.
+    Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
+    node holds its device memory whatever else it says: where its annotations make no sense, its
+    whole total counts as requested of one device, and CPU and memory that are too large to be
+    counted as 0. Raises MessageError or QuantityError where the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""

@@ -105,35 +105,70 @@ TLS_KEYS = frozenset(
 )
 EXTENDER_KEYS = frozenset(
     {
-        *("urlPrefix", "filterVerb", "preemptVerb", "prioritizeVerb", "bindVerb", "weight"),
-        *("enableHTTPS", "tlsConfig", "httpTimeout", "nodeCacheCapable", "ignorable"),
-        *("managedResources",),
+        "urlPrefix",
+        "filterVerb",
+        "preemptVerb",
+        "prioritizeVerb",
+        "bindVerb",
+        "weight",
+        "enableHTTPS",
+        "tlsConfig",
+        "httpTimeout",
+        "nodeCacheCapable",
+        "ignorable",
+        "managedResources",
     }
 )
 POLICY_KEYS = frozenset(
     {
-        *("apiVersion", "kind", "predicates", "priorities", "extenders"),
-        *("hardPodAffinitySymmetricWeight", "alwaysCheckAllPredicates"),
+        "apiVersion",
+        "kind",
+        "predicates",
+        "priorities",
+        "extenders",
+        "hardPodAffinitySymmetricWeight",
+        "alwaysCheckAllPredicates",
     }
 )
 _COMMON_KEYS = frozenset(
     {
-        *("apiVersion", "kind", "leaderElection", "clientConnection", "debugging"),
-        *("healthzBindAddress", "metricsBindAddress", "enableProfiling"),
-        *("enableContentionProfiling", "percentageOfNodesToScore", "podInitialBackoffSeconds"),
-        *("podMaxBackoffSeconds",),
+        "apiVersion",
+        "kind",
+        "leaderElection",
+        "clientConnection",
+        "debugging",
+        "healthzBindAddress",
+        "metricsBindAddress",
+        "enableProfiling",
+        "enableContentionProfiling",
+        "percentageOfNodesToScore",
+        "podInitialBackoffSeconds",
+        "podMaxBackoffSeconds",
     }
 )
 V1ALPHA1_KEYS = _COMMON_KEYS | {
-    *("schedulerName", "algorithmSource", "hardPodAffinitySymmetricWeight", "disablePreemption"),
-    *("bindTimeoutSeconds", "failureDomains", "plugins", "pluginConfig"),
+    "schedulerName",
+    "algorithmSource",
+    "hardPodAffinitySymmetricWeight",
+    "disablePreemption",
+    "bindTimeoutSeconds",
+    "failureDomains",
+    "plugins",
+    "pluginConfig",
 }
 V1ALPHA2_KEYS = _COMMON_KEYS | {
-    *("algorithmSource", "disablePreemption", "bindTimeoutSeconds", "profiles", "extenders"),
+    "algorithmSource",
+    "disablePreemption",
+    "bindTimeoutSeconds",
+    "profiles",
+    "extenders",
 }
 COMPONENT_KEYS = _COMMON_KEYS | {
-    *("parallelism", "profiles", "extenders", "delayCacheUntilActive"),
-    *("percentageOfPlacementsToScore",),
+    "parallelism",
+    "profiles",
+    "extenders",
+    "delayCacheUntilActive",
+    "percentageOfPlacementsToScore",
 }
 PROFILE_KEYS = frozenset(
     {
@@ -169,8 +204,15 @@ PLUGIN_POINTS = frozenset(
 )
 LEADER_KEYS = frozenset(
     {
-        *("leaderElect", "leaseDuration", "renewDeadline", "retryPeriod", "resourceLock"),
-        *("resourceName", "resourceNamespace", "lockObjectName", "lockObjectNamespace"),
+        "leaderElect",
+        "leaseDuration",
+        "renewDeadline",
+        "retryPeriod",
+        "resourceLock",
+        "resourceName",
+        "resourceNamespace",
+        "lockObjectName",
+        "lockObjectNamespace",
     }
 )
 CLIENT_KEYS = frozenset({"kubeconfig", "acceptContentTypes", "contentType", "qps", "burst"})
