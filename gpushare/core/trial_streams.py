@@ -21,13 +21,13 @@ from gpushare.core.ranking import Scorer
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 
-MOST_PODS, MOST_PODS_OF_STREAM = 40_000, 10_000
-"""Pods that come in a trial of one policy, and in one stream, about: at most half a minute of one
+MOST_PODS, MOST_PODS_OF_STREAM = 80_000, 20_000
+"""Pods that come in a trial of one policy, and in one stream, about: at most a minute of one
 core for three policies. Fewer in a stream, and so fewer nodes, do not show how some policies keep
 kinds of cards apart.
 """
 
-_TOO_MANY_PODS = 3 * MOST_PODS_OF_STREAM
+_TOO_MANY_PODS = 2 * MOST_PODS_OF_STREAM
 """Pods of one stream: if so many fit the nodes that show each group, nothing is tried."""
 _MOST_STREAMS = 48
 _FULL = (0.95, 1.05)

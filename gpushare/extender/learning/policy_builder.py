@@ -32,8 +32,8 @@ from gpushare.errors import GpuShareError
 
 TIMEOUT = 120.0
 """Seconds for one process; on a busy machine it waits for everybody else."""
-CANDIDATE_TIMEOUT = 120.0
-"""Seconds for one candidate in a trial, where it computes for up to a quarter of a minute."""
+CANDIDATE_TIMEOUT = 240.0
+"""Seconds for one candidate in a trial, where it computes for up to half a minute."""
 _LOWLY = """
 import contextlib, os
 os.nice(10)

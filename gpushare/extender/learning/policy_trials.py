@@ -2,8 +2,8 @@
 
 Knows the books and a function that runs a trial (see core/trial.py), which takes seconds: it is
 called in the thread that has policies made. There is a trial as soon as enough pods have been seen,
-and an hour after each; so the policy changes once an hour at most, and trials take less than a
-hundredth of a core.
+and an hour after each; so the policy changes once an hour at most, and trials take a fiftieth of
+a core at most.
 """
 
 import logging
