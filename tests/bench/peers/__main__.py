@@ -67,7 +67,7 @@ def main() -> int:
         binding.measure(plane, folder, options.original, table, **limits)
 
     def placing(plane: Plane, folder: Path) -> None:
-        Placing(plane, folder, scheduler, table).measure(
+        Placing(plane, folder, scheduler, table, settled=options.settled).measure(
             options.original,
             nodes=options.placing_nodes,
             pods=options.placing_pods,
@@ -95,6 +95,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("parts", nargs="*", choices=("filter", "bind", "place", []))
     parser.add_argument("--original", type=_program, default=given, help="the original's binary")
     parser.add_argument("--quick", action="store_true", help="with small figures")
+    parser.add_argument(
+        "--settled", action="store_true", help="place pods once our policies are made and tried"
+    )
     for name, (_, text) in _SIZES.items():
         parser.add_argument(f"--{name}", type=int, metavar="N", help=text)
     options = parser.parse_args()

@@ -3,6 +3,9 @@
 All pods are there before kube-scheduler starts; time runs from the first bind that is seen to the
 last. Knows kube-scheduler's command line. What each process used of the CPU is counted too, because
 on few cores that is what the rate comes down to.
+
+Our extender makes and tries its policies while it places the pods; with `settled` before, for it
+tries them once an hour and makes them once a minute at most, and a run takes some seconds.
 """
 
 import time
@@ -27,14 +30,18 @@ _SIZES = (1, 2, 4, 8)
 _PLANE = ("kube-apiserver", "etcd")
 _FEWEST = 10
 _PATIENCE = 60.0
+_QUIET = 5.0
+"""Seconds without a process that makes policies, after which there is nothing to be made."""
 
 
 class Placing:
     """Runs of kube-scheduler on one control plane."""
 
-    def __init__(self, plane: Plane, folder: Path, scheduler: Path, table: Table) -> None:
+    def __init__(
+        self, plane: Plane, folder: Path, scheduler: Path, table: Table, *, settled: bool
+    ) -> None:
         self._plane, self._folder, self._scheduler = plane, folder, scheduler
-        self._table = table
+        self._table, self._settled = table, settled
         self._cluster = Cluster(plane)
 
     def measure(
@@ -60,6 +67,8 @@ class Placing:
         scheduler: Process | None = None
         if contender:
             contender.start()
+            if self._settled:
+                _settle(contender)
         try:
             with self._cluster.binds_seen() as times:
                 scheduler = Process("kube-scheduler", (self._scheduler, *flags), self._folder)
@@ -90,6 +99,15 @@ class Placing:
             found["extender"] = usage.cpu_seconds(own)
             found["extender's policies"] = usage.cpu_seconds(set(contender.pids()) - set(own))
         return found
+
+
+def _settle(contender: Contender) -> None:
+    """Return when the policies for the pods that wait are made and tried."""
+    quiet = time.monotonic() + _QUIET
+    while time.monotonic() < quiet:
+        if set(contender.pids()) - set(contender.own_pids()):
+            quiet = time.monotonic() + _QUIET
+        time.sleep(0.1)
 
 
 def _finish(scheduler: Process, times: list[float], pods: int, seconds: float) -> None:
