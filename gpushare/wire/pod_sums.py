@@ -14,6 +14,10 @@ from gpushare.wire.objects import Container, Pod, PodSpec, Resources
 from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import MAX_VALUE, Quantity, to_bytes, to_milli, to_units
 
+# Most pods have a controller, and ask for the same as others.
+_remembered = lru_cache(maxsize=1 << 12, typed=True)
+_to_milli, _to_bytes = _remembered(to_milli), _remembered(to_bytes)
+
 
 def units_of(pod: Pod, resource: str) -> int:
     """Return the units a pod asks for, over all its devices: the `total` of its request.
@@ -22,8 +26,11 @@ def units_of(pod: Pod, resource: str) -> int:
     """
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
-    units = [gpu_units(container, resource) for container in regular]
-    total = peak(units, ((gpu_units(each, resource), each.restart_policy) for each in inits))
+    total = 0
+    for container in regular:
+        total += gpu_units(container, resource)
+    if inits:
+        total = peak([total], ((gpu_units(each, resource), each.restart_policy) for each in inits))
     if total > MAX_UNITS:
         raise QuantityError(f"{resource}: the pod's total is larger than {MAX_UNITS}")
     return total
@@ -33,13 +40,13 @@ def host_sums(pod: Pod) -> Request:
     """Return the request without GPU."""
     spec = pod.spec or PodSpec()
     regular, inits = spec.containers or (), spec.init_containers or ()
-    cpu = _host_sum(spec, regular, inits, "cpu", to_milli)
-    return _cpu_only(cpu, _host_sum(spec, regular, inits, "memory", to_bytes))
+    cpu = _host_sum(spec, regular, inits, "cpu", _to_milli)
+    return _cpu_only(cpu, _host_sum(spec, regular, inits, "memory", _to_bytes))
 
 
-@lru_cache(maxsize=1 << 12)
+@_remembered
 def _cpu_only(cpu: int, memory: int) -> Request:
-    """Return the request, one for all pods that ask for the same: most have a controller."""
+    """Return the request, one for all pods that ask for the same."""
     return Request(cpu=cpu, memory=memory)
 
 
@@ -100,9 +107,13 @@ def _host_sum(
     """
     total = _amount(spec.resources, name, convert)
     if not total:
-        amounts = [_amount(container.resources, name, convert) for container in regular]
-        before = ((_amount(each.resources, name, convert), each.restart_policy) for each in inits)
-        total = peak(amounts, before) if inits else sum(amounts)
+        for container in regular:
+            total += _amount(container.resources, name, convert)
+        if inits:
+            before = (
+                (_amount(each.resources, name, convert), each.restart_policy) for each in inits
+            )
+            total = peak([total], before)
     if spec.overhead:
         total += _amount(Resources(requests=spec.overhead), name, convert)
     if total > MAX_VALUE:
