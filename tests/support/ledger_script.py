@@ -19,7 +19,6 @@ where the annotations name no devices.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 from gpushare.core.decide import filter_nodes
 from gpushare.core.entry import Entry, Phase
@@ -97,12 +96,11 @@ class Script:
             self._sizes[name] = _request(rest.pop(0))
         pod = ObservedPod(_ref(name), self._sizes.get(name, Request()), created=1.0)
         if rest[0] == "ended":
-            return replace(pod, ended=True)
+            return pod._replace(ended=True)
         if rest[0] == "pending":
             return pod
         node, devices = _place(rest[1])
-        return replace(
-            pod,
+        return pod._replace(
             node=node,
             placement=_shares(pod.request, devices) if devices else None,
             uuids=tuple(_after("uuids", rest).split(",")) if "uuids" in rest else (),

@@ -55,7 +55,7 @@ def test_the_books_are_of_one_moment_and_their_version_tells_of_each_change(
         lambda: ledger.node_changed(node("gpu-a", 16)),
         lambda: ledger.pod_changed(_pod("p", Request(4, 1))),
         lambda: ledger.pod_changed(late),
-        lambda: ledger.pod_changed(replace(_pod("p", Request(4, 1)), assigned=True)),
+        lambda: ledger.pod_changed(_pod("p", Request(4, 1))._replace(assigned=True)),
         lambda: ledger.set_unhealthy("gpu-a", frozenset({0})),
     ):
         change()
@@ -90,7 +90,7 @@ def test_what_preemption_asks_of_a_pod_follows_the_pod_and_changes_no_charge(
     pod = _pod("p", Request(4, 1))
     ledger.pod_changed(pod)
     view = ledger.snapshot()
-    ledger.pod_changed(replace(pod, priority=5, terminating=True, labels=(("app", "web"),)))
+    ledger.pod_changed(pod._replace(priority=5, terminating=True, labels=(("app", "web"),)))
     entry = ledger.standing("p")
     assert entry is not None
     assert (entry.priority, entry.terminating, entry.labels) == (5, True, (("app", "web"),))
@@ -167,7 +167,7 @@ def test_a_binding_in_doubt_is_known_by_its_stamp_when_its_devices_were_edited_a
     assert ledger.resume("p", "gpu-b", 2, "8") is None
     assert ledger.resume("p", "gpu-a", 2, "8") == (Allocation("gpu-a", (0,), (4,)), 16)
     ledger.doubt("p", 3, "8")
-    edited = replace(_pod("p", Request(4, 1), place="gpu-a"), placement=None, stamp=stamp)
+    edited = _pod("p", Request(4, 1), place="gpu-a")._replace(placement=None, stamp=stamp)
     ledger.settle("p", ledger.token("p"), edited, 4)
     assert ledger.snapshot().used.tolist() == [charged]
     ledger.pod_changed(edited)
@@ -198,7 +198,7 @@ def test_a_binding_in_doubt_is_not_sent_again_where_its_equal_waits_on_another_d
     ledger.node_changed(node("gpu-a", 16, 16))
     ledger.assume(PodRef("default", "p", "p"), Request(4, 1), Allocation("gpu-a", (0,), (4,)), 0)
     ledger.doubt("p", 1)
-    ledger.pod_changed(replace(_pod("q", Request(4, 1), device=device), running=running))
+    ledger.pod_changed(_pod("q", Request(4, 1), device=device)._replace(running=running))
     with nullcontext() if sent else pytest.raises(InsufficientMemory, match="equal pod waits"):
         assert ledger.resume("p", "gpu-a", 2)
 
@@ -241,8 +241,8 @@ def test_a_binding_is_charged_as_the_watch_shows_it_though_a_read_showed_it_edit
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
-    bound = replace(_pod("p", Request(4, 1), device=1), stamp="7")
-    ledger.settle("p", ledger.token("p"), replace(bound, placement=None, stamp="soon"), 4)
+    bound = _pod("p", Request(4, 1), device=1)._replace(stamp="7")
+    ledger.settle("p", ledger.token("p"), bound._replace(placement=None, stamp="soon"), 4)
     assert ledger.snapshot().used.tolist() == [[4, 4]]
     ledger.pod_changed(bound)
     assert ledger.snapshot().used.tolist() == [[0, 4]]
@@ -256,8 +256,8 @@ def test_a_binding_by_another_is_charged_as_the_watch_shows_it_though_a_read_sho
     ref = PodRef("default", "p", "p")
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0, stamp="7")
     ledger.doubt("p", 1, "7")
-    bound = replace(_pod("p", Request(4, 1), place="gpu-b"), placement=None, stamp="other")
-    ledger.settle("p", ledger.token("p"), replace(bound, placement=((1, 4),)), 4)
+    bound = _pod("p", Request(4, 1), place="gpu-b")._replace(placement=None, stamp="other")
+    ledger.settle("p", ledger.token("p"), bound._replace(placement=((1, 4),)), 4)
     assert ledger.snapshot().used.tolist() == [[0, 0], [0, 4]]
     assert ledger.counts()["bound_by_another"] == 1
     ledger.pod_changed(bound)
@@ -336,7 +336,7 @@ def test_filter_sees_what_waits_for_the_device_plugin(ledger: Ledger) -> None:
     ledger.node_changed(node("gpu-a", 16, 16))
     ledger.pod_changed(_pod("p", Request(4, 1, containers=((0, 4),)), device=1))
     ledger.pod_changed(_pod("elsewhere", Request(4, 1), place="gpu-z"))
-    ledger.pod_changed(replace(_pod("unplaced", Request(4, 1)), placement=None))
+    ledger.pod_changed(_pod("unplaced", Request(4, 1))._replace(placement=None))
     assert dict(ledger.snapshot().pinned) == {0: ((frozenset([4]), (1,)),)}
     ledger.pod_gone("p")
     assert not ledger.snapshot().pinned
@@ -371,7 +371,7 @@ def test_nothing_is_kept_of_what_has_come_and_gone(ledger: Ledger) -> None:
         ledger.landed(assumed.uid, 0.0)
         ledger.pod_changed(late)
         ledger.node_gone(name)
-        ledger.pod_changed(replace(late, assigned=True))
+        ledger.pod_changed(late._replace(assigned=True))
         for uid in (waiting.uid, assumed.uid, late.ref.uid, plain.ref.uid):
             ledger.pod_gone(uid)
     store = ledger._store  # noqa: SLF001 -- what is kept is private

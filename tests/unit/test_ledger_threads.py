@@ -4,7 +4,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from random import Random
 
 import pytest
@@ -93,7 +92,7 @@ def _come_and_go(ledger: Ledger, uid: str, name: str) -> None:
     pod = _both(uid, name)
     ledger.node_changed(node(name, 64, 64, unhealthy=[1]))
     ledger.set_unhealthy(name, frozenset([0]))
-    ledger.pod_changed(replace(pod, node="", placement=None))
+    ledger.pod_changed(pod._replace(node="", placement=None))
     ledger.pod_changed(pod)
     ledger.set_unhealthy(name, frozenset())
     ledger.pod_gone(uid)

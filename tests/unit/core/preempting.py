@@ -1,7 +1,7 @@
 """Small nodes for the tests of preemption: as books, and by brute force what `least` must find."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 from math import inf
 
@@ -26,7 +26,7 @@ def pod(uid: str, units: int, *devices: int, **more: object) -> ObservedPod:
     request = Request(units, count, cpu=int(str(more.pop("cpu", 0))))
     placement = tuple((device, units) for device in devices) or None
     seen = ObservedPod(PodRef("ns", uid, uid), request, NODE, placement, assigned=True)
-    return replace(seen, **more)  # type: ignore[arg-type]  # fields of ObservedPod
+    return seen._replace(**more)  # type: ignore[arg-type]  # fields of ObservedPod
 
 
 def filled(spec: NodeSpec, pods: Iterable[ObservedPod], pairing: Pairing = Pairing.OFF) -> Ledger:

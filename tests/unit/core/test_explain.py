@@ -67,7 +67,7 @@ class World:
                 for spec in self.nodes
             ),
             pods=tuple(
-                replace(each, **SERVED) if each.ref.uid in served else each for each in pods
+                each._replace(**SERVED) if each.ref.uid in served else each for each in pods
             ),
         )
 
@@ -95,7 +95,7 @@ def pod(uid: str, where: str, units: int, *devices: int, **more: Any) -> Observe
     request = Request(units, max(len(devices), 1), containers=((0, units * max(len(devices), 1)),))
     placement = tuple((device, units) for device in devices) or None
     seen = ObservedPod(PodRef("ns", uid, uid), request, where, placement)
-    return replace(seen, **more)
+    return seen._replace(**more)
 
 
 @st.composite

@@ -269,7 +269,7 @@ def test_with_few_steps_or_many_pods_the_set_frees_enough_and_none_is_there_for_
     case: Case, times: int, steps: int
 ) -> None:
     many = [
-        replace(p, ref=PodRef("ns", f"{p.ref.uid}-{n}", f"{p.ref.uid}-{n}"))
+        p._replace(ref=PodRef("ns", f"{p.ref.uid}-{n}", f"{p.ref.uid}-{n}"))
         for n in range(times)
         for p in case.pods
     ]
