@@ -108,3 +108,34 @@ def test_memory_that_was_freed_is_given_back_once_a_minute() -> None:
     assert kept > 20
     assert early > 20
     assert later < 5
+
+
+PAGES = """
+import resource
+from gpushare.extender.garbage_collection import GarbageCollection
+
+def page():
+    return b"".join([bytes(256 << 10) for _ in range(12)])
+
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+GarbageCollection().start(100.0)
+page()
+before = faults()
+for _ in range(100):
+    page()
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
+def test_each_page_of_a_list_is_read_into_the_memory_of_the_one_before() -> None:
+    told = subprocess.run(
+        [sys.executable, "-P", "-c", PAGES],
+        env=os.environ | {"MALLOC_ARENA_MAX": "1"},
+        capture_output=True,
+        check=True,
+    )
+    # 150,000 without `start`: a page fault for each 4 KiB of each page.
+    assert int(told.stdout) < 15_000
