@@ -18,6 +18,7 @@ from gpushare.daemon.logs.formatters import Line, start_logging
 from gpushare.daemon.logs.writer import LogWriter
 from gpushare.errors import ApiError
 from gpushare.extender.audit.auditor import Auditor
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.disruption_budgets import DisruptionBudgets
@@ -114,7 +115,7 @@ class Extender:
             self._binder,
             not_ready=self._readiness.not_ready,
             best_only=settings.filter_answer == "best",
-            max_binds=settings.threads - SPARE_THREADS,
+            bind_slots=BindSlots(settings.threads - SPARE_THREADS),
             observe=self._metrics.observe,
             rejected=self._metrics.rejected,
             event_messages=self._event_messages,

@@ -5,7 +5,6 @@ snapshot and change nothing. Each decision is one log line.
 """
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 
@@ -18,6 +17,7 @@ from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.answer import Answer, pod_name
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
@@ -54,10 +54,10 @@ class Service:
     """The extender's verbs.
 
     `not_ready`: the reason not to answer now, or "". `best_only`: filter answers its best node
-    alone. `max_binds`: binds that may be under way at once; they wait for the API server, and would
-    otherwise hold every thread when it is slow. `rejected`: called with the number of nodes that
-    filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns the
-    disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
+    alone. `bind_slots`: the binds that may be under way at once; they wait for the API server, and
+    would otherwise hold every thread when it is slow. `rejected`: called with the number of nodes
+    that filter refused, by reason. `event_messages`: writes events for users. `budgets_of`: returns
+    the disruption budgets of pods. `refusal_hold`: how long filter may wait for changes before it
     refuses a pod; None: not at all. `last_hour`: counts what is allocated and refused.
     """
 
@@ -68,7 +68,7 @@ class Service:
         *,
         not_ready: Callable[[], str],
         best_only: bool,
-        max_binds: int,
+        bind_slots: BindSlots,
         observe: Observe,
         rejected: Callable[[Mapping[str, int]], None] | None = None,
         event_messages: EventMessages | None = None,
@@ -80,7 +80,7 @@ class Service:
         self._last_hour = last_hour
         self._binder = binder
         self._not_ready = not_ready
-        self._binds = threading.BoundedSemaphore(max_binds)
+        self._bind_slots = bind_slots
         self._observe = observe
         self._event_messages = event_messages
         self._budgets_of = budgets_of
@@ -99,7 +99,7 @@ class Service:
 
     def filter(self, body: bytes) -> bytes:
         """Return the answer to filter; an error stands in its `Error`."""
-        return self._timed("filter", self._filter.answer, body)
+        return self._timed("filter", self._answer_filter, body)
 
     def prioritize(self, body: bytes) -> bytes:
         """Return the answer to prioritize.
@@ -164,6 +164,10 @@ class Service:
         if reason:
             raise NotReady(f"gpushare is not ready: {reason}")
 
+    def _answer_filter(self, body: bytes) -> Answer:
+        self._bind_slots.wait_while_many()
+        return self._filter.answer(body)
+
     def _prioritize(self, body: bytes) -> Answer:
         args = decode_filter(body)
         self._check_ready()
@@ -219,12 +223,12 @@ class Service:
             self._check_ready()
         except NotReady as error:
             return Answer(encode_bind(str(error)), "not_ready", line | {"error": str(error)})
-        if not self._binds.acquire(blocking=False):
+        if not self._bind_slots.take():
             return Answer(encode_bind("gpushare: too many binds are under way"), "busy", line)
         try:
             answer = self._run_bind(args)
         finally:
-            self._binds.release()
+            self._bind_slots.free()
         fields = {"error": answer.error} if answer.error else {"devices": self._report_bound(args)}
         return Answer(encode_bind(answer.error), answer.reason, line | fields)
 

@@ -15,6 +15,7 @@ from werkzeug.test import Client
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.daemon.callers import Callers
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.http.app import Routes, build_app
@@ -134,7 +135,7 @@ def client(case: str, ledger: Ledger) -> Client:
         binder,
         not_ready=lambda: "",
         best_only=False,
-        max_binds=64,
+        bind_slots=BindSlots(64),
         observe=lambda *_: None,
     )
     return build_app(service, Routes(), 1 << 20, Callers()).test_client()

@@ -168,6 +168,23 @@ def test_binds_that_wait_for_the_api_server_leave_threads_to_filter(
     assert answer.result(PATIENCE) == ""
 
 
+def test_a_scheduler_faster_than_binds_waits_in_filter_and_none_of_its_binds_is_refused(
+    start_extender: StartExtender, cluster: Cluster
+) -> None:
+    node = cluster.node(total=64)
+    extender = start_extender("--threads", "24", "--pairing", "off")  # 8 binds at once
+    extender.wait_ready()
+    extender.knows(node)
+    cluster.faults.on("POST", "/binding$", faults.delay(0.05), times=40)
+    answers = []
+    for _ in range(40):
+        pod = cluster.pod(1)
+        assert extender.fit(pod, [node]) == [node]
+        answers.append(extender.bind_later(pod, node))
+    assert [answer.result(PATIENCE) for answer in answers] == [""] * 40
+    extender.agrees(cluster)
+
+
 @pytest.mark.parametrize("number", _FOR_GUNICORN)
 def test_nothing_starts_a_second_worker_or_ends_the_one_there_is(
     start_extender: StartExtender,

@@ -14,6 +14,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.trial import CANDIDATES
 from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError, NotReady, UnknownNode
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.event_handlers import (
     NodeEventHandler,
@@ -87,7 +88,7 @@ class Wired(Verbs):
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=False,
-            max_binds=64,
+            bind_slots=BindSlots(64),
             observe=lambda *_: None,
         )
 

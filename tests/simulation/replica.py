@@ -17,6 +17,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
@@ -253,7 +254,7 @@ class Replica:
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=shape.best_only,
-            max_binds=64,
+            bind_slots=BindSlots(64, patience=0),
             observe=lambda *_: None,
             refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
             if shape.patient

@@ -21,6 +21,7 @@ from typing import Any
 from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking
 from gpushare.errors import NotReady
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
@@ -112,7 +113,7 @@ class Crowd:
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=False,
-            max_binds=threads,
+            bind_slots=BindSlots(threads),
             observe=lambda *_: None,
         )
         self.answers: Counter[str] = Counter()

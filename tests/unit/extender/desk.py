@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpushare.daemon.events.aggregator import Details
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import ExtenderScope
@@ -67,7 +68,7 @@ class Desk:
             binder,
             not_ready=lambda: self.why_not,
             best_only=best_only,
-            max_binds=max_binds,
+            bind_slots=BindSlots(max_binds),
             observe=self.observe,
             rejected=self.rejected.update,
             event_messages=EventMessages(self.heard, self.library, "GiB"),

@@ -4,6 +4,7 @@ import json
 import threading
 
 from gpushare.core.model import ObservedPod, PodRef, Request
+from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
 from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.service import Service
@@ -77,7 +78,7 @@ def test_filter_sees_a_deletion_that_arrives_a_moment_after_it_was_asked() -> No
         binder,
         not_ready=lambda: "",
         best_only=False,
-        max_binds=8,
+        bind_slots=BindSlots(8),
         observe=lambda *_: None,
         refusal_hold=RefusalHold(hold=5.0),
     )
