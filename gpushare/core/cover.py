@@ -41,8 +41,10 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     known: list[frozenset[str]] = []
     held: dict[int, int] = {}
     everywhere, found = False, True
+    by_identity, indexed = spec.serves_by_identity and not cover.indexed, False
     for number, (index, units) in enumerate(cover.written):
-        card = _card_at_index(cover, number, index, uuids, spec.serves_by_identity)
+        card = _card_at_index(cover, number, index, uuids, by_identity)
+        indexed |= _stays_indexed(cover, number, card, by_identity)
         cards, devices = _resolve_share(_possible_cards(cover, number), card, index, uuids)
         known.append(cards)
         # A uuid that was never seen here may be invented: it is not used until it is seen.
@@ -55,8 +57,8 @@ def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     of = cover.of if everywhere or not found else cover.of or len(uuids)
     if any(uuids) and of not in (0, len(uuids)) and _NONE in known:
         of = _UNKNOWN  # the cards have names now, and which one was meant cannot be known
-    if of != cover.of or tuple(known) != cover.cards:
-        cover = replace(cover, cards=tuple(known), of=of)
+    if (of, tuple(known), indexed) != (cover.of, cover.cards, cover.indexed):
+        cover = replace(cover, cards=tuple(known), of=of, indexed=indexed)
     for uuid, units in cover.given:
         if uuid in uuids:
             device = uuids.index(uuid)
@@ -104,6 +106,15 @@ def _card_at_index(
     if not _possible_cards(cover, number) and cover.of not in (0, len(uuids)):
         return None  # the number of devices changed: what the index means now is not known
     return uuids[index]
+
+
+def _stays_indexed(cover: Cover, number: int, card: str | None, by_identity: bool) -> bool:
+    """Return whether the index goes on to count beside the uuid that the Binding names: the card
+    there has no name by which it could be remembered.
+    """
+    if not _written_uuid(cover, number):
+        return False
+    return cover.indexed if card is None else card == "" and not by_identity
 
 
 def _possible_cards(cover: Cover, number: int) -> frozenset[str]:

@@ -211,7 +211,9 @@ class Cover:
     Binding names, "" for a device without one; () for none at all. cards: beside it, the cards that
     may be meant; () before it was first held against a node with devices. of: how many devices the
     node had when all of it was first found there; 0 before, -1 where it is too late to tell. given:
-    what the device plug-in says since that it has on other cards.
+    what the device plug-in says since that it has on other cards. indexed: it was seen where the
+    device plug-in may go by the index although the Binding names a card, and the card at the index
+    has had no name since.
     """
 
     written: Shares | None = None
@@ -219,3 +221,4 @@ class Cover:
     cards: tuple[frozenset[str], ...] = ()
     of: int = 0
     given: Given = ()
+    indexed: bool = False

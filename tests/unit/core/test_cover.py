@@ -28,6 +28,7 @@ def after(cover: Cover, *specs: NodeSpec) -> Shares | None:
 
 
 ON_B = Cover(((1, 4),), ("b",))
+ON_C_BUT_1 = Cover(((1, 4),), ("c",))
 MADE_UP = Cover(((1, 4),), ("x",))
 BY_INDEX = Cover(((1, 4),))
 ABC = cards("a", "b", "c", identity=True)
@@ -71,6 +72,17 @@ ON_B_AND_C = with_given(ON_B, (("c", 2),))
         # A uuid that somebody made up frees no device, whoever comes to serve by identity.
         (MADE_UP, [cards("", "", ""), ABC], ((1, 4),)),
         (MADE_UP, [ABC_BY_INDEX, ABC, cards("b", "a", identity=True)], ((0, 4), (1, 4))),
+        # One that names another card than its index may have been given the one at the index, as
+        # soon as it was seen where the plug-in may go by that.
+        (ON_C_BUT_1, [cards("", "", ""), ABC], ((1, 4), (2, 4))),
+        (ON_C_BUT_1, [cards("", "", ""), cards("", identity=True), ABC], ((1, 4), (2, 4))),
+        (
+            ON_C_BUT_1,
+            [cards("", "", ""), ABC, cards("b", "a", "c", identity=True)],
+            ((0, 4), (2, 4)),
+        ),
+        (ON_C_BUT_1, [cards("", "", "", identity=True), ABC], ((2, 4),)),
+        (ON_C_BUT_1, [ABC], ((2, 4),)),
         # Without uuids an index is of so many.
         (BY_INDEX, [cards("", "", "")], ((1, 4),)),
         (BY_INDEX, [cards("", "", ""), cards("", "")], None),
