@@ -129,15 +129,15 @@ class Allocator:
             return frozenset(ids) not in self._answered.unshown
 
     def complete(self, pod: NodePod) -> bool:
-        """Return whether each container of the pod has had its answer."""
+        """Return whether each container of the pod has certainly had its answer."""
         with self._lock:
-            return next_part(pod, {}, self._answered.served.keys(), shown=False) is None
+            certain = self._answered.served.keys() - self._answered.doubtful
+        return next_part(pod, {}, certain, shown=False) is None
 
     def learn(self, entries: Iterable[Entry]) -> None:
         """Add what the kubelet has on record: whose some answers were was not certain."""
         with self._lock:
-            for entry in entries:
-                self._answered.served.setdefault((entry.uid, entry.container), entry.ids)
+            self._answered.learn(entries)
 
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
@@ -150,6 +150,7 @@ class Allocator:
         """Return what to give; waits for news where that may help. Raises RequestRefused."""
         deadline = self._clock() + self._patience
         read_anew = False
+        self._settle()
         while True:
             found = self._finder.find(units, *self._past())
             decision = decide(found.candidates, units, self._cards())
@@ -174,12 +175,26 @@ class Allocator:
         with self._lock:
             return set(self._answered.served), set(self._answered.refused)
 
+    def _settle(self) -> None:
+        """Find out whose the answers were of which that was not certain."""
+        with self._lock:
+            doubtful = frozenset(self._answered.doubtful)
+        entries = self._recorded() if doubtful else None
+        if entries is not None:
+            with self._lock:
+                self._answered.settle(doubtful, entries)
+
     def _catch_up(self) -> None:
         """Learn what another process of ours served before the kubelet turned to this one."""
+        self.learn(self._recorded() or ())
+
+    def _recorded(self) -> Sequence[Entry] | None:
+        """Return what the kubelet has on record, or None where that cannot be read."""
         try:
-            self.learn(self._record())
+            return tuple(self._record())
         except GpuShareError as error:
             log.warning("what the kubelet has given out is not known: %s", error)
+            return None
 
     def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
         with self._lock:

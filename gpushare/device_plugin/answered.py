@@ -3,9 +3,10 @@
 Pure. Tested in `tests/unit/device_plugin/test_allocator.py`.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.identity import Candidate, Decided
 
 Container = tuple[str, str]
@@ -20,12 +21,14 @@ class Answered:
     """What was answered.
 
     pending: preferred ids that the kubelet has not come back with. served: the ids of containers.
+    doubtful: those of them that count as served though a pod that is not known may have been meant.
     refused: uids of pods. unshown: ids of containers whose pod was not certain, the latest; they
     stay until they are given to one that is.
     """
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
     served: dict[Container, frozenset[str]] = field(default_factory=dict)
+    doubtful: set[Container] = field(default_factory=set)
     refused: set[str] = field(default_factory=set)
     unshown: dict[frozenset[str], None] = field(default_factory=dict)
 
@@ -37,7 +40,26 @@ class Answered:
             if len(self.unshown) > _MOST_UNSHOWN:
                 del self.unshown[next(iter(self.unshown))]
         for owner in decided.owners if len(decided.owners) == 1 else ():
-            self.served[owner.pod.ref.uid, owner.part.name] = ids
+            container = (owner.pod.ref.uid, owner.part.name)
+            self.served[container] = ids
+            (self.doubtful.discard if decided.shown else self.doubtful.add)(container)
+
+    def learn(self, entries: Iterable[Entry]) -> None:
+        """Add what the kubelet has on record: whose some answers were was not certain."""
+        for entry in entries:
+            container = (entry.uid, entry.container)
+            if self.served.setdefault(container, entry.ids) == entry.ids:
+                self.doubtful.discard(container)
+
+    def settle(self, doubtful: Collection[Container], entries: Iterable[Entry]) -> None:
+        """Take the kubelet's record for these containers: it tells who got what they were to get.
+
+        It writes its record before it asks again, so it has all that was answered until then.
+        """
+        for container in doubtful:
+            self.served.pop(container, None)
+            self.doubtful.discard(container)
+        self.learn(entries)
 
     def in_use(self, owners: Sequence[Candidate]) -> set[str]:
         """Return the ids that other pods have, or are about to have."""
@@ -51,4 +73,5 @@ class Answered:
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         self.served = {key: ids for key, ids in self.served.items() if key[0] in alive}
+        self.doubtful &= self.served.keys()
         self.refused &= set(alive)

@@ -418,3 +418,46 @@ def test_a_pod_that_cannot_be_read_at_once_is_not_refused_for_what_is_wrong_with
     ended = {**failed, "status": {"phase": "Failed"}}
     world.meanwhile = [lambda: None, lambda: world.watch(ended, late)]
     assert world.ask(4) == {"GPU-2"}
+
+
+def test_a_pod_whose_turn_went_to_one_that_nobody_knew_is_served_when_its_own_comes(
+    world: World,
+) -> None:
+    known, late = pod_json(3, devices=[0], inits=[1]), pod_json(1, devices=[1])
+    world.watch(known)
+    world.broken = 1000
+    served = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
+    assert [str(owner.part.name) for owner in served.owners] == ["i0"]
+    assert not world.allocator.certain(served.ids)
+    # The kubelet had asked for the other pod, as its record says.
+    world.record.append(Entry(late["metadata"]["uid"], "c0", served.ids, b""))
+    world.broken = 0
+    world.watch(late)
+    world.shown[key(late)] = {"c0": served.ids}
+    world.admit(known)
+    free = [each for each in ALL if each not in served.ids]
+    assert world.ask(1, free) == {"GPU-0"}
+    assert world.ask(3, free) == {"GPU-0"}
+
+
+def test_a_container_that_the_record_has_is_served_though_that_was_not_certain(
+    world: World,
+) -> None:
+    body = pod_json(1, devices=[2], inits=[1])
+    world.watch(body)
+    world.broken = 1000
+    first = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
+    world.record.append(Entry(body["metadata"]["uid"], "i0", first.ids, b""))
+    second = world.allocator.allocate(world.allocator.prefer(ALL, first.ids, 1))
+    assert [str(owner.part.name) for owner in second.owners] == ["c0"]
+
+
+def test_a_pod_is_complete_by_an_uncertain_answer_once_the_record_has_it(world: World) -> None:
+    body = pod_json(1, devices=[2])
+    world.watch(body)
+    world.broken = 1000
+    ids = world.allocator.allocate(world.allocator.prefer(ALL, [], 1)).ids
+    pod = world.pods.now()[0][key(body)]
+    assert not world.allocator.complete(pod)
+    world.allocator.learn([Entry(body["metadata"]["uid"], "c0", ids, b"")])
+    assert world.allocator.complete(pod)
