@@ -1,75 +1,13 @@
 """What the books hold of a pod that is charged, and of a node.
 
-Values only. How a pod comes from one phase to another: ledger/phases.py.
+Values only. What is known of a pod before the watch shows it on a node: assumption.py.
 """
 
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import ClassVar, Final, Literal
+from typing import Final
 
+from gpushare.core.assumption import Assumption, Phase
 from gpushare.core.model import Cover, Labels, NodeSpec, PodRef, Request, Shares
-
-
-class Phase(StrEnum):
-    """Where a pod stands in the books. The value is its name in the table of phases."""
-
-    UNCHARGED = "uncharged"
-    IN_FLIGHT = "in flight"
-    IN_DOUBT = "in doubt"
-    RESENT = "in doubt, sent again"
-    LANDED = "landed"
-    BOUND = "bound"
-    CPU_ONLY = "CPU only"
-    GONE = "gone"
-
-
-Assumed = Literal[Phase.IN_FLIGHT, Phase.IN_DOUBT, Phase.RESENT, Phase.LANDED]
-"""The phases of a pod that is charged and that no watch has shown bound."""
-
-
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """A pod without a node, as the watch shows it. created: seconds since the epoch, 0 if unknown.
-
-    gated: nobody need ask about it as it is.
-    """
-
-    ref: PodRef
-    request: Request
-    created: float
-    gated: bool
-    phase: ClassVar[Phase] = Phase.UNCHARGED
-
-    @property
-    def uid(self) -> str:
-        """Its identity."""
-        return self.ref.uid
-
-
-@dataclass(frozen=True, slots=True)
-class Assumption:
-    """A binding of ours that no watch has shown yet.
-
-    token: a new one whenever an earlier read must not settle it. node, sent: where its Bindings
-    were sent, and the devices in them; stamps: their assume times. since: when it came to its
-    phase, seconds of a monotonic clock. due: its pod has to be read: no answer came, or a list
-    came. sure: the Binding that landed is one of these. unbound: the watch has shown it bound, and
-    a list then without a node. lost: it had a node and reads without one, which has been told.
-    waiting: the pod as the watch shows it, if it shows it without a node.
-    """
-
-    phase: Assumed
-    token: int
-    node: str
-    sent: Cover
-    stamps: frozenset[str]
-    since: float
-    due: bool = False
-    sure: bool = False
-    unbound: bool = False
-    lost: bool = False
-    waiting: Waiting | None = None
-
 
 _NO_COVER = Cover()
 # Python 3.11 takes as long to look a member up as for the rest of a property.

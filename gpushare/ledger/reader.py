@@ -5,7 +5,8 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpushare.core.entry import Entry, NodeBooks, Phase, Waiting
+from gpushare.core.assumption import Phase, Waiting
+from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import NodeSpec, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.recount import drift

@@ -7,8 +7,17 @@ uncharged, and no watch has shown it.
 from dataclasses import dataclass, replace
 from typing import ClassVar, NamedTuple
 
+from gpushare.core.assumption import (
+    Assumption,
+    InDoubt,
+    InFlight,
+    Landed,
+    Phase,
+    Waiting,
+    in_phase,
+)
 from gpushare.core.cover import with_given
-from gpushare.core.entry import Assumed, Assumption, Entry, Phase, Waiting
+from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, Cover, ObservedPod, PodRef, Request
 from gpushare.errors import InvariantError
 from gpushare.ledger.phases import TABLE, Event
@@ -90,7 +99,9 @@ def is_shown(record: Record | None) -> bool:
     assumption = assumption_of(record)
     if assumption is None:
         return record is not None
-    return assumption.waiting is not None or assumption.unbound
+    return assumption.waiting is not None or (
+        not isinstance(assumption, InFlight) and assumption.unbound
+    )
 
 
 def is_on_node(record: Record | None) -> bool:
@@ -137,8 +148,8 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
     if not isinstance(record, Entry) or phase is Phase.GONE:
         return None
     if assumption is None:
-        assumption = Assumption(
-            _assumed(phase), token, record.node, record.cover, frozenset(), now, True, unbound=True
+        assumption = InDoubt(
+            token, record.node, record.cover, frozenset(), now, due=True, unbound=True
         )
     elif event is Event.NOT_LISTED:
         assumption = replace(assumption, waiting=None)
@@ -161,14 +172,14 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
     late = now >= assumption.since + HOLD
     unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
     phase = after(record, Event.READ_BOUND if seen.node else unbound)
-    if phase is None:
+    if phase is None or isinstance(assumption, InFlight):
         return Step(record)
     if seen.node:
         cover, sure, alarm = _adopted(record, assumption, seen)
-        assumption = replace(assumption, phase=_assumed(phase), due=False, since=now, sure=sure)
+        assumption = in_phase(phase, assumption, due=False, since=now, sure=sure)
         return Step(_bound(seen, cover, assumption), alarm)
     alarm = None
-    if not assumption.lost and (assumption.phase is Phase.LANDED or assumption.unbound):
+    if not assumption.lost and (isinstance(assumption, Landed) or assumption.unbound):
         alarm = Alarm("binding_lost", record.ref, record.node)
         record = replace(record, assumption=replace(assumption, lost=True))
     return Step(assumption.waiting if phase is Phase.UNCHARGED else record, alarm)
@@ -192,22 +203,23 @@ def assumed(
     record: Record | None, ref: PodRef, request: Request, allocation: Allocation, sent: Sent
 ) -> Entry:
     """Return the charge of a pod whose Binding is sent next."""
-    phase, node = _assumed(after(record, Event.ASSUMED)), allocation.node
-    cover = Cover(allocation.shares, allocation.uuids)
+    if after(record, Event.ASSUMED) is not Phase.IN_FLIGHT:
+        raise InvariantError(f"pod {ref}: it is charged already")
+    node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
     waiting = record if isinstance(record, Waiting) else None
     stamps = frozenset([sent.stamp])
-    assumption = Assumption(phase, sent.token, node, cover, stamps, sent.now, waiting=waiting)
+    assumption = InFlight(sent.token, node, cover, stamps, sent.now, waiting=waiting)
     return Entry(ref, request, node, cover.written, assumption, cover=cover)
 
 
 def sent_again(entry: Entry, sent: Sent) -> Entry:
     """Return the charge whose Binding is sent once more."""
-    phase, assumption = _assumed(after(entry, Event.SENT_AGAIN)), entry.assumption
-    if assumption is None:
+    phase, assumption = after(entry, Event.SENT_AGAIN), entry.assumption
+    if phase is None or assumption is None:
         return entry
-    stamps, token = assumption.stamps | {sent.stamp}, sent.token
-    assumption = replace(assumption, phase=phase, since=sent.now, token=token, stamps=stamps)
-    return replace(entry, assumption=assumption)
+    stamps = assumption.stamps | {sent.stamp}
+    again = in_phase(phase, assumption, since=sent.now, token=sent.token, stamps=stamps)
+    return replace(entry, assumption=again)
 
 
 def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
@@ -221,11 +233,10 @@ def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
         return record
     if phase is None or phase is Phase.UNCHARGED:
         return record if phase is None else assumption.waiting
-    known = _assumed(phase)
     if event is Event.ACCEPTED:
-        assumption = replace(assumption, phase=known, since=sent.now, sure=True)
+        assumption = in_phase(phase, assumption, since=sent.now, sure=True)
     else:
-        assumption = replace(assumption, phase=known, since=sent.now, due=True, token=sent.token)
+        assumption = in_phase(phase, assumption, since=sent.now, due=True, token=sent.token)
     return replace(record, assumption=assumption)
 
 
@@ -269,7 +280,7 @@ def _adopted(
     Where ours landed its devices are those that were sent, whatever its annotations were edited to.
     Else the watch has the last word: a read may have shown it edited since it was bound.
     """
-    cover, sure = _cover(pod), assumption.sure
+    cover, sure = _cover(pod), isinstance(assumption, Landed) and assumption.sure
     if pod.node == assumption.node:
         sure |= bool(pod.stamp) and pod.stamp in assumption.stamps
         cover = assumption.sent if sure else cover
@@ -287,12 +298,3 @@ def _cover(pod: ObservedPod) -> Cover:
 def _same(one: Cover, other: Cover) -> bool:
     """Return whether both say the same, whatever has been learned of either."""
     return (one.written, one.uuids) == (other.written, other.uuids)
-
-
-def _assumed(phase: Phase | None) -> Assumed:
-    """Return the phase, which is one of a pod that is assumed."""
-    if phase is Phase.IN_FLIGHT or phase is Phase.RESENT or phase is Phase.IN_DOUBT:
-        return phase
-    if phase is Phase.LANDED:
-        return phase
-    raise InvariantError(f"no pod is assumed in phase {phase}")

@@ -7,8 +7,9 @@ subtracting. Nothing here locks: a Ledger owns one Store.
 from dataclasses import dataclass, replace
 from typing import cast
 
+from gpushare.core.assumption import Phase
 from gpushare.core.cover import resolve
-from gpushare.core.entry import Entry, Phase
+from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_history import Past

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.entry import Phase
+from gpushare.core.assumption import Phase
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpushare.core.entry import Entry, Waiting
+from gpushare.core.assumption import Waiting
+from gpushare.core.entry import Entry
 from gpushare.core.model import PodRef
 from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot

@@ -20,8 +20,9 @@ where the annotations name no devices.
 
 from collections.abc import Callable, Iterator
 
+from gpushare.core.assumption import Phase
 from gpushare.core.decide import filter_nodes
-from gpushare.core.entry import Entry, Phase
+from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, ObservedPod, PodRef, Reason, Request, Shares
 from gpushare.core.pairing import Pairing
 from gpushare.errors import RequestRefused

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.core.entry import Phase
+from gpushare.core.assumption import Phase
 from gpushare.ledger.phases import ASSUMED, CHARGED, KEPT, TABLE, Event, as_text
 from tests.support.figures import ROOT, renew
 

@@ -20,7 +20,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from gpushare.core.entry import Entry, NodeBooks, Phase
+from gpushare.core.assumption import Phase
+from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import Request
 from gpushare.core.preemption.removals import Budget, importance
 from gpushare.core.preemption.selection import VictimSelection

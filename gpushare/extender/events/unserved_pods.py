@@ -5,7 +5,8 @@ container was started with no device, or a wrong one: where the original's plug-
 answers the kubelet with an unusable environment (allocate.go). What the pod holds is not freed.
 """
 
-from gpushare.core.entry import Entry, Phase
+from gpushare.core.assumption import Phase
+from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
 from gpushare.extender.managed_resources import ManagedResources
 

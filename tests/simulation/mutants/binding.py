@@ -7,7 +7,7 @@ from typing import Any
 from unittest.mock import patch
 
 from gpushare.core import decide
-from gpushare.core.entry import Phase
+from gpushare.core.assumption import Phase
 from gpushare.errors import ApiConflict, ApiError, ApiUnavailable
 from gpushare.extender import filter_verb
 from gpushare.extender.binding import bind_transaction, binder

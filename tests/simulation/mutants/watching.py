@@ -3,7 +3,8 @@
 from dataclasses import replace
 from typing import Any
 
-from gpushare.core.entry import Entry, Phase
+from gpushare.core.assumption import Phase
+from gpushare.core.entry import Entry
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode

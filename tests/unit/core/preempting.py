@@ -7,8 +7,9 @@ from math import inf
 
 from hypothesis import strategies as st
 
+from gpushare.core.assumption import Phase
 from gpushare.core.decide import filter_nodes
-from gpushare.core.entry import Entry, NodeBooks, Phase
+from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.preemption.preemptor import Preemptor

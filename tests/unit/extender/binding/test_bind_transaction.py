@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpushare.core.entry import Phase
+from gpushare.core.assumption import Phase
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.core.pairing import Pairing
 from gpushare.core.ranking import Ranking

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.core.entry import Phase
+from gpushare.core.assumption import Phase
 from gpushare.core.model import Allocation, PodRef, Request
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.binding.bind_transaction import BUDGET
