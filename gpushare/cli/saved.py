@@ -31,7 +31,7 @@ def books_of_report(document: object, where: str, policy: str) -> ClusterBooks:
     for number, node in enumerate(_list(document, "nodes", where)):
         at = f"{where}: nodes[{number}]"
         spec = _node(node, at)
-        if ledger.knows(spec.name):
+        if ledger.has_node(spec.name):
             raise SettingsError(f"{at}: name: {spec.name!r} is there twice")
         ledger.node_changed(spec)
         for pod in _pods(node, spec, at):

@@ -58,7 +58,7 @@ def _answer(options: argparse.Namespace) -> str:
     policy = load_policy(options.policy)
     books = _books(options, every)
     every[0] = books.names
-    there = books.ledger.held()[1]
+    there = books.ledger.entries_and_specs()[1]
     added: list[NodeSpec] = []
     for word in options.add:
         added += nodes_added(word, books.unit, there | {spec.name: spec for spec in added})

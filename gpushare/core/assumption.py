@@ -31,7 +31,7 @@ class Phase(StrEnum):
 class Waiting:
     """A pod without a node, as the watch shows it. created: seconds since the epoch, 0 if unknown.
 
-    gated: nobody need ask about it as it is.
+    gated: kube-scheduler calls no extender for it, because of scheduling gates.
     """
 
     ref: PodRef

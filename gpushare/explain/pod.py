@@ -89,7 +89,7 @@ def explain_pod(
         ref, resources, unit, "ended", view, served=served, asked=asked or bool(view.ours) or None
     )
     for books in every:
-        entry = books.ledger.standing(ref.uid)
+        entry = books.ledger.entry(ref.uid)
         if entry is not None:
             return _charged(replace(said, resource=books.names.resource), books, entry)
     try:

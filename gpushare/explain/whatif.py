@@ -90,12 +90,12 @@ def what_if(
     before = _sums(ledger.snapshot())
     homeless: list[Entry] = []
     for name in without:
-        if not ledger.knows(name):
+        if not ledger.has_node(name):
             raise SettingsError(f"there is no node {name!r} that could go")
         homeless += [entry for books in ledger.dump(name) for entry in books.entries]
         ledger.node_gone(name)
     for spec in added:
-        if ledger.knows(spec.name):
+        if ledger.has_node(spec.name):
             raise SettingsError(f"there is a node {spec.name!r} already")
         ledger.node_changed(spec)
     snapshot = ledger.snapshot()

@@ -135,9 +135,9 @@ class FilterVerb:
         devices are closed or taken, the result stays as it is: its bind is refused, and repeated
         until it is settled. Any other pod may be given its best node.
         """
-        uid = args.pod.metadata.uid if args.pod.metadata else None
-        charged = managed.ledger.standing(uid) if uid else None
-        if charged is not None and charged.node in args.names and managed.ledger.keeps(uid or ""):
+        uid, ledger = (args.pod.metadata and args.pod.metadata.uid) or "", managed.ledger
+        charged = ledger.entry(uid)
+        if charged is not None and charged.node in args.names and ledger.can_still_bind(uid):
             return restrict_to(result, charged.node)
         if not self._best_only:
             return result

@@ -147,7 +147,7 @@ class ManagedResources:
 
     def knows(self, node: str) -> bool:
         """Return whether the API server has shown such a node."""
-        return any(managed.ledger.knows(node) for managed in self.resources)
+        return any(managed.ledger.has_node(node) for managed in self.resources)
 
     def resolve(self, pod: Pod) -> ResourceRequest | None:
         """Return the managed resource that a pod asks for, and its request there; None where it

@@ -57,5 +57,5 @@ def _is_charged_elsewhere(ledger: Ledger, node: str, uids: Iterable[str]) -> boo
     In that case kube-scheduler and the ledger see different clusters, and an answer that names a
     pod which is not on the node would fail the whole call.
     """
-    charged = (ledger.standing(uid) for uid in uids)
+    charged = (ledger.entry(uid) for uid in uids)
     return any(entry is not None and entry.node != node for entry in charged)

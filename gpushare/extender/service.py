@@ -248,7 +248,7 @@ class Service:
         """
         shares: Shares = ()
         for managed in self._resources:
-            entry = managed.ledger.standing(args.ref.uid)
+            entry = managed.ledger.entry(args.ref.uid)
             if entry is not None and entry.placement is not None:
                 shares = entry.placement
                 if self._last_hour is not None:

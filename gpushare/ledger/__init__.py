@@ -5,7 +5,7 @@ Tested in `tests/unit/test_ledger.py`, `tests/unit/test_ledger_phases.py` and
 """
 
 from gpushare.ledger.ledger import Changes, Ledger
-from gpushare.ledger.reader import LANDED_GRACE, Books, Overdue, Reader
+from gpushare.ledger.reader import LANDED_GRACE, LedgerView, Overdue, Reader
 from gpushare.ledger.records import HOLD, Alarm
 
-__all__ = ["HOLD", "LANDED_GRACE", "Alarm", "Books", "Changes", "Ledger", "Overdue", "Reader"]
+__all__ = ["HOLD", "LANDED_GRACE", "Alarm", "Changes", "Ledger", "LedgerView", "Overdue", "Reader"]

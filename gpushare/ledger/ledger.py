@@ -162,11 +162,11 @@ class Ledger(Reader):
         already), UnknownNode or InsufficientMemory; then nothing has changed.
         """
         with self._lock:
-            self._must_be_uncharged(ref)
-            self._store.must_fit(ref.uid, request, allocation)
-            if seen is not None and self._store.tally.changed(allocation.node) > seen:
+            self._check_uncharged(ref)
+            self._store.check_fits(ref.uid, request, allocation)
+            if seen is not None and self._store.arrays.changed(allocation.node) > seen:
                 raise InsufficientMemory(f"node {allocation.node!r} has changed meanwhile")
-            allocation = self._store.named(allocation)
+            allocation = self._store.with_uuids(allocation)
             before, sent = self._store.records.get(ref.uid), self._sent(stamp, now)
             self._store.put(ref.uid, records.assumed(before, ref, request, allocation, sent))
             return allocation
@@ -176,7 +176,7 @@ class Ledger(Reader):
         self._answered(uid, Event.ACCEPTED, stamp, now)
 
     def doubt(self, uid: str, now: float, stamp: str = "") -> None:
-        """Keep the charge of a Binding without an answer, and have its pod read."""
+        """Keep the charge of a Binding that got no answer; its pod must be read."""
         self._answered(uid, Event.NO_ANSWER, stamp, now)
 
     def forget(self, uid: str, stamp: str = "") -> None:
@@ -188,17 +188,17 @@ class Ledger(Reader):
     ) -> tuple[Allocation, int] | None:
         """Return (the Binding to send again now, the capacity of its first device).
 
-        None where it may not: it must be in doubt, sent to this node, and nobody else sending it.
-        Raises UnknownNode, or InsufficientMemory where its devices are not to be had any more: one
-        that led meanwhile may have given them away, and they may have been closed.
+        None if it may not be sent: it must be in doubt, sent to this node, and not be under way.
+        Raises UnknownNode, or InsufficientMemory if its devices are not free any more: a process
+        that led meanwhile may have given them away, or they were closed.
         """
         with self._lock:
             entry = self._store.entry(uid)
-            if entry is None or records.after(entry, Event.SENT_AGAIN) is None:
+            if entry is None or records.next_phase(entry, Event.SENT_AGAIN) is None:
                 return None
             if entry.node != node or entry.cover.written is None:
                 return None
-            resumed = self._store.must_still_fit(entry)
+            resumed = self._store.check_still_fits(entry)
             self._store.put(uid, records.sent_again(entry, self._sent(stamp, now)))
             return resumed
 
@@ -216,21 +216,21 @@ class Ledger(Reader):
     # -- what an audit does -----------------------------------------------------------------------
 
     def recount(self, nodes: Iterable[str]) -> None:
-        """Count these nodes anew where that leaves less free, see NodeArrays.recount."""
+        """Count these nodes again, if that leaves less free; see NodeArrays.recount."""
         with self._lock:
             for node in nodes:
                 self._store.recount(node)
 
     def reshape(self, known: NodeSpec, spec: NodeSpec) -> bool:
-        """Take over a node of which nothing was told since it was `known`; return
-        whether it was.
+        """Replace the node's spec, if the watch has not changed it since `known`; return whether it
+        was replaced.
         """
         with self._lock:
             there = self._store.nodes.get(known.name)
-            untold = there is not None and there.spec is known
-            if untold:
+            unchanged = there is not None and there.spec is known
+            if unchanged:
                 self._store.set_spec(spec)
-            return untold
+            return unchanged
 
     def correct(self, pod: ObservedPod) -> None:
         """Charge a bound pod where and as much as the API server shows; see records.corrected.
@@ -246,7 +246,7 @@ class Ledger(Reader):
     def _shown(self, pod: ObservedPod, changes: Changes) -> None:
         uid = pod.ref.uid
         before = self._store.records.get(uid)
-        step = records.shown(before, pod)
+        step = records.observed(before, pod)
         if step.record is not before:
             self._take_over(uid, step)
             changes.note(before, step.record)
@@ -254,7 +254,7 @@ class Ledger(Reader):
                 changes.new.append((pod.request, bool(pod.node)))
 
     def _shown_unreadable(self, uid: str) -> None:
-        self._store.put(uid, records.shown_unreadable(self._store.records.get(uid)))
+        self._store.put(uid, records.observed_unreadable(self._store.records.get(uid)))
 
     def _listed(self, uid: str, event: Event, now: float = 0.0) -> None:
         record, token = self._store.records.get(uid), next(self._tokens)
@@ -272,11 +272,11 @@ class Ledger(Reader):
         self._store.put(uid, step.record)
         if step.alarm is not None:
             self._alarms[step.alarm.kind] += 1
-            self._untold.append(step.alarm)
+            self._pending_alarms.append(step.alarm)
 
-    def _must_be_uncharged(self, ref: PodRef) -> None:
+    def _check_uncharged(self, ref: PodRef) -> None:
         record = self._store.records.get(ref.uid)
-        if records.after(record, Event.ASSUMED) is not None:
+        if records.next_phase(record, Event.ASSUMED) is not None:
             return
         if records.assumption_of(record) is not None:
             raise PodInFlight(f"pod {ref}: another bind of it has not ended")

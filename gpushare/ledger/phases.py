@@ -36,7 +36,7 @@ ASSUMED = (Phase.IN_FLIGHT, Phase.IN_DOUBT, Phase.RESENT, Phase.LANDED)
 """The phases of a pod that is charged and that no watch has shown bound."""
 CHARGED = (Phase.BOUND, *ASSUMED)
 """The phases of a pod that holds devices."""
-KEPT = (Phase.UNCHARGED, *ASSUMED, Phase.BOUND, Phase.CPU_ONLY)
+RECORDED = (Phase.UNCHARGED, *ASSUMED, Phase.BOUND, Phase.CPU_ONLY)
 """The phases that a record can be in: all but the last."""
 
 _IN_FLIGHT, _IN_DOUBT, _RESENT, _LANDED = ASSUMED
@@ -57,9 +57,9 @@ TABLE: Mapping[Event, Mapping[Phase, Phase]] = {
     Event.READ_GONE: {_IN_DOUBT: _UNCHARGED, _LANDED: _UNCHARGED},
     # No pod loses its node: what shows it without one is older than its binding.
     Event.SHOWN_WAITING: {_UNCHARGED: _UNCHARGED, **_STAY},
-    Event.SHOWN_BOUND: dict.fromkeys(KEPT, _BOUND),
+    Event.SHOWN_BOUND: dict.fromkeys(RECORDED, _BOUND),
     Event.SHOWN_CPU_ONLY: {
-        **dict.fromkeys(KEPT, _BOUND),
+        **dict.fromkeys(RECORDED, _BOUND),
         _UNCHARGED: _CPU_ONLY,
         _CPU_ONLY: _CPU_ONLY,
     },
@@ -70,16 +70,19 @@ TABLE: Mapping[Event, Mapping[Phase, Phase]] = {
     Event.NOT_LISTED: {_UNCHARGED: _GONE, **_STAY, _BOUND: _GONE, _CPU_ONLY: _GONE},
     Event.LISTED: _STAY,
     Event.CORRECTED: {_BOUND: _BOUND},
-    Event.GONE: dict.fromkeys(KEPT, _GONE),
+    Event.GONE: dict.fromkeys(RECORDED, _GONE),
 }
 """By event and phase, the phase that follows. Where there is none the event changes nothing."""
 
 
 def as_text() -> str:
     """Return the table in Markdown: a line for each event, a column for each phase."""
-    lines = [["", *(phase.value for phase in KEPT)], ["---"] * (len(KEPT) + 1)]
+    lines = [["", *(phase.value for phase in RECORDED)], ["---"] * (len(RECORDED) + 1)]
     for event, after in TABLE.items():
         lines.append(
-            [event.value, *(after[phase].value if phase in after else "" for phase in KEPT)]
+            [
+                event.value,
+                *(after[phase].value if phase in after else "" for phase in RECORDED),
+            ]
         )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

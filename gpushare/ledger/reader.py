@@ -34,7 +34,7 @@ class Overdue:
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
+class LedgerView:
     """All that the books say at one moment, never changed again.
 
     nodes: as they count, by name. entries: the charges by uid. waiting: the pods without a node
@@ -54,7 +54,7 @@ class Reader:
         self._lock = threading.Lock()
         self._store = Store(pairing)
         self._alarms = Counter(placement_edited=0, bound_by_another=0, binding_lost=0)
-        self._untold: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
+        self._pending_alarms: deque[Alarm] = deque(maxlen=_ALARMS_KEPT)
         self._view: Snapshot | None = None
 
     def snapshot(self) -> Snapshot:
@@ -63,17 +63,17 @@ class Reader:
             return self._snapshot()
 
     def _snapshot(self) -> Snapshot:
-        tally = self._store.tally
-        if self._view is None or self._view.generation != tally.generation:
-            self._view = tally.snapshot(self._store.pins.by_row(tally.row))
+        arrays = self._store.arrays
+        if self._view is None or self._view.generation != arrays.generation:
+            self._view = arrays.snapshot(self._store.pins.by_row(arrays.row))
         return self._view
 
     def version(self) -> tuple[int, int]:
-        """Return what is another one after each change of the books."""
+        """Return a value that differs after each change of the books."""
         with self._lock:
-            return self._store.tally.generation, self._store.puts
+            return self._store.arrays.generation, self._store.changes
 
-    def books(self) -> Books:
+    def view(self) -> LedgerView:
         """Return all nodes and pods as they are at one moment.
 
         Under the lock references are copied only: 2 ms for 100,000 pods.
@@ -83,7 +83,7 @@ class Reader:
             entries = self._store.entries()
             uncharged = list(self._store.by_phase[Phase.UNCHARGED].values())
         shapes = {name: known.shape for name, known in nodes.items()}
-        return Books(snapshot, shapes, entries, _waiting(uncharged))
+        return LedgerView(snapshot, shapes, entries, _waiting(uncharged))
 
     def dump(self, node: str | None = None) -> tuple[NodeBooks, ...]:
         """Return the nodes that share devices, by name, with their charges (or the one node).
@@ -95,15 +95,15 @@ class Reader:
             if node is not None and node not in self._store.nodes:
                 raise UnknownNode(f"node {node!r} is not known")
             names = sorted(self._store.nodes) if node is None else [node]
-        return tuple(books for books in map(self._books, names) if books is not None)
+        return tuple(books for books in map(self._node_books, names) if books is not None)
 
-    def _books(self, node: str) -> NodeBooks | None:
+    def _node_books(self, node: str) -> NodeBooks | None:
         with self._lock:
-            known, tally = self._store.nodes.get(node), self._store.tally
+            known, arrays = self._store.nodes.get(node), self._store.arrays
             if known is None or not known.spec.capacity:
                 return None
-            entries, used = self._store.entries_on(node), tally.used(node)
-            cpu, memory = tally.host_free(node)
+            entries, used = self._store.entries_on(node), arrays.used(node)
+            cpu, memory = arrays.host_free(node)
         return NodeBooks(known.shape, used, tuple(sorted(entries, key=_by_name)), cpu, memory)
 
     def counts(self) -> dict[str, int]:
@@ -130,8 +130,8 @@ class Reader:
     def take_alarms(self) -> tuple[Alarm, ...]:
         """Return the alarms since the last call, oldest first."""
         with self._lock:
-            alarms = tuple(self._untold)
-            self._untold.clear()
+            alarms = tuple(self._pending_alarms)
+            self._pending_alarms.clear()
         return alarms
 
     def closed_devices(self) -> dict[str, frozenset[int]]:
@@ -154,29 +154,28 @@ class Reader:
 
     # -- one pod, one node --------------------------------------------------------------------
 
-    def standing(self, uid: str) -> Entry | None:
-        """Return the charge of the pod as it stands."""
+    def entry(self, uid: str) -> Entry | None:
+        """Return the charge of the pod."""
         with self._lock:
             return self._store.entry(uid)
 
-    def knows(self, node: str) -> bool:
+    def has_node(self, node: str) -> bool:
         """Return whether the node is in the books."""
         with self._lock:
             return node in self._store.nodes
 
-    def asks(self, uid: str) -> Request | None:
-        """Return what the pod asks for; None where the watch shows none that waits."""
+    def waiting_request(self, uid: str) -> Request | None:
+        """Return what the pod asks for; None if the watch shows no such pod that waits."""
         with self._lock:
             record = self._store.records.get(uid)
         assumption = records.assumption_of(record)
         shown = assumption.waiting if assumption else record
         return shown.request if isinstance(shown, Waiting) else None
 
-    def keeps(self, uid: str) -> bool:
-        """Return whether the pod is charged where it is bound already, or its bind may still be
-        done.
+    def can_still_bind(self, uid: str) -> bool:
+        """Return whether the pod is bound, or its pending bind can still succeed.
 
-        It may not where the node has gone, or its devices were closed or given to others since.
+        It cannot if the node is gone, or if its devices were closed or given to others since.
         """
         with self._lock:
             entry = self._store.entry(uid)
@@ -185,7 +184,7 @@ class Reader:
             if entry.cover.written is None:
                 return entry.node in self._store.nodes
             try:
-                self._store.must_still_fit(entry)
+                self._store.check_still_fits(entry)
             except RequestRefused:
                 return False
             return True
@@ -193,7 +192,7 @@ class Reader:
     # -- charges whose pods have to be read -----------------------------------------------------
 
     def token(self, uid: str) -> int:
-        """Return the token to read the pod under, see settle; -1 where nothing is assumed."""
+        """Return the token to pass to `settle` with the next read; -1 if the pod is not assumed."""
         with self._lock:
             assumption = records.assumption_of(self._store.records.get(uid))
             return -1 if assumption is None else assumption.token
@@ -212,20 +211,20 @@ class Reader:
 
     # -- what an audit compares -----------------------------------------------------------------
 
-    def held(self) -> tuple[dict[str, Entry], dict[str, NodeSpec]]:
+    def entries_and_specs(self) -> tuple[dict[str, Entry], dict[str, NodeSpec]]:
         """Return (the charges by uid, the nodes by name), both as last shown."""
         with self._lock:
             entries, nodes = self._store.entries(), dict(self._store.nodes)
         return entries, {name: known.spec for name, known in nodes.items()}
 
-    def drift(self) -> list[str]:
+    def differing_nodes(self) -> list[str]:
         """Return the nodes whose arrays are not what their charges sum to.
 
         None unless there is a mistake here. Under the lock things are copied only; they are counted
         outside.
         """
         with self._lock:
-            sums, kept = self._store.tally.sums(), list(self._store.records.values())
+            sums, kept = self._store.arrays.sums(), list(self._store.records.values())
             nodes, unhealthy = dict(self._store.nodes), dict(self._store.unhealthy)
         shapes = {
             name: shape_of(known.spec, known.past, unhealthy.get(name))
@@ -240,10 +239,10 @@ class Reader:
         return sorted(astray.union(drift(sums, shapes.values(), charges)))
 
     def check(self) -> None:
-        """Raise InvariantError where sums are not those of the records, or records are misfiled."""
+        """Raise InvariantError if sums are not those of the records, or records are misfiled."""
         with self._lock:
             filed = self._store.is_filed()
-        wrong = self.drift()
+        wrong = self.differing_nodes()
         if wrong or not filed:
             raise InvariantError(f"the books differ from their records: {wrong}, filed {filed}")
 

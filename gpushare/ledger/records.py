@@ -70,7 +70,7 @@ class Alarm:
 
 
 class Step(NamedTuple):
-    """What follows from an event. record: None where nothing is kept."""
+    """What follows from an event. record: None if nothing is kept."""
 
     record: Record | None
     alarm: Alarm | None = None
@@ -84,8 +84,8 @@ class Sent(NamedTuple):
     token: int
 
 
-def after(record: Record | None, event: Event) -> Phase | None:
-    """Return the phase that the event leads to; None where it changes nothing."""
+def next_phase(record: Record | None, event: Event) -> Phase | None:
+    """Return the phase that the event leads to; None if it changes nothing."""
     return TABLE[event].get(_UNCHARGED if record is None else record.phase)
 
 
@@ -109,17 +109,17 @@ def is_on_node(record: Record | None) -> bool:
     return record is not None and record.phase in _ON_NODE
 
 
-def shown_unreadable(record: Record | None) -> Record | None:
-    """Return what a pod that is shown and that nobody can read makes of its record."""
-    if record is None and after(record, Event.SHOWN_UNREADABLE) is not None:
+def observed_unreadable(record: Record | None) -> Record | None:
+    """Return the record after the pod was shown in a form that cannot be read."""
+    if record is None and next_phase(record, Event.SHOWN_UNREADABLE) is not None:
         return Unreadable()
     return record
 
 
-def shown(record: Record | None, pod: ObservedPod) -> Step:
-    """Return what a pod as the watch, a list or an audit shows it makes of its record."""
+def observed(record: Record | None, pod: ObservedPod) -> Step:
+    """Return the record after the watch, a list or an audit has shown the pod."""
     event = _event_of(pod)
-    phase = after(record, event)
+    phase = next_phase(record, event)
     entry = record if isinstance(record, Entry) else None
     assumption = entry.assumption if entry else None
     if phase is None or phase is _GONE:
@@ -136,13 +136,13 @@ def shown(record: Record | None, pod: ObservedPod) -> Step:
         return Step(_bound(pod, _cover(pod)))
     if assumption is None:
         return _shown_again(entry, pod)
-    cover, _, alarm = _adopted(entry, assumption, pod)
+    cover, _, alarm = _cover_when_bound(entry, assumption, pod)
     return Step(_bound(pod, cover), alarm)
 
 
 def listed(record: Record | None, event: Event, *, now: float, token: int) -> Record | None:
-    """Return what a whole list makes of the record; the event says what it has of the pod."""
-    phase, assumption = after(record, event), assumption_of(record)
+    """Return the record after a whole list; the event says what the list shows of the pod."""
+    phase, assumption = next_phase(record, event), assumption_of(record)
     if phase is None:
         return record
     if not isinstance(record, Entry) or phase is Phase.GONE:
@@ -159,7 +159,7 @@ def listed(record: Record | None, event: Event, *, now: float, token: int) -> Re
 
 
 def read(record: Record | None, seen: ObservedPod | None, token: int, now: float) -> Step:
-    """Return what a read of the pod, made since it was given the token, makes of its record.
+    """Return the record after a read of the pod, made since it was given the token.
 
     seen None: no pod of that name exists. A read that shows the pod bound makes its charge landed;
     it is a fact once the watch shows it, since a list under way may be older than the read.
@@ -168,14 +168,14 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
     if not isinstance(record, Entry) or assumption is None or assumption.token != token:
         return Step(record)
     if seen is None or seen.ref.uid != record.ref.uid or seen.ended:
-        return Step(record if after(record, Event.READ_GONE) is None else assumption.waiting)
+        return Step(record if next_phase(record, Event.READ_GONE) is None else assumption.waiting)
     late = now >= assumption.since + HOLD
     unbound = Event.READ_UNBOUND_LATE if late else Event.READ_UNBOUND
-    phase = after(record, Event.READ_BOUND if seen.node else unbound)
+    phase = next_phase(record, Event.READ_BOUND if seen.node else unbound)
     if phase is None or isinstance(assumption, InFlight):
         return Step(record)
     if seen.node:
-        cover, sure, alarm = _adopted(record, assumption, seen)
+        cover, sure, alarm = _cover_when_bound(record, assumption, seen)
         assumption = in_phase(phase, assumption, due=False, since=now, sure=sure)
         return Step(_bound(seen, cover, assumption), alarm)
     alarm = None
@@ -186,14 +186,14 @@ def read(record: Record | None, seen: ObservedPod | None, token: int, now: float
 
 
 def corrected(record: Record | None, pod: ObservedPod) -> Step:
-    """Return what an audit's read of a bound pod that is not charged as it should be makes of it.
+    """Return the record, corrected by an audit's read of a bound pod that is charged wrongly.
 
     A pod never changes its node, so what is charged elsewhere is nobody's. On its own node it is
     charged to every device: where it runs is in doubt. A charge with which nothing is wrong stays:
     the watch may have put it right since the audit looked.
     """
-    if not isinstance(record, Entry) or after(record, Event.CORRECTED) is None:
-        return shown(record, pod)
+    if not isinstance(record, Entry) or next_phase(record, Event.CORRECTED) is None:
+        return observed(record, pod)
     if record.node == pod.node and record.charged[0] >= pod.request.total:
         return Step(record)
     return Step(_bound(pod, Cover() if record.node == pod.node else _cover(pod)))
@@ -203,7 +203,7 @@ def assumed(
     record: Record | None, ref: PodRef, request: Request, allocation: Allocation, sent: Sent
 ) -> Entry:
     """Return the charge of a pod whose Binding is sent next."""
-    if after(record, Event.ASSUMED) is not Phase.IN_FLIGHT:
+    if next_phase(record, Event.ASSUMED) is not Phase.IN_FLIGHT:
         raise InvariantError(f"pod {ref}: it is charged already")
     node, cover = allocation.node, Cover(allocation.shares, allocation.uuids)
     waiting = record if isinstance(record, Waiting) else None
@@ -214,7 +214,7 @@ def assumed(
 
 def sent_again(entry: Entry, sent: Sent) -> Entry:
     """Return the charge whose Binding is sent once more."""
-    phase, assumption = after(entry, Event.SENT_AGAIN), entry.assumption
+    phase, assumption = next_phase(entry, Event.SENT_AGAIN), entry.assumption
     if phase is None or assumption is None:
         return entry
     stamps = assumption.stamps | {sent.stamp}
@@ -223,12 +223,12 @@ def sent_again(entry: Entry, sent: Sent) -> Entry:
 
 
 def answered(record: Record | None, event: Event, sent: Sent) -> Record | None:
-    """Return what the answer to a Binding makes of the record.
+    """Return the record after the answer to a Binding.
 
-    Of a Binding that is charged no more nothing is taken: its pod may have been seen bound, and
-    gone, before its answer came, and another bind of the same uid be under way.
+    The answer is ignored if the charge of that Binding has ended: its pod may have been seen bound,
+    and gone, before the answer came, and another bind of the same uid may be under way.
     """
-    phase, assumption = after(record, event), assumption_of(record)
+    phase, assumption = next_phase(record, event), assumption_of(record)
     if not isinstance(record, Entry) or assumption is None or sent.stamp not in assumption.stamps:
         return record
     if phase is None or phase is Phase.UNCHARGED:
@@ -272,13 +272,13 @@ def _shown_again(entry: Entry, pod: ObservedPod) -> Step:
     return Step(seen, alarm)
 
 
-def _adopted(
+def _cover_when_bound(
     entry: Entry, assumption: Assumption, pod: ObservedPod
 ) -> tuple[Cover, bool, Alarm | None]:
     """Return (its devices, whether our Binding landed, the alarm if another's did) as seen bound.
 
-    Where ours landed its devices are those that were sent, whatever its annotations were edited to.
-    Else the watch has the last word: a read may have shown it edited since it was bound.
+    If ours landed, its devices are those that were sent, whatever its annotations were edited to.
+    Else the watch has the last word: a read may have shown annotations edited since the bind.
     """
     cover, sure = _cover(pod), isinstance(assumption, Landed) and assumption.sure
     if pod.node == assumption.node:

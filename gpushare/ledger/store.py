@@ -15,7 +15,7 @@ from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.node_history import Past
 from gpushare.core.pairing import Pairing, Pins
 from gpushare.errors import InsufficientMemory, UnknownNode
-from gpushare.ledger.phases import CHARGED, KEPT
+from gpushare.ledger.phases import CHARGED, RECORDED
 from gpushare.ledger.records import CpuOnly, Record
 
 _NO_PAST = Past()
@@ -23,7 +23,7 @@ _NO_PAST = Past()
 
 @dataclass(frozen=True, slots=True)
 class NodeRecord:
-    """A node: as it was shown last, what is remembered of it, and as what it counts for that."""
+    """A node: its spec as shown last, its history, and the shape that counts."""
 
     spec: NodeSpec
     past: Past
@@ -34,29 +34,29 @@ class Store:
     """The records. records: of pods, by uid; by_phase: the same once more; nodes: by name.
 
     on_node, cpu_only_on: by node, the uids of those that hold devices of it, and that hold none.
-    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid. puts:
+    unhealthy: by node, there or not, the devices that somebody reported, by index or uuid. changes:
     how often a record was changed.
     """
 
     def __init__(self, pairing: Pairing) -> None:
         self.records: dict[str, Record] = {}
-        self.by_phase: dict[Phase, dict[str, Record]] = {phase: {} for phase in KEPT}
+        self.by_phase: dict[Phase, dict[str, Record]] = {phase: {} for phase in RECORDED}
         self.on_node: dict[str, set[str]] = {}
         self.cpu_only_on: dict[str, set[str]] = {}
         self.nodes: dict[str, NodeRecord] = {}
         self.unhealthy: dict[str, frozenset[int | str]] = {}
-        self.tally = NodeArrays()
+        self.arrays = NodeArrays()
         self.pins = Pins(pairing)
-        self.puts = 0
+        self.changes = 0
 
     # -- pods -----------------------------------------------------------------------------------
 
     def put(self, uid: str, record: Record | None) -> None:
-        """Have this record in place of the one that the pod had; None: it has none any more."""
+        """Replace the pod's record; None removes it."""
         before = self.records.get(uid)
         if record is before:
             return
-        self.puts += 1
+        self.changes += 1
         if isinstance(record, Entry) and not _is_as_resolved(record, before):
             node = self.nodes.get(record.node)
             record = resolved(record, node.shape if node else None)
@@ -112,7 +112,7 @@ class Store:
     def drop_node(self, name: str) -> None:
         """Close a node. Its pods stay charged."""
         if self.nodes.pop(name, None) is not None:
-            self.tally.remove_node(name)
+            self.arrays.remove_node(name)
             self.pins.serves_by_identity(name, known=False)
 
     def set_unhealthy(self, node: str, devices: frozenset[int | str]) -> None:
@@ -124,39 +124,39 @@ class Store:
             self._reshape(known.spec, known.past)
 
     def recount(self, node: str) -> None:
-        """Count the node anew where that leaves less free, see NodeArrays.recount."""
+        """Count the node again, if that leaves less free; see NodeArrays.recount."""
         known = self.nodes.get(node)
         if known is not None:
             self._resolve(known.shape)
-            self.tally.recount(known.shape, self._charges(node))
-        elif node in self.tally.row:
-            self.tally.remove_node(node)
+            self.arrays.recount(known.shape, self._charges(node))
+        elif node in self.arrays.row:
+            self.arrays.remove_node(node)
 
     # -- what fits ------------------------------------------------------------------------------
 
-    def must_fit(self, uid: str, request: Request, allocation: Allocation) -> None:
-        """Raise UnknownNode or InsufficientMemory where the pod cannot be charged so."""
+    def check_fits(self, uid: str, request: Request, allocation: Allocation) -> None:
+        """Raise UnknownNode or InsufficientMemory if the pod cannot be charged so."""
         node = allocation.node
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known")
         for device, units in allocation.shares:
-            if self.tally.room(node, device) < units:
+            if self.arrays.room(node, device) < units:
                 raise InsufficientMemory(
                     f"node {node!r}: device {device} has no room for {units} units any more"
                 )
-        self._must_pair(uid, request, allocation)
+        self._check_pairing(uid, request, allocation)
 
-    def must_still_fit(self, entry: Entry) -> tuple[Allocation, int]:
+    def check_still_fits(self, entry: Entry) -> tuple[Allocation, int]:
         """Return what is charged, and the capacity of its first device, if it all can be used.
 
-        Its cover says which devices. Raises UnknownNode or InsufficientMemory where it cannot.
+        Its cover says which devices. Raises UnknownNode or InsufficientMemory if it cannot.
         """
         node = entry.node
         devices, units = zip(*entry.cover.written or (), strict=True)
         allocation = Allocation(node, devices, units, entry.cover.uuids)
         if node not in self.nodes:
             raise UnknownNode(f"node {node!r} is not known any more")
-        spec, used = self.nodes[node].shape, self.tally.used(node)
+        spec, used = self.nodes[node].shape, self.arrays.used(node)
         if entry.placement != allocation.shares:
             raise InsufficientMemory(f"node {node!r}: its devices have come to other indices")
         for device in devices:
@@ -164,17 +164,17 @@ class Store:
             if not there or used[device] > spec.capacity[device]:
                 why = "was given to others" if there else "was closed"
                 raise InsufficientMemory(f"node {node!r}: device {device} {why} meanwhile")
-        self._must_pair(entry.ref.uid, entry.request, allocation)
+        self._check_pairing(entry.ref.uid, entry.request, allocation)
         return allocation, spec.capacity[devices[0]]
 
-    def named(self, allocation: Allocation) -> Allocation:
+    def with_uuids(self, allocation: Allocation) -> Allocation:
         """Return the allocation with the uuids of its devices, as the node tells them now."""
         uuids = self.nodes[allocation.node].spec.uuids
         if not any(uuids):
             return replace(allocation, uuids=())
         return replace(allocation, uuids=tuple(uuids[device] for device in allocation.devices))
 
-    def _must_pair(self, uid: str, request: Request, allocation: Allocation) -> None:
+    def _check_pairing(self, uid: str, request: Request, allocation: Allocation) -> None:
         node = allocation.node
         if self.pins.devices(node, request, uid) not in (None, allocation.devices):
             raise InsufficientMemory(f"node {node!r}: an equal pod waits for the device plug-in")
@@ -182,14 +182,14 @@ class Store:
     # -- counting -------------------------------------------------------------------------------
 
     def _reshape(self, spec: NodeSpec, past: Past) -> None:
-        """Take over the node, and count it anew."""
+        """Take over the node, and count it again."""
         shape = shape_of(spec, past, self.unhealthy.get(spec.name))
         self.nodes[spec.name] = NodeRecord(spec, past, shape)
         self._resolve(shape)
-        self.tally.set_node(shape, self._charges(spec.name))
+        self.arrays.set_node(shape, self._charges(spec.name))
 
     def _resolve(self, shape: NodeSpec) -> None:
-        """Find the devices anew that the charges on the node count on."""
+        """Find again the devices that each charge on the node counts on."""
         for entry in self.entries_on(shape.name):
             uid, again = entry.ref.uid, resolved(entry, shape)
             self.records[uid] = self.by_phase[entry.phase][uid] = again
@@ -203,14 +203,14 @@ class Store:
         charge = charge_of(record)
         if charge is not None:
             self._index(record).setdefault(charge.node, set()).add(uid)
-            self.tally.add(charge)
+            self.arrays.add(charge)
         if isinstance(record, Entry):
             self.pins.add(record)
 
     def _subtract(self, uid: str, record: Record) -> None:
         charge = charge_of(record)
         if charge is not None:
-            self.tally.subtract(charge)
+            self.arrays.subtract(charge)
             index = self._index(record)
             index[charge.node].remove(uid)
             if not index[charge.node]:
@@ -243,7 +243,7 @@ def charge_of(record: Record | None) -> Charge | None:
 
 
 def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
-    """Return the charge on its node's devices as they are; as it was where they are not known."""
+    """Return the charge on its node's devices as they are; as it was if they are not known."""
     if shape is None or shape.closed or not shape.capacity:
         return entry
     cover, placement = resolve(entry.cover, shape)
@@ -253,7 +253,7 @@ def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
 
 
 def _is_as_resolved(entry: Entry, before: Record | None) -> bool:
-    """Return whether the devices that it counts on were found when it was put here before."""
+    """Return whether its devices were found already, when its last record was put here."""
     return (
         isinstance(before, Entry)
         and entry.cover is before.cover
@@ -262,6 +262,6 @@ def _is_as_resolved(entry: Entry, before: Record | None) -> bool:
 
 
 def _counted(record: Record | None) -> tuple[Charge | None, Shares | None]:
-    """Return all that is counted of a record: what it charges, and where it holds back equals."""
+    """Return all that counts of a record: what it charges, and where it holds back equal pods."""
     pin = record.cover.written if isinstance(record, Entry) and record.pins else None
     return charge_of(record), pin

@@ -99,7 +99,7 @@ def test_a_pod_that_the_books_lost_is_charged_again(audited: Audited) -> None:
     uid = pod["metadata"]["uid"]
 
     def shown() -> bool:
-        entry = audited.wired.ledger.standing(uid)
+        entry = audited.wired.ledger.entry(uid)
         return entry is not None and entry.phase is Phase.BOUND
 
     poll(shown, "the watch has shown the pod bound, and will not again")
@@ -125,12 +125,12 @@ def test_a_charge_of_a_pod_that_is_gone_is_told_and_kept(audited: Audited) -> No
 def test_a_node_that_the_books_think_too_large_is_narrowed(audited: Audited) -> None:
     node = audited.cluster.node(total=32)
     audited.wired.knows(node)
-    spec = audited.wired.ledger.held()[1][node]
+    spec = audited.wired.ledger.entries_and_specs()[1][node]
     wrong = type(spec)(spec.name, (99, 99), spec.healthy, spec.models, spec.uuids)
     audited.wired.ledger.node_changed(wrong)
     audited.audit_twice()
     assert audited.found == [("other devices than the node has", True)]
-    assert audited.wired.ledger.held()[1][node].capacity == (16, 16)
+    assert audited.wired.ledger.entries_and_specs()[1][node].capacity == (16, 16)
 
 
 def test_a_real_process_tells_of_its_audits_in_its_probes_and_metrics(

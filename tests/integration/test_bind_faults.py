@@ -276,7 +276,7 @@ def schedule(wired: Wired, pod: Json, nodes: list[str]) -> bool:
         error = wired.bind(pod, targets[0])
         if error == "":
             return True
-        standing = wired.ledger.standing(pod["metadata"]["uid"])
+        standing = wired.ledger.entry(pod["metadata"]["uid"])
         home = standing.node if standing else ""  # in doubt: elsewhere it would be refused
         time.sleep(0.01)
     raise AssertionError(f"{pod['metadata']['name']} is never settled: {error}")

@@ -34,7 +34,9 @@ def card_node(cluster: Cluster, *uuids: str, identity: bool = False) -> str:
 def show(wired: Wired, cluster: Cluster, node: str, *uuids: str, identity: bool = False) -> None:
     """Write another inventory, and wait until the books have it."""
     cluster.annotate_node(node, DEVICES, cards(*uuids, identity=identity))
-    poll(lambda: wired.ledger.held()[1][node].uuids == uuids, f"the books know {uuids}")
+    poll(
+        lambda: wired.ledger.entries_and_specs()[1][node].uuids == uuids, f"the books know {uuids}"
+    )
 
 
 def bound(wired: Wired, cluster: Cluster, node: str, *sizes: int) -> list[Json]:
@@ -120,13 +122,13 @@ def test_memory_without_a_count_is_not_one_giant_device(wired: Wired, cluster: C
     wired.knows(node)
     bound(wired, cluster, node, 10)
     cluster.resize(node, count="0")
-    poll(lambda: wired.ledger.held()[1][node].closed is not None, "the node is closed")
+    poll(lambda: wired.ledger.entries_and_specs()[1][node].closed is not None, "the node is closed")
     pod = cluster.pod(40)
     told = wired.filter(pod, [node])
     assert told["FailedAndUnresolvableNodes"] == {node: NO_COUNT}
     assert wired.bind(pod, node) != ""
     cluster.resize(node, count="4")
-    poll(lambda: wired.ledger.held()[1][node].closed is None, "the count is back")
+    poll(lambda: wired.ledger.entries_and_specs()[1][node].closed is None, "the count is back")
     assert wired.used(node) == [10, 0, 0, 0]
 
 

@@ -127,7 +127,7 @@ class Oracle:
             raise Violation(f"S4 {uid} has the assume time {stamp} that another pod has")
         self.stamps.add((replica.identity, stamp))
         known = self.known[replica.identity]
-        entry = replica.ledger.standing(uid)
+        entry = replica.ledger.entry(uid)
         if entry is None or entry.node != node or dict(entry.cover.written or ()) != shares:
             raise Violation(f"S6 a Binding of {uid} is sent that is not charged so: {entry}")
         if not entry.in_doubt and not self._may_land_already(replica, uid):
@@ -146,7 +146,7 @@ class Oracle:
             )
 
     def _may_land_already(self, replica: Replica, uid: str) -> bool:
-        entry = replica.ledger.standing(uid)
+        entry = replica.ledger.entry(uid)
         return (replica.identity, uid) in self.decisions and entry is not None and entry.in_doubt
 
     def applied(self, request: Request, answer: object) -> None:
@@ -348,7 +348,7 @@ class Oracle:
         """
         known = self.known[replica.identity]
         for uid in list(known.pods):
-            entry = replica.ledger.standing(uid)
+            entry = replica.ledger.entry(uid)
             if entry is None or entry.assumption is not None:
                 del known.pods[uid]
         known.loose.clear()
@@ -467,7 +467,7 @@ class Oracle:
                 continue
             if not request.path.endswith(f"/pods/{pod.name}/binding"):
                 continue  # another pod has that name: the API server refuses by the uid
-            if body["metadata"]["annotations"] and replica.ledger.standing(pod.uid) is None:
+            if body["metadata"]["annotations"] and replica.ledger.entry(pod.uid) is None:
                 raise Violation(f"S6 {replica.identity} has dropped {pod.uid}, which may land")
 
 

@@ -19,7 +19,7 @@ def test_books_hold_while_threads_bind_delete_list_and_settle(nodes: int) -> Non
 def test_a_charge_that_is_not_looked_at_again_under_the_lock_is_noticed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Store, "must_fit", lambda *_: None)
+    monkeypatch.setattr(Store, "check_fits", lambda *_: None)
     monkeypatch.setattr(
         NodeArrays, "changed", lambda *_: -1
     )  # as if nobody had changed the node since

@@ -174,7 +174,7 @@ class Life:
 
     def send_again(self, n: int) -> None:
         post = self._post(n, lambda post: post.told)
-        charge = self.books.standing(post.uid) if post else None
+        charge = self.books.entry(post.uid) if post else None
         if post is None or charge is None or charge.placement != post.allocation.shares:
             return
         with suppress(RequestRefused):

@@ -72,7 +72,7 @@ class Script:
             "dump": lambda words, _: self._dump(*words),
             "free": lambda words, _: self._free(),
             "counts": lambda words, _: self._counts(),
-            "standing": lambda words, _: [_show(self._ledger.standing(words[0]))],
+            "standing": lambda words, _: [_show(self._ledger.entry(words[0]))],
         }
 
     def step(self, command: list[str]) -> list[str]:
@@ -116,7 +116,7 @@ class Script:
         )
 
     def _resume(self, uid: str, now: float) -> bool:
-        entry = self._ledger.standing(uid)
+        entry = self._ledger.entry(uid)
         return self._ledger.resume(uid, entry.node if entry else "", now) is not None
 
     def _assume(self, words: list[str], now: float) -> None:

@@ -61,7 +61,7 @@ def test_the_books_are_of_one_moment_and_their_version_tells_of_each_change(
         change()
         versions.append(ledger.version())
     assert len(set(versions)) == len(versions)
-    books = ledger.books()
+    books = ledger.view()
     ledger.pod_gone("p")
     ledger.node_gone("gpu-a")
     assert books.snapshot.used.tolist() == [[4]]
@@ -91,7 +91,7 @@ def test_what_preemption_asks_of_a_pod_follows_the_pod_and_changes_no_charge(
     ledger.pod_changed(pod)
     view = ledger.snapshot()
     ledger.pod_changed(pod._replace(priority=5, terminating=True, labels=(("app", "web"),)))
-    entry = ledger.standing("p")
+    entry = ledger.entry("p")
     assert entry is not None
     assert (entry.priority, entry.terminating, entry.labels) == (5, True, (("app", "web"),))
     assert ledger.snapshot() is view
@@ -107,7 +107,7 @@ def test_a_list_that_breaks_off_drops_nobody(ledger: Ledger) -> None:
 
     with pytest.raises(ConnectionError):
         ledger.replace_pods(pages())
-    assert ledger.standing("kept")
+    assert ledger.entry("kept")
 
 
 def test_a_long_list_is_taken_over_whole(ledger: Ledger) -> None:
@@ -283,9 +283,9 @@ def test_a_pod_that_cannot_be_read_is_kept_as_it_was_and_waits_for_nobody(ledger
     assert set(ledger.counts().values()) == {0}
     assert ledger.pod_changed(_pod("p", Request(4, 1))) == Changes(came=1)
     ledger.pod_unreadable("p")
-    assert ledger.standing("p")
+    assert ledger.entry("p")
     ledger.replace_pods([], keep=["p", "q"])
-    assert ledger.standing("p")
+    assert ledger.entry("p")
     assert ledger.pod_changed(_pod("q", Request(4, 1), place="")) == Changes()
     assert ledger.replace_pods([]) == Changes(went=1)
 
@@ -308,7 +308,7 @@ def test_a_bind_that_never_landed_and_reads_unbound_is_no_alarm(ledger: Ledger) 
     ledger.assume(ref, Request(4, 1), Allocation("gpu-a", (1,), (4,)), 0)
     ledger.doubt("p", 1)
     ledger.settle("p", ledger.token("p"), _pod("p", Request(4, 1), place=""), 70.0)
-    assert ledger.standing("p") is None
+    assert ledger.entry("p") is None
     assert ledger.counts()["binding_lost"] == 0
 
 
@@ -347,7 +347,7 @@ def test_books_out_of_step_with_their_entries_are_found() -> None:
     ledger.node_changed(NodeSpec("gpu-a", (16,), (True,)))
     ledger.check()
     # Only a bug of ours can do this, so the test has to reach inside.
-    ledger._store.tally.add(Charge("gpu-a", Request(4, 1), ((0, 4),)))  # noqa: SLF001
+    ledger._store.arrays.add(Charge("gpu-a", Request(4, 1), ((0, 4),)))  # noqa: SLF001
     with pytest.raises(InvariantError, match="gpu-a"):
         ledger.check()
 
@@ -390,6 +390,6 @@ def test_a_bind_in_doubt_whose_card_has_gone_keeps_its_pod_to_no_node(ledger: Le
     ref, bound = PodRef("default", "p", "p"), Allocation("gpu-a", (1,), (4,), ("b",))
     ledger.assume(ref, Request(4, 1), bound, 0.0, stamp="1")
     ledger.doubt("p", 1.0, "1")
-    assert ledger.keeps("p")
+    assert ledger.can_still_bind("p")
     ledger.node_changed(replace(node("gpu-a", 16), uuids=("a",), serves_by_identity=True))
-    assert not ledger.keeps("p")
+    assert not ledger.can_still_bind("p")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.assumption import Phase
-from gpushare.ledger.phases import ASSUMED, CHARGED, KEPT, TABLE, Event, as_text
+from gpushare.ledger.phases import ASSUMED, CHARGED, RECORDED, TABLE, Event, as_text
 from tests.support.figures import ROOT, renew
 
 PAGE = ROOT / "docs" / "architecture.md"
@@ -26,7 +26,7 @@ def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config, tmp_path
 
 def test_every_event_is_in_the_table_and_every_phase_can_be_come_to() -> None:
     assert TABLE.keys() == set(Event)
-    assert all(after.keys() <= set(KEPT) for after in TABLE.values())
+    assert all(after.keys() <= set(RECORDED) for after in TABLE.values())
     assert {phase for after in TABLE.values() for phase in after.values()} == set(Phase)
 
 
@@ -55,6 +55,6 @@ def test_bound_comes_from_the_watch_alone_and_ends_when_the_pod_is_gone() -> Non
     assert Phase.UNCHARGED not in {after.get(Phase.BOUND) for after in TABLE.values()}
 
 
-@pytest.mark.parametrize("phase", [phase for phase in KEPT if phase is not Phase.UNCHARGED])
+@pytest.mark.parametrize("phase", [phase for phase in RECORDED if phase is not Phase.UNCHARGED])
 def test_no_pod_is_charged_by_two_binds(phase: Phase) -> None:
     assert phase not in TABLE[Event.ASSUMED]

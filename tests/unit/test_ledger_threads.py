@@ -110,7 +110,7 @@ def _is_whole_dump(ledger: Ledger) -> bool:
 
 
 def _is_whole_copy(ledger: Ledger) -> bool:
-    entries, specs = ledger.held()
+    entries, specs = ledger.entries_and_specs()
     return all(entry.node for entry in entries.values()) and all(specs.values())
 
 

@@ -181,13 +181,15 @@ class Auditor:
 
     def _compare_with_entries(self) -> Iterator[Finding]:
         for managed in self._resources:
-            for node in managed.ledger.drift():
+            for node in managed.ledger.differing_nodes():
                 yield Finding(managed.names.resource, ARRAYS, node)
 
     def _compare_with_api_server(self) -> frozenset[Finding]:
         # First: what the watch shows from here on must not count as in the copy.
         watch_version = {name: self._watch_version(name) for name in ("nodes", "pods")}
-        entries_and_specs = [(managed, *managed.ledger.held()) for managed in self._resources]
+        entries_and_specs = [
+            (managed, *managed.ledger.entries_and_specs()) for managed in self._resources
+        ]
         specs = [Listed[ListedNode]() for _ in entries_and_specs]
         pods = [Listed[ListedPod]() for _ in entries_and_specs]
         nodes_at = pods_at = ""
@@ -232,7 +234,7 @@ class Auditor:
         ledger = managed.ledger
         if finding.what == ARRAYS:
             ledger.recount([finding.node])
-            return finding.node not in ledger.drift()
+            return finding.node not in ledger.differing_nodes()
         if finding.known is not None and finding.seen is not None:
             return ledger.reshape(finding.known, narrowed(finding.known, finding.seen))
         if finding.what in (MISSING, MISPLACED) and finding.pod is not None:

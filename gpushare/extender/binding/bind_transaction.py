@@ -85,7 +85,7 @@ class BindTransaction:
         `leads_until`: until when, by the same clock, this process surely leads.
         """
         for managed in self.resources:
-            entry = managed.ledger.standing(self.ref.uid)
+            entry = managed.ledger.entry(self.ref.uid)
             if entry is not None:
                 self.resource_request = (managed, entry.request)
                 return self._already_charged(entry)
@@ -155,7 +155,7 @@ class BindTransaction:
         """Return whether the watch shows another request of the pod than filter had."""
         own, request = self.resource_request or (None, Request())
         for managed in self.resources:
-            watched = managed.ledger.asks(self.ref.uid)
+            watched = managed.ledger.waiting_request(self.ref.uid)
             ours = request if managed is own else Request()
             if watched is not None and _device_demand(watched) != _device_demand(ours):
                 return True
@@ -255,7 +255,7 @@ class BindTransaction:
         """
         managed, request = resource_request
         ledger = managed.ledger
-        if ledger.standing(self.ref.uid) is None:
+        if ledger.entry(self.ref.uid) is None:
             # The read has settled it: nothing is charged, nothing can land.
             return self._send(now, leads_until)
         if leads_until < now + BUDGET:

@@ -26,7 +26,7 @@ class UnservedPods:
         """
         since: dict[tuple[str, str], float] = {}
         for managed in self._resources:
-            entries, specs = managed.ledger.held()
+            entries, specs = managed.ledger.entries_and_specs()
             for uid, entry in entries.items():
                 if _is_unserved(entry, specs.get(entry.node)):
                     key = managed.names.resource, uid

@@ -19,7 +19,7 @@ from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.extender.ui.sentences import Sentences
-from gpushare.ledger import Books
+from gpushare.ledger import LedgerView
 
 _Entries = tuple[Entry, ...]
 _Key = tuple[NodeSpec, _Entries, tuple[int, ...], int]
@@ -102,7 +102,7 @@ class _Part:
 
     def text(self) -> str:
         """Return the JSON of this part."""
-        managed, books = self._managed, self._managed.ledger.books()
+        managed, books = self._managed, self._managed.ledger.view()
         sizes = [entry.request.units for entry in books.entries.values()]
         sizes += [pod.request.units for pod in books.waiting]
         typical = typical_units(sizes)
@@ -116,7 +116,7 @@ class _Part:
         # Node by node: no other thread runs while one call of json works.
         return f'{_ENCODE(head)[:-1]},"nodes":[{",".join(self._nodes(books, typical))}]}}'
 
-    def _pending(self, books: Books) -> list[dict[str, Any]]:
+    def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         ledger, generation = self._managed.ledger, books.snapshot.generation
         said = self._sentences.about((pod.request for pod in books.waiting), ledger, generation)
         return [self._waiting(pod, said.get(pod.request)) for pod in books.waiting]
@@ -132,7 +132,7 @@ class _Part:
             "why": why,
         }
 
-    def _nodes(self, books: Books, typical: int) -> Iterable[str]:
+    def _nodes(self, books: LedgerView, typical: int) -> Iterable[str]:
         on_node: dict[str, list[Entry]] = defaultdict(list)
         for entry in books.entries.values():
             on_node[entry.node].append(entry)

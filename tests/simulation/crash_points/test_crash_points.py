@@ -45,7 +45,7 @@ def _list_drops(replace: Callable[..., Any]) -> Callable[..., Any]:
         listed = list(pods)
         changes: Changes = replace(self, listed, keep, started)
         bound = {pod.ref.uid for pod in listed if pod.node}
-        for entry in self.held()[0].values():
+        for entry in self.entries_and_specs()[0].values():
             if entry.ref.uid not in bound:
                 self.pod_gone(entry.ref.uid)
         return changes

@@ -28,8 +28,8 @@ def _give_back(ledger: Any, uid: str) -> None:
 @mutant("A1", "the original records a pod after its binding succeeded", Ledger, "assume")
 def charges_after_success(original: Any) -> Any:
     def assume(self: Any, ref: Any, request: Any, allocation: Any, *_: Any, **__: Any) -> Any:
-        self._store.must_fit(ref.uid, request, allocation)
-        return self._store.named(allocation)
+        self._store.check_fits(ref.uid, request, allocation)
+        return self._store.with_uuids(allocation)
 
     del original
     return assume
@@ -49,7 +49,7 @@ def takes_by_an_old_look(original: Any) -> Any:
         view = next(look for look in looks[-2:] if look.capacity is looks[-1].capacity)
         allocation = decide.place(view, node, request, books.ranking(request))
         assume = ledger.assume
-        with patch.object(Store, "must_fit", lambda *_: None):
+        with patch.object(Store, "check_fits", lambda *_: None):
             allocation = assume(ref, request, allocation, now, stamp=stamp)
         return allocation, int(view.capacity[view.row[node], allocation.devices[0]])
 
@@ -68,16 +68,16 @@ def _assumes_unseen(original: Any) -> Any:
     "A1",
     "what a look found free is taken, whoever took it meanwhile",
     Store,
-    "must_fit",
+    "check_fits",
     also=[(Ledger, "assume", _assumes_unseen)],
 )
 def takes_without_another_look(original: Any) -> Any:
     del original
 
-    def must_fit(self: Any, *_: Any) -> None:
+    def check_fits(self: Any, *_: Any) -> None:
         return
 
-    return must_fit
+    return check_fits
 
 
 @mutant("A2", "the original places a pod anew on every try", BindTransaction, "_already_charged")
@@ -217,7 +217,7 @@ def tells_the_size_of_device_0(original: Any) -> Any:
 def drops_what_a_stranger_names(original: Any) -> Any:
     def start(self: Any, now: float, leads_until: float) -> Any:
         for books in self.resources:
-            entry = books.ledger.standing(self.ref.uid)
+            entry = books.ledger.entry(self.ref.uid)
             if entry is not None and entry.ref != self.ref:
                 books.ledger._store.put(self.ref.uid, None)
         return original(self, now, leads_until)

@@ -168,7 +168,7 @@ def forgets_init_containers(original: Any) -> Any:
     return peak
 
 
-@mutant("C12", "a pod holds memory once its plug-in has marked it", records, "shown")
+@mutant("C12", "a pod holds memory once its plug-in has marked it", records, "observed")
 def charges_the_assigned(original: Any) -> Any:
     def shown(record: Any, pod: Any) -> Any:
         known = isinstance(record, Entry)
@@ -179,7 +179,7 @@ def charges_the_assigned(original: Any) -> Any:
     return shown
 
 
-@mutant("C14", "the original ignores pods without an index", records, "shown")
+@mutant("C14", "the original ignores pods without an index", records, "observed")
 def ignores_the_unplaced(original: Any) -> Any:
     def shown(record: Any, pod: Any) -> Any:
         if not pod.node or pod.placement is not None or not pod.request.devices:

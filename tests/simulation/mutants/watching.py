@@ -20,7 +20,7 @@ from gpushare.wire.pods import observe_pod
 from tests.simulation.mutants.museum import mutant
 
 
-@mutant("B2", "the last event wins, however old it is", records, "shown")
+@mutant("B2", "the last event wins, however old it is", records, "observed")
 def believes_stale_events(original: Any) -> Any:
     def shown(record: Any, pod: Any) -> Any:
         stale = not pod.node and isinstance(record, Entry)
@@ -80,7 +80,7 @@ def frees_what_the_event_says(original: Any) -> Any:
     return apply
 
 
-@mutant("B7", "the original and GAS free a pod that is being deleted", records, "shown")
+@mutant("B7", "the original and GAS free a pod that is being deleted", records, "observed")
 def frees_at_the_deletion_mark(original: Any) -> Any:
     def shown(record: Any, pod: Any) -> Any:
         return Step(None) if pod.terminating else original(record, pod)

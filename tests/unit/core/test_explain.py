@@ -254,7 +254,7 @@ def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
     ledger = world.ledger()
     bound = [each for each in world.pods if each.placement]
     for seen in bound[:2]:
-        entry = ledger.standing(seen.ref.uid)
+        entry = ledger.entry(seen.ref.uid)
         assert entry is not None
         (books,) = ledger.dump(entry.node)
         judge_by = load_policy(policy)

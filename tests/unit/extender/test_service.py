@@ -186,7 +186,7 @@ def test_a_filtered_pod_is_bound_without_reading_it(desk: Desk) -> None:
     desk.filter(pod)
     assert desk.bind(pod, "small") == ""
     assert [call.method for call in desk.api.calls] == ["POST"]
-    entry = desk.ledger.standing("uid-web")
+    entry = desk.ledger.entry("uid-web")
     assert entry is not None
     assert (entry.phase, entry.placement) == (Phase.LANDED, ((0, 4),))
 
@@ -341,8 +341,8 @@ def test_each_resource_has_its_own_books(desk: Desk) -> None:
     assert answer["NodeNames"] == ["npu"]
     assert "big" in answer["FailedNodes"]
     assert desk.bind(pod, "npu") == ""
-    assert desk.ledger.standing("uid-npu-pod") is None
-    entry = desk.library.resources[1].ledger.standing("uid-npu-pod")
+    assert desk.ledger.entry("uid-npu-pod") is None
+    entry = desk.library.resources[1].ledger.entry("uid-npu-pod")
     assert entry is not None
     assert entry.placement == ((0, 3),)
     sent = json.loads(desk.api.calls[0].body or b"")["metadata"]["annotations"]

@@ -131,7 +131,7 @@ def office() -> Office:
 
 
 def sums(ledger: Ledger) -> NodeArrays:
-    return ledger._store.tally  # noqa: SLF001 -- what a mistake of ours would make wrong
+    return ledger._store.arrays  # noqa: SLF001 -- what a mistake of ours would make wrong
 
 
 def charge_wrongly(
@@ -384,14 +384,14 @@ def test_cards_that_no_watch_has_shown_at_their_new_places_are_found(office: Off
 
 def test_a_charge_that_is_not_on_its_cards_is_found_and_frees_nothing(office: Office) -> None:
     ledger, right = office.ledger, office.free()
-    entry = ledger.standing("uid-p0")
+    entry = ledger.entry("uid-p0")
     assert entry is not None
     astray = replace(entry, placement=((1, 4),))
     with patch.object(store, "resolved", lambda charged, _: charged):  # a mistake of ours
         ledger._store.put("uid-p0", astray)  # noqa: SLF001 -- as above
     office.audit()
     assert office.told == [("sums that are not those of the entries", False)]
-    entry = ledger.standing("uid-p0")
+    entry = ledger.entry("uid-p0")
     assert entry is not None
     assert entry.placement == ((0, 4),)
     assert all(now <= then for now, then in zip(office.free(), right, strict=True))

@@ -112,7 +112,7 @@ class Desk:
 
     def standing(self) -> str:
         """What the books hold for the pod, in one word and its place."""
-        entry = self.ledger.standing(REF.uid)
+        entry = self.ledger.entry(REF.uid)
         self.ledger.check()
         if entry is None:
             assert self.ledger.token(REF.uid) == -1

@@ -131,7 +131,7 @@ def test_what_is_no_pod_of_that_name_settles_nothing(
     api.answers = [answer]
     binder.settle_overdue()
     assert ledger(library).counts()["in_doubt"] == 1
-    assert ledger(library).standing(REF.uid) is not None
+    assert ledger(library).entry(REF.uid) is not None
 
 
 def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
@@ -142,13 +142,13 @@ def test_a_charge_that_has_landed_and_reads_unbound_is_told_once(
     for _ in range(3):
         api.now += LANDED_GRACE
         binder.settle_overdue()
-        assert ledger(library).standing(REF.uid) is not None
+        assert ledger(library).entry(REF.uid) is not None
     assert ledger(library).counts()["binding_lost"] == 1
     (alarm,) = ledger(library).take_alarms()
     assert (alarm.kind, alarm.ref, alarm.node) == ("binding_lost", REF, "n")
     api.now += HOLD
     binder.settle_overdue()
-    assert ledger(library).standing(REF.uid) is None
+    assert ledger(library).entry(REF.uid) is None
 
 
 def test_bindings_refused_with_409_are_counted(
@@ -184,7 +184,7 @@ def test_a_pod_that_cannot_be_read_is_not_bound(
     api.answers = [answer]
     assert binder.bind(REF, "n", False, None).reason == reason
     assert len(api.calls) == 1
-    assert ledger(library).standing(REF.uid) is None
+    assert ledger(library).entry(REF.uid) is None
 
 
 @pytest.mark.parametrize("known", [True, False])
@@ -240,7 +240,7 @@ def test_a_binding_held_up_on_its_way_is_not_sent_after_the_time_for_its_bind(
         assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
         client.close()
         assert server.seen == []
-    assert ledger(library).standing(REF.uid) is None
+    assert ledger(library).entry(REF.uid) is None
 
 
 def test_a_process_that_was_stopped_while_it_wrote_still_gives_the_read_a_moment(
@@ -300,7 +300,7 @@ def test_a_failure_nobody_thought_of_leaves_the_charge_in_doubt(
     api.answers = [ZeroDivisionError("a bug")]
     with pytest.raises(ZeroDivisionError):
         binder.bind(REF, "n", True, asked(library))
-    entry = ledger(library).standing(REF.uid)
+    entry = ledger(library).entry(REF.uid)
     assert entry is not None
     assert entry.in_doubt
 
@@ -311,7 +311,7 @@ def test_a_failure_with_a_plain_pod_has_nothing_to_doubt(
     api.answers = [SystemExit(1)]
     with pytest.raises(SystemExit):
         binder.bind(REF, "n", True, None)
-    assert ledger(library).standing(REF.uid) is None
+    assert ledger(library).entry(REF.uid) is None
 
 
 def doubtful(api: ScriptedApi, binder: Binder, library: ManagedResources) -> None:
@@ -372,7 +372,7 @@ def test_what_is_in_doubt_is_settled_by_a_read_alone(
     api.answers = [answer]
     assert binder.settle_overdue() == 1
     assert [(call.method, call.path) for call in api.calls] == [("GET", POD)]
-    entry = ledger(library).standing(REF.uid)
+    entry = ledger(library).entry(REF.uid)
     assert (entry and ("landed" if entry.phase is Phase.LANDED else "doubt")) == left
 
 
@@ -388,7 +388,7 @@ def test_a_read_counts_from_when_it_was_sent(
         assert binder.bind(REF, "n", True, asked(library)).reason == "refused"
     else:
         assert binder.settle_overdue() == 1
-    entry = ledger(library).standing(REF.uid)
+    entry = ledger(library).entry(REF.uid)
     assert entry is not None
     assert entry.in_doubt
 
@@ -401,7 +401,7 @@ def test_what_no_watch_has_shown_for_a_while_is_read_too(
     api.now += LANDED_GRACE
     api.answers = [ApiNotFound("no such pod", 404)]
     assert binder.settle_overdue() == 1
-    assert ledger(library).standing(REF.uid) is None
+    assert ledger(library).entry(REF.uid) is None
 
 
 def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
@@ -413,7 +413,7 @@ def test_every_resource_has_its_doubts_settled(api: ScriptedApi) -> None:
     binder.bind(REF, "n", True, (second, ASKS))
     api.answers = [ApiNotFound("no such pod", 404)]
     assert binder.settle_overdue() == 1
-    assert second.ledger.standing(REF.uid) is None
+    assert second.ledger.entry(REF.uid) is None
 
 
 def test_an_api_server_that_answers_nothing_does_not_hold_the_settling_for_ever(

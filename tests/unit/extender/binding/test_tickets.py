@@ -115,7 +115,7 @@ def test_a_pod_that_the_watch_shows_with_another_request_is_read() -> None:
         desk.ledger.pod_changed(ObservedPod(PodRef("team", "web", "uid-web"), shown))
         desk.filter(pod_json("web", told))
         assert bind_read(desk, pod_json("web", true), "big") == ""
-        entry = desk.ledger.standing("uid-web")
+        entry = desk.ledger.entry("uid-web")
         assert (entry.request.total if entry else 0) == true
 
 

@@ -52,7 +52,7 @@ def test_each_verb_is_served_where_the_scheduler_calls_it(client: FlaskClient, d
     status, scores = post(client, "prioritize", ASKING)
     assert (status, [each["Score"] for each in scores]) == (200, [10])
     assert post(client, "bind", BINDING) == (200, {"Error": ""})
-    assert desk.ledger.standing("uid-web") is not None
+    assert desk.ledger.entry("uid-web") is not None
 
 
 def test_other_routes_are_served_where_the_scheduler_is_told(desk: Desk) -> None:
