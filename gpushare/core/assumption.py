@@ -31,7 +31,7 @@ class Phase(StrEnum):
 class Waiting:
     """A pod without a node, as the watch shows it. created: seconds since the epoch, 0 if unknown.
 
-    gated: no extender is called for it: it has gates, or no node passes kube-scheduler itself.
+    gated: no extender is called for it, as `ObservedPod` says.
     """
 
     ref: PodRef

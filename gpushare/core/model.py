@@ -145,8 +145,8 @@ class ObservedPod(NamedTuple):
     every device of the node. assigned: the device plug-in has marked the pod served. ended: phase
     Succeeded or Failed. created, started: seconds since the epoch, 0 where there is no such time.
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
-    gated: no extender is called for it: it has gates, or no node passes kube-scheduler itself
-    (spec.schedulingGates), or kube-scheduler has found it unschedulable. stamp: the assume time
+    gated: no extender is called for it: it has gates (spec.schedulingGates), or kube-scheduler has
+    found it unschedulable. stamp: the assume time
     that its annotations name, by which a Binding is told from any other, or "". running: phase
     Running. uuids: of the devices of `placement`, as its annotations name them, "" for one without;
     () for none. given: what its device plug-in says that it has on other cards.
