@@ -67,7 +67,7 @@ e2e: $(INSTALLED) ## the tests with a real kube-apiserver, kube-scheduler, kubel
 	  tests/contract/workloads tests/contract/test_kubectl.py tests/integration/test_trace_slice.py \
 	  --ignore tests/contract/apiserver/test_localcluster_only.py \
 	  -p tests.support.parts -p tests.e2e.versions --versions docs/versions.md \
-	  -p tests.e2e.given_table --given docs/device-plugin.md -ra -o timeout=600 $(PYTEST)
+	  -p tests.e2e.given_table --given docs/research/device-plugin.md -ra -o timeout=600 $(PYTEST)
 
 e2e-all: ## the same with each of RELEASES, which are built where they are not there
 	@for release in $(RELEASES); do \

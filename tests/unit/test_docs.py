@@ -133,3 +133,28 @@ def test_the_ways_through_the_code_name_functions_that_are_there() -> None:
         assert re.search(rf"^ *def {function}\(", source, re.MULTILINE), (name, file)
         # What a base class has is in the file of the base class.
         assert not owner or owner == "Ledger" or f"class {owner}" in source, (name, file)
+
+
+def prose(text: str) -> list[str]:
+    """The lines of a document outside fences, tables and what is generated."""
+    found, fenced, made = [], False, False
+    for line in text.splitlines():
+        start = line.lstrip()
+        if start.startswith("```"):
+            fenced = not fenced
+        elif start.startswith("<!--"):
+            made = bool(re.match(r"<!-- (figures of|simulate:)", start))
+        elif not (fenced or made or start.startswith("|")):
+            found.append(line)
+    return found
+
+
+@pytest.mark.parametrize(
+    "document",
+    [document for document in DOCUMENTS if document.name != "CHANGELOG.md"],
+    ids=lambda file: str(file.relative_to(ROOT)),
+)
+def test_a_line_of_prose_has_at_most_100_columns_its_links_apart(document: Path) -> None:
+    lines = prose(document.read_text(encoding="utf-8"))
+    links = r"\]\([^)]*\)|https?://\S+"
+    assert not [line for line in lines if len(re.sub(links, "", line)) > 100]

@@ -1,6 +1,6 @@
 """Who may import whom: the layers of the package, and one door for each guest.
 
-A broken rule fails with its own sentence. The table is docs/architecture.md's.
+A broken rule fails with its own sentence. docs/architecture.md shows the table as it is.
 """
 
 import ast
@@ -12,6 +12,10 @@ from pathlib import Path
 import pytest
 
 import gpushare
+from tests.support.figures import ROOT, renew
+
+PAGE = ROOT / "docs" / "architecture.md"
+OF = "the layers"
 
 PACKAGE = Path(gpushare.__file__).parent
 
@@ -49,6 +53,18 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
 }
 """What each area may know besides itself: siblings do not know each other."""
+
+
+def as_text() -> str:
+    """The table of the page."""
+    lines = ["| part | may import |", "| --- | --- |"]
+    lines += [
+        f"| `{area}` | {', '.join(f'`{below}`' for below in allowed) or 'nothing of ours'} |"
+        for area, allowed in LAYERS.items()
+        if area != "__init__"
+    ]
+    return "\n".join(lines)
+
 
 DOORS: dict[str, tuple[str, ...]] = {
     "flask": ("extender.http.app",),
@@ -191,6 +207,15 @@ def _all_imports() -> list[Import]:
     return [
         item for by, path in _modules() for item in imports(by, path.read_text(encoding="utf-8"))
     ]
+
+
+def test_the_page_shows_the_table_as_it_is(pytestconfig: pytest.Config, tmp_path: Path) -> None:
+    shown = PAGE if pytestconfig.getoption("--regenerate-scenarios") else tmp_path / "page.md"
+    shown.write_text(PAGE.read_text(encoding="utf-8"), encoding="utf-8")
+    renew(shown, OF, as_text())
+    assert shown.read_text(encoding="utf-8") == PAGE.read_text(encoding="utf-8"), (
+        "run this test with --regenerate-scenarios"
+    )
 
 
 def test_every_import_keeps_to_the_layers_and_doors() -> None:

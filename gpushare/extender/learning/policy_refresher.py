@@ -8,7 +8,7 @@ them wait.
 
 Every pod created counts, GPU or not, placed or turned away. Those that ran before we began to watch
 do not, since the long-lived would count too much. For which pods policies are made, and at which of
-them, says core/workload_estimator.py; here it is held to once a minute.
+them, says core/workload_estimator.py; after the early ones it is held here to once a minute.
 """
 
 import logging

@@ -1,7 +1,7 @@
 """`python -m tests.contract.workloads.commands`: a newcomer's kubectl commands, as a table.
 
 Runs them on the local cluster and, where its programs are there, on a real control plane, and puts
-the table into docs/local-cluster.md. The test beside it holds the table to what it sees.
+the table into docs/local-cluster-kubectl.md. The test beside it holds the table to what it sees.
 """
 
 import re
@@ -16,7 +16,7 @@ from tests.contract.workloads.manifests import changed, workload
 from tests.e2e.binaries import program
 from tests.support.figures import ROOT, renew
 
-DOCUMENT = ROOT / "docs" / "local-cluster.md"
+DOCUMENT = ROOT / "docs" / "local-cluster-kubectl.md"
 OF = "kubectl's commands"
 SERVERS = {"localcluster": "the local cluster", "kube-apiserver": "kube-apiserver"}
 NAMESPACE = "newcomer"

@@ -1,4 +1,4 @@
-"""The table of kubectl commands in docs/local-cluster.md says what happens."""
+"""The table of kubectl commands in docs/local-cluster-kubectl.md says what happens."""
 
 import shutil
 from pathlib import Path
