@@ -76,7 +76,6 @@ DOORS: dict[str, tuple[str, ...]] = {
         "localcluster.api.objects",
         "localcluster.client",
     ),
-    "numba": ("sim.compiled",),
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": (
         "device_plugin.metrics",
