@@ -29,7 +29,7 @@ from gpushare.wire.fields import NAME
 def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
-        settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
+        settings = read_settings(argv, os.environ, _read_yaml)
         settings, found = _with_scheduler_file(settings)
         tls = _tls(settings)
         log_writer = configure(settings.log_level, settings.log_format)
