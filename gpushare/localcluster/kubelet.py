@@ -13,9 +13,9 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
+from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.devices.admission import AdmissionError, Devices
 from gpushare.localcluster.grants import granted_devices
@@ -46,23 +46,13 @@ _NODE = "node/"
 """What keys of nodes begin with; those of pods are their uids."""
 
 
-class LogSink(Protocol):
-    """Where containers print."""
-
-    def write(self, uid: str, container: str, text: str, at: datetime) -> None:
-        """Keep what a container of the pod with this UID printed."""
-
-    def forget(self, uid: str) -> None:
-        """Drop everything that pod printed."""
-
-
 class Kubelet:
     """Runs the pods of all nodes in one thread; their output goes to `logs`.
 
     It closes `api` at its end. devices: None where no node has a device plug-in.
     """
 
-    def __init__(self, api: ApiClient, logs: LogSink, devices: Devices | None = None) -> None:
+    def __init__(self, api: ApiClient, logs: PodLogs, devices: Devices | None = None) -> None:
         self._logs = logs
         self._devices = devices or Devices()
         self._devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
