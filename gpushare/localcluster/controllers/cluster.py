@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.wire.budgets import selects
 
@@ -239,11 +240,6 @@ def share(limit: int | str | None, of: int, *, up: bool) -> int:
         return limit or 0
     part = float(limit.rstrip("%")) * of / 100
     return math.ceil(part) if up else math.floor(part)
-
-
-def timestamp() -> str:
-    """Return the time, as objects have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_of(moment: str) -> float:

@@ -10,9 +10,9 @@ import logging
 import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 from gpushare.errors import ApiError
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient
 from gpushare.localcluster.scheduler.objects import Json, PodView
 
@@ -126,8 +126,3 @@ def _event(pod: PodView, *, name: str, kind: str, reason: str, message: str, now
         "reportingComponent": pod.scheduler_name,
         "reportingInstance": "",
     }
-
-
-def timestamp() -> str:
-    """Return the time as events and conditions write it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
