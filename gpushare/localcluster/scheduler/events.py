@@ -95,9 +95,8 @@ def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> 
         "status": "False",
         "type": "PodScheduled",
     }
-    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
     try:
-        api.patch(path, {"status": {"conditions": [condition]}})
+        api.patch(f"{pod.path}/status", {"status": {"conditions": [condition]}})
     except ApiError as error:
         log.info("condition not written pod=%s error=%s", pod.key, error)
 

@@ -28,7 +28,7 @@ class Evictor:
         for victim in candidate.pods:
             self._evict(victim, pod, candidate.node)
         change = {"status": {"nominatedNodeName": candidate.node}}
-        self._api.patch(f"{_path(pod)}/status", change)
+        self._api.patch(f"{pod.path}/status", change)
 
     def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
         condition: Json = {
@@ -40,12 +40,8 @@ class Evictor:
             "lastTransitionTime": timestamp(),
         }
         try:
-            self._api.patch(f"{_path(victim)}/status", {"status": {"conditions": [condition]}})
-            self._api.delete(_path(victim), uid=victim.uid)
+            self._api.patch(f"{victim.path}/status", {"status": {"conditions": [condition]}})
+            self._api.delete(victim.path, uid=victim.uid)
         except (ApiNotFound, ApiConflict):
             return  # it has gone by itself, and perhaps another has its name
         self._told(victim, f"Preempted by pod {pod.uid} on node {node}")
-
-
-def _path(pod: PodView) -> str:
-    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"
