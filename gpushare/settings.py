@@ -124,14 +124,14 @@ def _names(text: str) -> frozenset[str]:
 
 
 def read_settings(
-    argv: Sequence[str], environ: Mapping[str, str], read_file: Callable[[str], object], prog: str
+    argv: Sequence[str], environ: Mapping[str, str], read_file: Callable[[str], object]
 ) -> Settings:
     """Return the settings from flags, environment and file, checked.
 
     read_file gives the document of a YAML file. Raises SettingsError; a wrong flag ends in
     argparse's own exit 2.
     """
-    parser = Parser(prog=prog, description="Run the scheduler extender.")
+    parser = Parser(prog="gpushare serve", description="Run the scheduler extender.")
     parser.add_argument("--config", metavar="FILE", help="settings as YAML, keys as the flags")
     for setting in fields(Settings):
         _add_flag(parser, setting)

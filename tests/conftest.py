@@ -4,7 +4,6 @@
 name: `from tests.unit.core.clusters import ...`.
 """
 
-import os
 from collections.abc import Iterator
 
 import pytest
@@ -12,11 +11,6 @@ from hypothesis import HealthCheck, settings
 
 from gpushare.core.pairing import Pairing
 from gpushare.ledger import Ledger
-
-# The simulator's compiled loops run as they are written: to compile them would take longer than all
-# their tests. numba reads this when it is imported, and breaks where it changes later, so it is set
-# before any test is. `python -m tests.bench.placement` shows that both decide alike.
-os.environ["NUMBA_DISABLE_JIT"] = "1"
 
 # A busy machine is no failure; a failing example prints the line that replays it.
 settings.register_profile(

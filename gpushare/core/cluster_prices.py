@@ -2,12 +2,11 @@
 
 A policy may be a `ClusterPricing`: then what a placement is worth is its score, which depends on
 its row alone, less prices that depend on the whole cluster. What each row supplies and the sums by
-group are kept, and only rows that changed are counted again. For any other policy `NoPrices` leaves
+group are kept, and only rows that changed are counted again. For any other policy `Prices` leaves
 the scores as they are.
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
@@ -19,70 +18,45 @@ from gpushare.core.taken_rows import TakenRows
 _NOTHING: Taken = np.zeros((0, 0), dtype=np.int8)
 
 
-class Prices(Protocol):
-    """What a `Ranking` needs of prices. V is 1, or 2 where devices in use and idle ones differ."""
+class Prices:
+    """What a `Ranking` asks of prices; there are none here, so all scores stay as they are.
+
+    V is 1, or 2 where devices in use and idle ones differ.
+    """
 
     def prepare(self, snapshot: Snapshot) -> None:
         """Count the supply of the snapshot, so that the next request need not."""
 
     def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
         """Return scores (K, D) as float64 (V, K, D), -inf where a device is in the other state."""
-
-    def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return int8 (K, Y): what a placement takes from each row."""
-
-    def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
-    ) -> Floats:
-        """Return the best scores (V, N) of all rows less the prices of now."""
-
-    def charge_devices(
-        self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
-    ) -> Floats:
-        """Return scores (K, D) of the devices of some rows less the prices of now."""
-
-    def charge_row(
-        self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
-    ) -> Floats:
-        """Return the best scores (V,) of one row less the prices of now. taken: (Y,)."""
-
-
-def prices_of(policy: Policy) -> Prices:
-    """Return the prices of the policy, which may have none."""
-    return ClusterPrices(policy) if isinstance(policy, ClusterPricing) else NoPrices()
-
-
-class NoPrices:
-    """Leave all scores as they are."""
-
-    def prepare(self, snapshot: Snapshot) -> None:
-        """Do nothing."""
-
-    def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
-        """Return the scores as one state."""
         return scores[None]
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return an empty array."""
+        """Return int8 (K, Y): what a placement takes from each row."""
         return _NOTHING
 
     def charge(
         self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
     ) -> Floats:
-        """Return the scores."""
+        """Return the best scores (V, N) of all rows less the prices of now."""
         return best
 
     def charge_devices(
         self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
     ) -> Floats:
-        """Return the scores."""
+        """Return scores (K, D) of the devices of some rows less the prices of now."""
         return scores
 
     def charge_row(
         self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
     ) -> Floats:
-        """Return the scores."""
+        """Return the best scores (V,) of one row less the prices of now. taken: (Y,)."""
         return best
+
+
+def prices_of(policy: Policy) -> Prices:
+    """Return the prices of the policy, which may have none."""
+    return ClusterPrices(policy) if isinstance(policy, ClusterPricing) else Prices()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +69,7 @@ class _Supply:
     totals: Ints
 
 
-class ClusterPrices:
+class ClusterPrices(Prices):
     """The prices of one policy. Any thread may ask: whatever is kept has its generation."""
 
     def __init__(self, policy: ClusterPricing) -> None:

@@ -4,7 +4,6 @@ Knows gRPC as a client. Every failure is a KubeletError that names the socket.
 """
 
 import contextlib
-import logging
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -19,8 +18,6 @@ from gpushare.device_plugin.container import Answer, Mount
 from gpushare.device_plugin.identity import Listed
 from gpushare.errors import GpuShareError, MessageError
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
-
-log = logging.getLogger("gpushare.kubelet")
 
 SOCKET = "kubelet.sock"
 """The kubelet's own socket in the folder of device plug-ins."""

@@ -71,8 +71,8 @@ class DevicePlugin:
         )
         cards = self.health.cards
         self._resources = PodResources(options.pod_resources_socket, names.resource)
-        pods_api = PodsApi(options.pods_api_socket) if options.pods_api_socket else None
-        kubelet_pods = pods_api.pods if pods_api else tuple
+        self._pods_api = PodsApi(options.pods_api_socket) if options.pods_api_socket else None
+        kubelet_pods = self._pods_api.pods if self._pods_api else tuple
         self._pods = Pods(self._client, names, options.node_name, kubelet_pods)
         path, selector = "/api/v1/pods", f"spec.nodeName={options.node_name}"
         watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
@@ -155,6 +155,8 @@ class DevicePlugin:
         self._recorder.stop()
         self._reflector.stop()
         self._resources.close()
+        if self._pods_api:
+            self._pods_api.close()
         self._http.stop()
         self._client.close()
 

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import yaml
-
 from gpushare.commandline import Parser
 from gpushare.doctor.certificate import ends_at
 from gpushare.doctor.checks.scheduler_file import entry_of
@@ -28,6 +26,7 @@ from gpushare.wire.inventory import check_unit
 from gpushare.wire.metrics import check_health_url
 from gpushare.wire.scheduler.config import decode_scheduler_config
 from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyFile, policy_source
+from gpushare.yamlfile import parse_yaml, read_yaml
 
 _EPILOG = """\
 exit codes: 0 nothing is mis-wired (warnings there may be), 1 a check failed, 2 wrong usage.
@@ -123,7 +122,7 @@ def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread
     if not path:
         return None
     try:
-        document = _load(Path(path))
+        document = _filled(read_yaml(path), path)
         config = decode_scheduler_config(document, _policy(path, document, collector))
     except SettingsError as error:
         return Unread(
@@ -139,7 +138,8 @@ def _policy(path: str, document: object, collector: Collector | None) -> object:
     if source is None:
         return None
     if isinstance(source, PolicyFile):
-        return _load(Path(path).parent / source.path)
+        policy = str(Path(path).parent / source.path)
+        return _filled(read_yaml(policy), policy)
     if collector is None:
         raise SettingsError(f"{source}: cannot be read without an API server")
     try:
@@ -148,25 +148,13 @@ def _policy(path: str, document: object, collector: Collector | None) -> object:
         raise SettingsError(f"{source}: {error}") from error
     if not isinstance(text, str):
         raise SettingsError(f"{source}: has no text under the key {POLICY_KEY}")
-    return _parse(text, str(source))
+    return _filled(parse_yaml(text, str(source)), str(source))
 
 
-def _load(path: Path) -> object:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-    return _parse(text, str(path))
-
-
-def _parse(text: str, where: str) -> object:
-    try:
-        found = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error
-    if found is None:
+def _filled(document: object, where: str) -> object:
+    if document is None:
         raise SettingsError(f"{where}: is empty")
-    return found
+    return document
 
 
 def _certificate(path: str) -> Certificate:

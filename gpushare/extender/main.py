@@ -10,9 +10,6 @@ import os
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-
-import yaml
 
 from gpushare.daemon.logs.formatters import configure
 from gpushare.errors import SettingsError
@@ -21,15 +18,16 @@ from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.server import Server
 from gpushare.extender.parts import connect_client
 from gpushare.extender.process import Extender
-from gpushare.extender.scheduler_file import DocumentReader, SchedulerFile, read_scheduler_file
+from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
 from gpushare.settings import Settings, address, read_settings
 from gpushare.wire.fields import NAME
+from gpushare.yamlfile import read_yaml
 
 
 def main(argv: Sequence[str]) -> int:
     """Serve until a signal ends it. 2: a setting is wrong, said in one line on stderr."""
     try:
-        settings = read_settings(argv, os.environ, _read_yaml, "gpushare serve")
+        settings = read_settings(argv, os.environ, read_yaml)
         settings, found = _with_scheduler_file(settings)
         tls = _tls(settings)
         log_writer = configure(settings.log_level, settings.log_format)
@@ -60,8 +58,8 @@ def _with_scheduler_file(settings: Settings) -> tuple[Settings, SchedulerFile]:
         raise SettingsError(f"namespace: {settings.namespace[:80]!r} is no name of a namespace")
     path = settings.scheduler_config
     listen = address(settings.listen, "listen") if settings.listen else None
-    reader = DocumentReader(_read_yaml, _parse_yaml, lambda: connect_client(settings, 1))
-    found = read_scheduler_file(path, listen, bool(settings.tls_cert), reader)
+    tls = bool(settings.tls_cert)
+    found = read_scheduler_file(path, listen, tls, lambda: connect_client(settings, 1))
     for warning in found.warnings:
         print(f"gpushare serve: {path}: {warning}", file=sys.stderr)
     return replace(settings, listen=settings.listen or found.listen), found
@@ -74,18 +72,3 @@ def _tls(settings: Settings) -> Certificates | None:
     found = Certificates(settings.tls_cert, settings.tls_key, settings.tls_client_ca)
     found.context()
     return found
-
-
-def _read_yaml(path: str) -> object:
-    """Return the document of a YAML (or JSON) file. Raises SettingsError in one line."""
-    try:
-        return _parse_yaml(Path(path).read_text(encoding="utf-8"), path)
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{path} cannot be read: {error}") from error
-
-
-def _parse_yaml(text: str, where: str) -> object:
-    try:
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise SettingsError(f"{where}: {' '.join(str(error).split())}") from error

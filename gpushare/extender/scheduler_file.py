@@ -1,7 +1,7 @@
 """kube-scheduler's own file as `gpushare serve` reads it: our entry, and where to listen.
 
-Follows an old configuration to the Policy it names, in a file or a ConfigMap. How files are read,
-and with whose credentials, is handed in; knows no settings.
+Follows an old configuration to the Policy it names, in a file or a ConfigMap. With whose
+credentials that is read is handed in; knows no settings.
 """
 
 import json
@@ -22,19 +22,11 @@ from gpushare.wire.scheduler.entry import (
     our_entry,
 )
 from gpushare.wire.scheduler.policy import POLICY_KEY, PolicyConfigMap, PolicyFile, policy_source
+from gpushare.yamlfile import parse_yaml, read_yaml
 
 _DEFAULT_LISTEN = f"{DEFAULT_LISTEN[0]}:{DEFAULT_LISTEN[1]}"
 _TIMEOUT = 10.0
 """Seconds for reading the ConfigMap."""
-
-
-@dataclass(frozen=True, slots=True)
-class DocumentReader:
-    """Functions that read a file, parse a text (with its name), and connect for a ConfigMap."""
-
-    load: Callable[[str], object]
-    parse: Callable[[str, str], object]
-    client: Callable[[], KubeClient]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,18 +47,18 @@ class SchedulerFile:
 
 
 def read_scheduler_file(
-    path: str, listen: tuple[str, int] | None, tls: bool, reader: DocumentReader
+    path: str, listen: tuple[str, int] | None, tls: bool, client: Callable[[], KubeClient]
 ) -> SchedulerFile:
     """Return the content of the file at `path`; the defaults where the path is empty.
 
-    listen: the (host, port) asked for, if any; tls: whether we speak TLS. Raises SettingsError in
-    one line that begins with the path.
+    listen: the (host, port) asked for, if any; tls: whether we speak TLS; client: connects for a
+    ConfigMap. Raises SettingsError in one line that begins with the path.
     """
     if not path:
         return SchedulerFile(ExtenderConfig(f"http://{_DEFAULT_LISTEN}{PREFIX}"))
-    document = reader.load(path)
+    document = read_yaml(path)
     try:
-        config = decode_scheduler_config(document, _policy(Path(path).parent, document, reader))
+        config = decode_scheduler_config(document, _policy(Path(path).parent, document, client))
         entry = our_entry(config, listen)
         warning = listening_warning(entry, listen, tls)
     except SettingsError as error:
@@ -95,15 +87,15 @@ def routes_of(entry: ExtenderConfig) -> Routes:
     )
 
 
-def _policy(folder: Path, document: object, reader: DocumentReader) -> object:
+def _policy(folder: Path, document: object, client: Callable[[], KubeClient]) -> object:
     """Return the Policy that the document names; None where it names none."""
     source = policy_source(document)
     if source is None:
         return None
     if isinstance(source, PolicyFile):
-        policy = reader.load(str(folder / source.path))  # an absolute path stays as it is
+        policy = read_yaml(str(folder / source.path))  # an absolute path stays as it is
     else:
-        policy = reader.parse(_read_config_map(reader.client(), source), str(source))
+        policy = parse_yaml(_read_config_map(client(), source), str(source))
     if policy is None:
         raise SettingsError(f"{source}: is empty")
     return policy

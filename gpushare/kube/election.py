@@ -81,10 +81,6 @@ class Elector:
     _releasing: bool = False
     _done: bool = False
 
-    def copy(self) -> "Elector":
-        """Return an independent copy."""
-        return replace(self)
-
     def leads_until(self, now: float) -> float:
         """Return until when this process may bind; not later than `now` when it may not."""
         return self.term.until(now)

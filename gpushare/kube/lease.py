@@ -8,7 +8,7 @@ import json
 import math
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TypedDict, cast
+from typing import Any
 
 from gpushare.errors import WireError
 
@@ -16,28 +16,6 @@ NEVER = float("-inf")
 
 RELEASED_DURATION = 1.0
 """The duration that its holder writes as it gives a Lease away, as client-go does."""
-
-
-class _Spec(TypedDict, total=False):
-    holderIdentity: str | None
-    leaseDurationSeconds: int | None
-    acquireTime: str | None
-    renewTime: str | None
-    leaseTransitions: int | None
-
-
-class _Metadata(TypedDict, total=False):
-    name: str
-    namespace: str
-    uid: str
-    resourceVersion: str
-
-
-class _Document(TypedDict, total=False):
-    apiVersion: str
-    kind: str
-    metadata: _Metadata
-    spec: _Spec | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +57,9 @@ class Lease:
         It names the resourceVersion read, so that the API server refuses it (409) when somebody
         else wrote meanwhile. A change of holder counts as a transition, as client-go counts it.
         """
-        document = cast("_Document", json.loads(self.document))
+        document: dict[str, Any] = json.loads(self.document)
         now = stamp(wall)
-        spec: _Spec = {**(document.get("spec") or {})}
+        spec = {**(document.get("spec") or {})}
         if holder and holder != self.holder:
             spec["acquireTime"] = now
             spec["leaseTransitions"] = self.transitions + 1
@@ -94,7 +72,7 @@ class Lease:
 def new_lease(namespace: str, name: str, holder: str, wall: float, duration: float) -> bytes:
     """Return the document of a Lease to POST."""
     now = stamp(wall)
-    document: _Document = {
+    document = {
         "apiVersion": "coordination.k8s.io/v1",
         "kind": "Lease",
         "metadata": {"name": name, "namespace": namespace},
@@ -112,7 +90,7 @@ def new_lease(namespace: str, name: str, holder: str, wall: float, duration: flo
 def read_lease(body: bytes) -> Lease:
     """Return the Lease in an answer. Raises WireError where it cannot be one."""
     try:
-        document = cast("_Document", json.loads(body))
+        document: dict[str, Any] = json.loads(body)
         if document.get("kind") != "Lease":
             raise ValueError("of another kind")
         spec = document.get("spec") or {}

@@ -9,11 +9,12 @@ import random
 import threading
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from gpushare.errors import ApiError, ApiNotFound, WireError
 from gpushare.kube.api import Calls
-from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Term, Update, Wait
+from gpushare.kube.election import Elector
+from gpushare.kube.lease import NEVER, Action, Create, Done, Read, Update, Wait
+from gpushare.kube.scheduler_lease import SchedulerLease
 
 log = logging.getLogger(__name__)
 
@@ -22,46 +23,13 @@ _SLACK_SECONDS = 5.0
 _AFTER_BUG_SECONDS = 1.0
 
 
-class LeadershipMachine(Protocol):
-    """What the two step machines of leadership have in common."""
-
-    @property
-    def term(self) -> Term:
-        """When it leads."""
-        ...
-
-    def leads_until(self, now: float) -> float:
-        """Return until when this process may bind."""
-        ...
-
-    def release(self) -> None:
-        """Stop leading."""
-        ...
-
-    def tick(self, now: float, wall: float, jitter: float) -> Action:
-        """Return what to do."""
-        ...
-
-    def on_lease(self, body: bytes | None, now: float) -> None:
-        """Take what a Read brought."""
-        ...
-
-    def on_written(self, body: bytes, now: float) -> None:
-        """Take what a Create or Update brought."""
-        ...
-
-    def on_error(self, error: ApiError | WireError, now: float) -> None:
-        """Take a failure."""
-        ...
-
-
 class LeaseRunner:
     """The thread that runs a step machine of leadership until it is stopped."""
 
     def __init__(
         self,
         api: Calls,
-        machine: LeadershipMachine,
+        machine: Elector | SchedulerLease,
         *,
         namespace: str,
         name: str,

@@ -17,7 +17,7 @@ threads, clocks, randomness or the objects' meaning; decoding is handed in. So o
 """
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Generic
 
 from gpushare.errors import ApiError, ApiGone
@@ -87,19 +87,6 @@ class ListWatch(Generic[PageT, EventT]):
     _bad_lines: int = 0
     _healthy_since: float | None = None
     _opened: bool = False
-
-    def copy(self) -> "ListWatch[PageT, EventT]":
-        """Return an independent copy; the decoder is shared."""
-        return replace(self, restarts=self.restarts.copy())
-
-    def key(self) -> tuple[object, ...]:
-        """Return what decides the future, hashable; counts are left out."""
-        flags = (self.synced, self.watching, self._relist_wanted)
-        place = (self._version, self._token, len(self._pages))
-        times = (self.listed_at, self._list_started, self._watch_started, self._not_before)
-        trouble = (self._pause, self._pause_from, self._failures, self._gone, self._bad_lines)
-        health = (self._healthy_since, self._opened and self.last_contact)
-        return flags + place + times + trouble + health
 
     @property
     def version(self) -> str:

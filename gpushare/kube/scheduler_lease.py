@@ -10,7 +10,7 @@ exits when it cannot renew, and another takes over a `leaseDurationSeconds` afte
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from gpushare.errors import ApiError, WireError
 from gpushare.kube.lease import (
@@ -50,10 +50,6 @@ class SchedulerLease:
     # The last Lease seen that our scheduler held; None once another was seen to hold it.
     _last_own: Lease | None = None
     _stopping: bool = False
-
-    def copy(self) -> "SchedulerLease":
-        """Return an independent copy."""
-        return replace(self)
 
     def leads_until(self, now: float) -> float:
         """Return until when this process may bind; not later than `now` when it may not."""

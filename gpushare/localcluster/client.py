@@ -56,10 +56,6 @@ class ApiClient:
         """Create the object, and return it as stored (for a Binding: a Status)."""
         return self._json("POST", path, body)
 
-    def replace(self, path: str, body: Json) -> Json:
-        """Replace the object, and return it as stored."""
-        return self._json("PUT", path, body)
-
     def patch(self, path: str, body: Json, content_type: str = STRATEGIC_PATCH) -> Json:
         """Patch the object, and return it as stored."""
         return self._json("PATCH", path, body, content_type=content_type)

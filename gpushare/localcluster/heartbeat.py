@@ -10,6 +10,7 @@ import time
 from datetime import UTC, datetime
 
 from gpushare.errors import ApiError, ApiNotFound
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.informer import Informer
 
@@ -73,7 +74,7 @@ class Heartbeat:
     def _beat(self, uid: str, node: Json) -> None:
         name = str(node["metadata"]["name"])
         moment = datetime.now(UTC)
-        now = moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        now = timestamp(moment)
         if time.monotonic() - self._told.get(uid, -_STATUS_SECONDS) >= _STATUS_SECONDS:
             conditions = [
                 {"lastTransitionTime": now, **condition, "lastHeartbeatTime": now}

@@ -13,9 +13,10 @@ import logging
 import threading
 import time
 from datetime import UTC, datetime
-from typing import Protocol
 
 from gpushare.errors import ApiConflict, ApiNotFound, WireError
+from gpushare.localcluster.api.podlogs import PodLogs
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
 from gpushare.localcluster.devices.admission import AdmissionError, Devices
 from gpushare.localcluster.grants import granted_devices
@@ -46,23 +47,13 @@ _NODE = "node/"
 """What keys of nodes begin with; those of pods are their uids."""
 
 
-class LogSink(Protocol):
-    """Where containers print."""
-
-    def write(self, uid: str, container: str, text: str, at: datetime) -> None:
-        """Keep what a container of the pod with this UID printed."""
-
-    def forget(self, uid: str) -> None:
-        """Drop everything that pod printed."""
-
-
 class Kubelet:
     """Runs the pods of all nodes in one thread; their output goes to `logs`.
 
     It closes `api` at its end. devices: None where no node has a device plug-in.
     """
 
-    def __init__(self, api: ApiClient, logs: LogSink, devices: Devices | None = None) -> None:
+    def __init__(self, api: ApiClient, logs: PodLogs, devices: Devices | None = None) -> None:
         self._logs = logs
         self._devices = devices or Devices()
         self._devices.changed = lambda node: self._loop.add(f"{_NODE}{node}")
@@ -191,13 +182,13 @@ class Kubelet:
             return None
         shortage = None if uid in self._admitted else admission_shortage(view, node)
         if shortage is not None:
-            self._write_status(pod, failed_status(*shortage, _now()))
+            self._write_status(pod, failed_status(*shortage, timestamp()))
             return None
         if uid not in self._admitted:
             try:
                 told = self._devices.admit(pod)
             except AdmissionError as error:
-                self._write_status(pod, failed_status(*_unexpected(str(error)), _now()))
+                self._write_status(pod, failed_status(*_unexpected(str(error)), timestamp()))
                 return None
             if told is None:
                 return _AGAIN_SECONDS
@@ -209,7 +200,7 @@ class Kubelet:
             for container in pod["spec"]["containers"]:
                 text = container_log(pod, container, told.get(container["name"], {}))
                 self._logs.write(uid, container["name"], text, datetime.now(UTC))
-        self._write_status(pod, running_status(pod, self._address(uid), _now()))
+        self._write_status(pod, running_status(pod, self._address(uid), timestamp()))
         return None
 
     def _hold(self, uid: str, pod: PodView) -> None:
@@ -233,10 +224,10 @@ class Kubelet:
         started = (pod.get("status") or {}).get("startTime")
         if seconds is None or started is None:
             return None
-        left = _seconds_since_epoch(started) + seconds - time.time()
+        left = datetime.fromisoformat(started).timestamp() + seconds - time.time()
         if left > 0:
             return left
-        self._write_status(pod, succeeded_status(pod, started, _now()))
+        self._write_status(pod, succeeded_status(pod, started, timestamp()))
         return None
 
     def _release(self, uid: str) -> None:
@@ -286,11 +277,3 @@ def _run_seconds(pod: Json) -> float | None:
 
 def _path(pod: Json) -> str:
     return f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
-
-
-def _now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _seconds_since_epoch(text: str) -> float:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

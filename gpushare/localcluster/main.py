@@ -11,7 +11,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -42,22 +41,6 @@ from gpushare.localcluster.scheduler.trace import CycleTrace
 from gpushare.wire.scheduler.config import decode_scheduler_config
 
 
-@dataclass(frozen=True)
-class _Wishes:
-    """What the command line asks for.
-
-    keep: to stay. ui: with the page of the cluster. trace, write: to print what the scheduler
-    thinks, or write it. configuration: the scheduler's, but for the extender; file: where it is.
-    """
-
-    keep: bool
-    ui: bool
-    trace: bool
-    write: Tracer
-    configuration: dict[str, object]
-    file: Path | None
-
-
 def main(argv: Sequence[str]) -> int:
     """Run the demo, and return the exit code: 0 when all expectations held, 1 when one did not, 2
     for bad input.
@@ -78,11 +61,7 @@ def main(argv: Sequence[str]) -> int:
     previous = _end_by_signal()
     try:
         with cycle_log(arguments.trace_file) as write:
-            wishes = _Wishes(
-                *(arguments.keep, arguments.ui, arguments.trace, write, configuration),
-                arguments.scheduler_config,
-            )
-            return _run(parts, wishes)
+            return _run(parts, arguments, write, configuration)
     except KeyboardInterrupt:
         print("\nstopped", file=sys.stderr)
         return 130
@@ -167,20 +146,28 @@ def _configuration(file: Path | None) -> dict[str, object]:
     return document
 
 
-def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
+def _run(
+    parts: Sequence[Part],
+    arguments: argparse.Namespace,
+    write: Tracer,
+    configuration: dict[str, object],
+) -> int:
+    """Run the parts. write: takes what the scheduler thinks; configuration: that of the scheduler,
+    but for the extender.
+    """
     report = Report(sys.stdout, colours=sys.stdout.isatty() and "NO_COLOR" not in os.environ)
     report.line("starting API server, kubelet, device plug-ins, extender and scheduler ...")
     good = True
 
     def tracer(cycle: CycleTrace) -> None:
-        wishes.write(cycle)
-        if wishes.trace:
+        write(cycle)
+        if arguments.trace:
             report.on_cycle(cycle)
 
-    with running(report, tracer, wishes.configuration, ui=wishes.ui) as cluster:
-        if wishes.file:
-            report.line(f"the scheduler's file: {wishes.file}")
-        if wishes.ui:
+    with running(report, tracer, configuration, ui=arguments.ui) as cluster:
+        if arguments.scheduler_config:
+            report.line(f"the scheduler's file: {arguments.scheduler_config}")
+        if arguments.ui:
             report.line(f"the cluster on a page: {cluster.extender.ui_url}")
         for number, part in enumerate(parts):
             if number:
@@ -191,7 +178,7 @@ def _run(parts: Sequence[Part], wishes: _Wishes) -> int:
             report.devices(cluster.runner.books())
             cluster.runner.told()
         report.line(f"\n{'all expectations held' if good else 'NOT all expectations held'}")
-        if wishes.keep:
+        if arguments.keep:
             _keep(cluster)
     return 0 if good else 1
 

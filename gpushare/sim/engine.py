@@ -11,13 +11,9 @@ from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.snapshot import KINDS
 from gpushare.core.workload import PodClass, Workload, class_of, workload_of
-from gpushare.sim.fast import FastRanking, has_kernel
 from gpushare.sim.trace import TraceNode, TracePod
 
 MIB = 2**20
-
-COMPILED_FROM = 200
-"""Nodes from which on loops are compiled; fewer pay where many clusters are simulated in a row."""
 
 _ROWS_REMEMBERED = 5_000_000
 """Nodes times kinds of pods whose matrices are kept, a hundred bytes or two each: some 4,000 kinds
@@ -55,11 +51,7 @@ def size_class(request: Request, capacity: int) -> str:
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
     """Return a ranking by the policy, of what fits as kube-scheduler and the extender see it."""
-    kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
-    # To compile, or to load what was compiled, costs more than few nodes take.
-    if nodes >= COMPILED_FROM and has_kernel(policy):
-        return FastRanking(policy, kinds, fits)
-    return Ranking(policy, kinds, fits)
+    return Ranking(policy, max(_ROWS_REMEMBERED // max(nodes, 1), 1), fits)
 
 
 class Cluster(MutableCluster):

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from gpushare.core.model import Request
-from gpushare.core.policy import Policy, load_policy
+from gpushare.core.policy import load_policy
 from gpushare.core.ranking import Ranking, Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, Choice, run_trial
@@ -69,11 +69,6 @@ class Learner:
     def moved(self, by: int) -> None:
         """Count that a pod has been placed (by: 1), or has left (-1)."""
         self._learned.arrivals.moved(by)
-
-    @property
-    def policy(self) -> Policy:
-        """The policy as it is now."""
-        return self._ranking.policy
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the score of each device of these rows, whether it fits or not."""

@@ -36,7 +36,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from gpushare.sim import engine, experiments
+from gpushare.sim import experiments
 from gpushare.sim.report import Record, aligned
 from gpushare.sim.runner import run_all
 from tests.bench.clusters import Drawn, drawn
@@ -103,8 +103,6 @@ def seeds_of(cluster: Drawn, first: int = _FIRST_SEED) -> range:
 
 def measure(job: Job) -> list[Found]:
     """What the policies allocate on the cluster; where pods wait, how many, too."""
-    # Loops are compiled once for many clusters, so they pay on small ones too.
-    engine.COMPILED_FROM = 1
     cluster = drawn(job.cluster)
     more = tuple(replace(node, cpu=job.cpu * node.cpu) for node in cluster.nodes)
     cluster = replace(cluster, nodes=more)

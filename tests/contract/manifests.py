@@ -72,7 +72,7 @@ def served(pod: Json) -> Settings:
     """The settings that the flags of the pod's extender mean."""
     verb, *flags = container(pod, "gpushare")["args"]
     assert verb == "serve"
-    return read_settings(flags, {}, lambda path: {}, "gpushare serve")
+    return read_settings(flags, {}, lambda path: {})
 
 
 def scheduler_file(path: Path) -> SchedulerConfig:

@@ -71,7 +71,7 @@ def test_where_there_is_only_ipv6_probes_are_answered_at_all_addresses(tmp_path:
     pod = of_kind(rendered(tmp_path, {**OVERLAY, **IPV6}), "Deployment")["spec"]["template"]
     (command, *flags) = container(pod, "gpushare")["args"]
     assert command == "serve"
-    settings = read_settings(flags, {}, lambda _policy: None, "gpushare serve")
+    settings = read_settings(flags, {}, lambda _policy: None)
     assert settings.health_listen == "[::]:32767"
 
 
@@ -156,7 +156,7 @@ def test_every_version_of_the_file_is_deleted(tmp_path: Path) -> None:
 
 def test_the_flags_of_serve_exist() -> None:
     (block,) = re.findall(r"^gpushare serve (.*?)```", GUIDE, re.DOTALL | re.MULTILINE)
-    settings = read_settings(block.replace("\\\n", "").split(), {}, lambda path: {}, "serve")
+    settings = read_settings(block.replace("\\\n", "").split(), {}, lambda path: {})
     assert settings.tls_client_names == "kube-scheduler"
     for flag in re.findall(r"(?<=`)--[a-z-]+(?==| [a-z]+`|`)", GUIDE):
         known = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")

@@ -258,6 +258,7 @@ def test_a_kubelet_with_the_pods_api_needs_no_api_server(
     poll(node.ready, "never ready")
     for pod in pods:
         poll(lambda pod=pod: node.assigned(pod), "is not marked")  # type: ignore[misc]
+    assert node.stop_plugin() == 0
 
 
 # -- doubts ---------------------------------------------------------------------------------------

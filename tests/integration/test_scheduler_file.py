@@ -15,7 +15,7 @@ import yaml
 
 from gpushare.cli.main import main
 from gpushare.errors import SettingsError
-from gpushare.extender.scheduler_file import DocumentReader, SchedulerFile, read_scheduler_file
+from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
 from gpushare.kube.client import KubeClient, connect
 from gpushare.localcluster.http_client import HttpClient
 from tests.integration.cluster import MAPS, Cluster
@@ -31,11 +31,7 @@ def read(cluster: Cluster, folder: Path) -> SchedulerFile:
     def client() -> KubeClient:
         return connect(cluster.kubeconfig(folder), pool_size=1, user_agent="test")
 
-    def load(path: str) -> object:
-        return yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-
-    reader = DocumentReader(load, lambda text, _: yaml.safe_load(text), client)
-    return read_scheduler_file(str(OUTER), None, False, reader)
+    return read_scheduler_file(str(OUTER), None, False, client)
 
 
 def put(cluster: Cluster, data: dict[str, str]) -> None:

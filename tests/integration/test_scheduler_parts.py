@@ -12,7 +12,7 @@ import pytest
 
 from gpushare.localcluster.api.apiserver import ApiServer
 from gpushare.localcluster.api.store import Store
-from gpushare.localcluster.client import ApiClient
+from gpushare.localcluster.client import MERGE_PATCH, ApiClient
 from gpushare.localcluster.scheduler.cache import NodeInfo
 from gpushare.localcluster.scheduler.config import SchedulerOptions
 from gpushare.localcluster.scheduler.cycle_state import CycleState
@@ -179,7 +179,7 @@ def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:
     leases = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases"
     head = {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease"}
     held = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
-    lease = cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": held})
+    cluster.api.create(leases, {**head, "metadata": {"name": "ours"}, "spec": held})
     options = SchedulerOptions(lease=("kube-system", "ours"), lease_times=(15.0, 10.0, 0.1))
     with cluster.scheduler(options):
         cluster.pod("p")
@@ -187,7 +187,7 @@ def test_it_schedules_only_while_it_holds_the_lease(cluster: Cluster) -> None:
         eventually(lambda: cluster.server.requests.count(reads) > 3)
         assert not cluster.node_of("p")
         released = {"holderIdentity": "", "leaseDurationSeconds": 1}
-        cluster.api.replace(f"{leases}/ours", {**lease, "spec": released})
+        cluster.api.patch(f"{leases}/ours", {"spec": released}, MERGE_PATCH)
         eventually(lambda: cluster.node_of("p"))
         holder = cluster.api.get(f"{leases}/ours")["spec"]["holderIdentity"]
         assert holder.startswith(f"{socket.gethostname()}_")

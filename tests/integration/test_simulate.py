@@ -48,18 +48,6 @@ def processes_of(group: int) -> list[str]:
     return [cmd for of, state, cmd in lines if int(of) == group and not state.startswith("Z")]
 
 
-def test_what_is_compiled_need_not_be_kept() -> None:
-    nowhere = {"HOME": "/dev/null", "XDG_CACHE_HOME": "/dev/null"}
-    # As in a container whose file system can only be read.
-    environ = {**os.environ, **nowhere, "NUMBA_CACHE_LOCATOR_CLASSES": "UserWideCacheLocator"}
-    environ.pop("NUMBA_DISABLE_JIT", None)
-    program = "from gpushare.sim.kernel import _seen; import numpy; print(_seen(numpy.ones(2), 1))"
-    ended = subprocess.run(
-        [sys.executable, "-c", program], env=environ, capture_output=True, text=True, check=False
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "True\n", "")
-
-
 def test_a_reader_who_leaves_ends_it_in_silence_and_files_are_written(tmp_path: Path) -> None:
     out = tmp_path / "out.json"
     words = ["simulate", "inflation", *trace(tmp_path), "--seeds", "1-20", "--jobs", "1"]

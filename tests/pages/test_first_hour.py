@@ -55,7 +55,6 @@ def shell(tmp_path: Path) -> Shell:
     home = tmp_path / "home"
     home.mkdir()
     environ |= {"HOME": str(home), "PATH": without_plug_in(os.environ["PATH"]), "TERM": "dumb"}
-    environ["NUMBA_DISABLE_JIT"] = "1"  # requirements.lock is without it: nothing is compiled
     return Shell(tmp_path, environ, home)
 
 

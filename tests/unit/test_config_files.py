@@ -67,4 +67,4 @@ def test_the_pod_in_the_readme_is_the_sample() -> None:
 def test_the_serve_of_the_readme_leads_where_its_scheduler_does() -> None:
     _, _, words = (ROOT / "README.md").read_text().partition("gpushare serve --")
     flags = f"--{words.split('```')[0]}".replace("\\\n", "").split()
-    assert read_settings(flags, {}, lambda _path: {}, "gpushare serve").leadership == "scheduler"
+    assert read_settings(flags, {}, lambda _path: {}).leadership == "scheduler"

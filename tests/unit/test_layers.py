@@ -25,6 +25,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "addresses": (),
     "commandline": (),
     "settings": ("errors", "addresses", "commandline"),
+    "yamlfile": ("errors",),
     "core": ("errors",),
     "wire": ("errors", "addresses", "core"),
     "ledger": ("errors", "core"),
@@ -32,7 +33,10 @@ LAYERS: dict[str, tuple[str, ...]] = {
     "daemon": ("errors", "addresses", "wire", "kube"),
     # What is said of a pod or a plan: by the extender of its books, by the command line of lists.
     "explain": ("errors", "core", "wire", "ledger"),
-    "extender": ("errors", "addresses", "core", "wire", "ledger", "kube", "daemon", "explain"),
+    "extender": (
+        *("errors", "addresses", "yamlfile", "core", "wire", "ledger", "kube", "daemon"),
+        "explain",
+    ),
     "device_plugin": ("errors", "commandline", "core", "wire", "kube", "daemon"),
     # `inspect` starts with the standard library alone; `explain` and `whatif` keep books.
     "cli": (
@@ -41,7 +45,7 @@ LAYERS: dict[str, tuple[str, ...]] = {
     ),
     # Its own area: it judges what the codecs say and what the API server shows, and must run where
     # neither the extender's code nor the books can be trusted.
-    "doctor": ("errors", "commandline", "core.model", "wire", "kube"),
+    "doctor": ("errors", "commandline", "yamlfile", "core.model", "wire", "kube"),
     "policy": ("core",),
     "sim": ("errors", "commandline", "core"),
     # Its kubelet speaks the device plug-in's protocol, and has it run on its nodes; its scheduler
@@ -92,7 +96,6 @@ DOORS: dict[str, tuple[str, ...]] = {
         "localcluster.api.objects",
         "localcluster.client",
     ),
-    "numba": ("sim.compiled",),
     "numpy": ("core", "policy", "sim", "explain"),
     "prometheus_client": (
         "device_plugin.metrics",
@@ -109,10 +112,9 @@ DOORS: dict[str, tuple[str, ...]] = {
     "yaml": (
         "localcluster.demo.scenario",
         "cli.whatif",
-        "doctor.main",
-        "extender.main",
         "localcluster.demo.cluster",
         "sim.main",
+        "yamlfile",
     ),
 }
 """Where each guest comes in."""
@@ -266,12 +268,12 @@ def test_every_layer_and_door_is_used() -> None:
         (
             "extender.http.app",
             "from gpushare.sim import trace",
-            "extender may import errors, addresses, core",
+            "extender may import errors, addresses, yamlfile",
         ),
         (
             "doctor.collect",
             "from gpushare.extender.binding.bind_transaction import BUDGET",
-            "doctor may import errors, commandline, core.model, wire, kube",
+            "doctor may import errors, commandline, yamlfile, core.model, wire",
         ),
         ("extender.http.app", "from gpushare.settings import Settings", "only composition roots"),
         ("localcluster.demo.runner", "import gpushare.extender.service", "localcluster may import"),

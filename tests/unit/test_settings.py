@@ -26,7 +26,7 @@ def read(
         return file
 
     given = ["--config", path] if file is not None else []
-    return read_settings([*given, *argv], environ or {}, read_file, "gpushare serve")
+    return read_settings([*given, *argv], environ or {}, read_file)
 
 
 def refused(call: Callable[[], object]) -> str:
@@ -72,9 +72,9 @@ def test_the_file_may_be_named_by_the_environment_and_the_flag_wins() -> None:
         return document if path == "named" else {"policy": "other"}
 
     environ = {"GPUSHARE_CONFIG": "named"}
-    assert read_settings([], environ, read_file, "").policy == "spread"
-    assert read_settings(["--config", "x"], environ, read_file, "").policy == "other"
-    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file, "").policy == "auto"
+    assert read_settings([], environ, read_file).policy == "spread"
+    assert read_settings(["--config", "x"], environ, read_file).policy == "other"
+    assert read_settings([], {"GPUSHARE_CONFIG": ""}, read_file).policy == "auto"
 
 
 @pytest.mark.parametrize("setting", fields(Settings), ids=lambda setting: setting.name)
@@ -178,7 +178,7 @@ def test_a_file_that_is_no_mapping_is_refused(document: object) -> None:
 
 
 def test_an_empty_file_is_refused_too() -> None:
-    said = refused(lambda: read_settings(["--config", "f"], {}, lambda _path: None, ""))
+    said = refused(lambda: read_settings(["--config", "f"], {}, lambda _path: None))
     assert said == "f: must be a mapping of settings"
 
 

@@ -47,15 +47,6 @@ class RequestCache:
         self._parts = 0
         self._numbers = NodeNumbers()
 
-    def __len__(self) -> int:
-        """Return how many tickets are kept."""
-        return len(self._tickets)
-
-    @property
-    def parts(self) -> int:
-        """The weight of all of them."""
-        return self._parts
-
     def __contains__(self, uid: str) -> bool:
         """Return whether filter was called for the pod, and it has not been bound since."""
         return uid in self._tickets

@@ -16,7 +16,6 @@ from gpushare.localcluster.api.objects import (
 from gpushare.localcluster.api.quantities import canonical_list
 from gpushare.localcluster.api.resources import NAMESPACES, NODES, PODS, PRIORITY_CLASSES, Resource
 from gpushare.localcluster.api.status import bad_request, conflict, invalid
-from gpushare.localcluster.api.store import CHANGED_MEANWHILE
 from gpushare.localcluster.api.validation import check_amount
 
 WITH_STATUS = ("labels", "annotations", "finalizers")
@@ -160,7 +159,8 @@ def _check_same_object(resource: Resource, old: Object, new: Object) -> None:
             raise bad_request(f"the {field} of the object does not match that of the request")
     version = asked.get("resourceVersion")
     if version and version != held["resourceVersion"]:
-        raise conflict(resource.qualified, name, CHANGED_MEANWHILE)
+        why = "the object has been modified; please apply your changes to the latest version and"
+        raise conflict(resource.qualified, name, f"{why} try again")
     if asked.get("uid") and asked["uid"] != held["uid"]:
         why = f"Invalid value: {asked['uid']!r}: field is immutable"
         raise invalid(resource.kind, name, "metadata.uid", why)

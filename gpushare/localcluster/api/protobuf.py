@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from gpushare.localcluster.api.objects import Object
+from gpushare.localcluster.api.records import timestamp
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _VARINT, _EIGHT_BYTES, _BYTES, _FOUR_BYTES = 0, 1, 2, 5
@@ -118,7 +119,7 @@ def _moment(value: Value) -> datetime | None:
 def as_time(value: Value) -> str | None:
     """Return a `metav1.Time`, None if it is empty."""
     moment = _moment(value)
-    return None if moment is None else moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+    return None if moment is None else timestamp(moment)
 
 
 def as_micro_time(value: Value) -> str | None:

@@ -14,9 +14,9 @@ Key: TypeAlias = tuple[str, str]
 """Namespace (empty for cluster-wide objects) and name."""
 
 
-def timestamp(moment: datetime) -> str:
-    """Return a moment as `metav1.Time` writes it: RFC 3339, UTC, whole seconds."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+def timestamp(moment: datetime | None = None) -> str:
+    """Return a moment, or now, as `metav1.Time` writes it: RFC 3339, UTC, whole seconds."""
+    return (moment or datetime.now(UTC)).astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 class Record:

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
-from gpushare.localcluster.api.objects import Object, metadata, name_of, namespace_of, with_metadata
+from gpushare.localcluster.api.objects import Object, name_of, namespace_of, with_metadata
 from gpushare.localcluster.api.records import (
     Change,
     ChangeType,
@@ -20,16 +20,11 @@ from gpushare.localcluster.api.records import (
     identity,
     timestamp,
 )
-from gpushare.localcluster.api.status import already_exists, conflict, expired, not_found
+from gpushare.localcluster.api.status import already_exists, expired, not_found
 from gpushare.localcluster.api.waiters import Interest, Place, Waiter, Waiters
 
 HISTORY = 20_000
 """Changes kept per resource by default; older ones answer 410."""
-
-CHANGED_MEANWHILE = (
-    "the object has been modified; please apply your changes to the latest version and try again"
-)
-"""What a real API server says to a writer who read an older version."""
 
 
 def utc_now() -> datetime:
@@ -147,22 +142,6 @@ class Store:
         keys = sorted(key for key in records if namespace is None or key[0] == namespace)
         return [records[key] for key in keys], version
 
-    def replace(self, resource: str, body: Object, *, commit: bool = True) -> Record:
-        """Return the object after putting `body` in its place; unchanged content is no new version.
-
-        A `metadata.resourceVersion` in `body` is a precondition; without one the last write wins.
-
-        Raises StatusError: 404 if there is none, 409 if it has changed since.
-        """
-
-        def put(current: Object) -> Object:
-            held = metadata(current).get("resourceVersion")
-            if metadata(body).get("resourceVersion", held) != held:
-                raise conflict(resource, name_of(body), CHANGED_MEANWHILE)
-            return body
-
-        return self.update(resource, namespace_of(body), name_of(body), put, commit=commit)
-
     def update(
         self,
         resource: str,
@@ -190,16 +169,13 @@ class Store:
                 return Record(body, current.version)
             return self._write(self._table(resource), "MODIFIED", body, current)
 
-    def delete(self, resource: str, namespace: str, name: str, *, uid: str | None = None) -> Record:
+    def delete(self, resource: str, namespace: str, name: str) -> Record:
         """Return the last state of the object, which is gone now.
 
-        Raises StatusError: 404 if there is none, 409 if it has another uid.
+        Raises StatusError: 404 if there is none.
         """
         with self._lock:
-            current = self.get(resource, namespace, name)
-            if uid is not None and metadata(current.body).get("uid") != uid:
-                raise conflict(resource, name, f"the UID in the precondition ({uid}) is another")
-            return self._remove(resource, current)
+            return self._remove(resource, self.get(resource, namespace, name))
 
     def since(self, resource: str, version: int) -> tuple[list[Change], int]:
         """Return the changes after `version`, oldest first, and the version they lead up to.

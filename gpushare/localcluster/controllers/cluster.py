@@ -13,7 +13,9 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import MERGE_PATCH, ApiClient, Json
+from gpushare.localcluster.event_writer import write_event
 from gpushare.wire.budgets import selects
 
 ROOTS = {
@@ -140,29 +142,9 @@ class Cluster:
 
     def tell(self, about: Json, reason: str, message: str, *, kind: str = "Normal") -> None:
         """Write an event about an object, or count it once more."""
-        meta, now = about["metadata"], timestamp()
-        where = path("Event", meta.get("namespace") or "default")
-        fields = ("name", "namespace", "uid", "resourceVersion")
-        involved = {field: meta[field] for field in fields if field in meta}
-        typed = {"kind": about["kind"], "apiVersion": _api_version(about["kind"])}
-        title = f"{meta['name']}.{hashed([meta['uid'], reason, message])}"
-        event = {
-            "metadata": {"name": title},
-            "involvedObject": {**typed, **involved},
-            "reason": reason,
-            "message": message,
-            "type": kind,
-            "count": 1,
-            "firstTimestamp": now,
-            "lastTimestamp": now,
-            "source": {"component": f"{about['kind'].lower()}-controller"},
-        }
-        try:
-            self._api.create(where, event)
-        except ApiConflict:
-            seen = self._api.get(f"{where}/{title}")
-            again = {"count": seen["count"] + 1, "lastTimestamp": now}
-            self._api.patch(f"{where}/{title}", again, MERGE_PATCH)
+        about = {**about, "apiVersion": _api_version(about["kind"])}
+        component = f"{about['kind'].lower()}-controller"
+        write_event(self._api, about, reason, message, kind=kind, component=component)
 
     def revision(self, owner: Json) -> tuple[Json, list[Json]]:
         """Return the ControllerRevision of the owner's template, the newest, and the others."""
@@ -239,11 +221,6 @@ def share(limit: int | str | None, of: int, *, up: bool) -> int:
         return limit or 0
     part = float(limit.rstrip("%")) * of / 100
     return math.ceil(part) if up else math.floor(part)
-
-
-def timestamp() -> str:
-    """Return the time, as objects have it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def seconds_of(moment: str) -> float:

@@ -3,6 +3,7 @@
 Facts: k8s.io/kubernetes pkg/controller/deployment (rolling.go, recreate.go, progress.go, sync.go).
 """
 
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import Json
 from gpushare.localcluster.controllers.cluster import (
     Cluster,
@@ -11,7 +12,6 @@ from gpushare.localcluster.controllers.cluster import (
     name,
     seconds_since,
     share,
-    timestamp,
     with_condition,
 )
 from gpushare.localcluster.controllers.pods import active, condition

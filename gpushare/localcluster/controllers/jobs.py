@@ -4,12 +4,12 @@ Facts: k8s.io/kubernetes pkg/controller/job. What has ended is counted by the po
 the real controller keeps count of pods that were deleted meanwhile, too.
 """
 
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import Json
 from gpushare.localcluster.controllers.cluster import (
     RETRY,
     Cluster,
     seconds_since,
-    timestamp,
     with_condition,
 )
 from gpushare.localcluster.controllers.pods import active, condition, phase, ready

@@ -4,7 +4,6 @@ Real gRPC on real unix sockets: deviceplugin/v1beta1 and podresources/v1. Each p
 registered is followed on a socket of its own; the one that registered last is asked.
 """
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -19,8 +18,6 @@ from google.protobuf.message import Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.localcluster.devices.admission import AdmissionError
-
-log = logging.getLogger(__name__)
 
 HEALTHY, UNHEALTHY = "Healthy", "Unhealthy"
 

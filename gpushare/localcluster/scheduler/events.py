@@ -1,25 +1,22 @@
 """What the scheduler tells the user: Events, and the PodScheduled condition of a waiting pod.
 
-Writes both in kube-scheduler's own form (core/v1 events, repeats counted up by a patch; a strategic
-merge patch of one condition, only when it says something new). Errors are logged, never raised: a
-lost event must not stop scheduling.
+Writes both in kube-scheduler's own form (core/v1 events; a strategic merge patch of one condition,
+only when it says something new). Errors are logged, never raised: a lost event must not stop
+scheduling.
 """
 
-import itertools
 import logging
-import time
-from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 
 from gpushare.errors import ApiError
-from gpushare.localcluster.client import MERGE_PATCH, ApiClient
+from gpushare.localcluster.api.records import timestamp
+from gpushare.localcluster.client import ApiClient
+from gpushare.localcluster.event_writer import write_event
 from gpushare.localcluster.scheduler.objects import Json, PodView
 
 log = logging.getLogger(__name__)
 
 _LONGEST_NOTE = 1024
-_REMEMBERED = 4096
 
 
 class EventRecorder:
@@ -28,8 +25,6 @@ class EventRecorder:
     def __init__(self, api: ApiClient) -> None:
         self._api = api
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="events")
-        self._seen: OrderedDict[tuple[str, str, str], tuple[str, int]] = OrderedDict()
-        self._numbers = itertools.count(time.time_ns())
 
     def scheduled(self, pod: PodView, node_name: str) -> None:
         """Say that the pod was bound."""
@@ -54,28 +49,11 @@ class EventRecorder:
             log.debug("event dropped while stopping pod=%s reason=%s", pod.key, reason)
 
     def _write(self, pod: PodView, kind: str, reason: str, message: str) -> None:
+        about = {"kind": "Pod", "apiVersion": "v1", "metadata": pod.raw["metadata"]}
         try:
-            self._create_or_count(pod, kind, reason, message)
+            write_event(self._api, about, reason, message, kind=kind, component=pod.scheduler_name)
         except ApiError as error:
             log.info("event lost pod=%s reason=%s error=%s", pod.key, reason, error)
-
-    def _create_or_count(self, pod: PodView, kind: str, reason: str, message: str) -> None:
-        path = f"/api/v1/namespaces/{pod.namespace}/events"
-        now = timestamp()
-        key = (pod.uid, reason, message)
-        if key in self._seen:
-            name, count = self._seen[key]
-            self._seen[key] = (name, count + 1)
-            change = {"count": count + 1, "lastTimestamp": now, "message": message}
-            self._api.patch(f"{path}/{name}", change, MERGE_PATCH)
-            return
-        name = f"{pod.name}.{next(self._numbers):x}"
-        self._api.create(
-            path, _event(pod, name=name, kind=kind, reason=reason, message=message, now=now)
-        )
-        self._seen[key] = (name, 1)
-        if len(self._seen) > _REMEMBERED:
-            self._seen.popitem(last=False)
 
 
 def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> None:
@@ -95,39 +73,7 @@ def write_condition(api: ApiClient, pod: PodView, reason: str, message: str) -> 
         "status": "False",
         "type": "PodScheduled",
     }
-    path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/status"
     try:
-        api.patch(path, {"status": {"conditions": [condition]}})
+        api.patch(f"{pod.path}/status", {"status": {"conditions": [condition]}})
     except ApiError as error:
         log.info("condition not written pod=%s error=%s", pod.key, error)
-
-
-def _event(pod: PodView, *, name: str, kind: str, reason: str, message: str, now: str) -> Json:
-    return {
-        "kind": "Event",
-        "apiVersion": "v1",
-        "metadata": {"name": name, "namespace": pod.namespace},
-        "involvedObject": {
-            "kind": "Pod",
-            "namespace": pod.namespace,
-            "name": pod.name,
-            "uid": pod.uid,
-            "apiVersion": "v1",
-            "resourceVersion": pod.resource_version,
-        },
-        "reason": reason,
-        "message": message,
-        "source": {"component": pod.scheduler_name},
-        "firstTimestamp": now,
-        "lastTimestamp": now,
-        "count": 1,
-        "type": kind,
-        "eventTime": None,
-        "reportingComponent": pod.scheduler_name,
-        "reportingInstance": "",
-    }
-
-
-def timestamp() -> str:
-    """Return the time as events and conditions write it."""
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

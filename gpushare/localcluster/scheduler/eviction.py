@@ -8,6 +8,7 @@ not bound by this: it is tried again when the victims have gone.
 from collections.abc import Callable
 
 from gpushare.errors import ApiConflict, ApiNotFound
+from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.scheduler.candidates import Candidate
 from gpushare.localcluster.scheduler.objects import PodView
@@ -18,17 +19,16 @@ Told = Callable[[PodView, str], None]
 class Evictor:
     """Evicts through the API server; `told` is given each victim and the text of its event."""
 
-    def __init__(self, api: ApiClient, told: Told, now: Callable[[], str]) -> None:
+    def __init__(self, api: ApiClient, told: Told) -> None:
         self._api = api
         self._told = told
-        self._now = now
 
     def carry_out(self, pod: PodView, candidate: Candidate) -> None:
         """Evict the victims and nominate the pod. Raises ApiError."""
         for victim in candidate.pods:
             self._evict(victim, pod, candidate.node)
         change = {"status": {"nominatedNodeName": candidate.node}}
-        self._api.patch(f"{_path(pod)}/status", change)
+        self._api.patch(f"{pod.path}/status", change)
 
     def _evict(self, victim: PodView, pod: PodView, node: str) -> None:
         condition: Json = {
@@ -37,15 +37,11 @@ class Evictor:
             "reason": "PreemptionByScheduler",
             "message": f"{pod.scheduler_name}: preempting to accommodate a higher priority pod",
             "lastProbeTime": None,
-            "lastTransitionTime": self._now(),
+            "lastTransitionTime": timestamp(),
         }
         try:
-            self._api.patch(f"{_path(victim)}/status", {"status": {"conditions": [condition]}})
-            self._api.delete(_path(victim), uid=victim.uid)
+            self._api.patch(f"{victim.path}/status", {"status": {"conditions": [condition]}})
+            self._api.delete(victim.path, uid=victim.uid)
         except (ApiNotFound, ApiConflict):
             return  # it has gone by itself, and perhaps another has its name
         self._told(victim, f"Preempted by pod {pod.uid} on node {node}")
-
-
-def _path(pod: PodView) -> str:
-    return f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}"

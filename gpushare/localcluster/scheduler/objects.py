@@ -88,6 +88,11 @@ class PodView:
         return f"{self.namespace}/{self.name}"
 
     @property
+    def path(self) -> str:
+        """Where the API server has it."""
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
+    @property
     def spec(self) -> Json:
         """Its spec, as it came from the API server."""
         return self.raw.get("spec") or {}

@@ -16,7 +16,7 @@ from gpushare.localcluster.client import ApiClient, Json
 from gpushare.localcluster.informer import Informer
 from gpushare.localcluster.scheduler.cache import Cache
 from gpushare.localcluster.scheduler.config import SchedulerOptions
-from gpushare.localcluster.scheduler.events import EventRecorder, timestamp
+from gpushare.localcluster.scheduler.events import EventRecorder
 from gpushare.localcluster.scheduler.eviction import Evictor
 from gpushare.localcluster.scheduler.extender import HttpExtender
 from gpushare.localcluster.scheduler.feed import Feed
@@ -156,7 +156,7 @@ class Scheduler:
 
     def _make_handle(self, options: SchedulerOptions) -> Handle:
         """Return the handle with the frameworks of all profiles. Raises SettingsError."""
-        evictor = Evictor(self._api, self._events.preempted, timestamp)
+        evictor = Evictor(self._api, self._events.preempted)
         handle = Handle(
             api=self._api,
             extenders=[HttpExtender(config) for config in options.extenders],

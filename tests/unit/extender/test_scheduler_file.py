@@ -6,13 +6,9 @@ from typing import Any
 import pytest
 
 from gpushare.errors import SettingsError
+from gpushare.extender import scheduler_file
 from gpushare.extender.http.app import Routes
-from gpushare.extender.scheduler_file import (
-    DocumentReader,
-    SchedulerFile,
-    read_scheduler_file,
-    routes_of,
-)
+from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file, routes_of
 from gpushare.kube.client import KubeClient
 from gpushare.wire.scheduler.config import ExtenderConfig
 
@@ -49,16 +45,16 @@ def read(
             raise SettingsError(f"{path} cannot be read")
         return documents[path]
 
-    return read_scheduler_file(
-        FILE, listen, tls, DocumentReader(load, lambda text, _: text, client)
-    )
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(scheduler_file, "read_yaml", load)
+        return read_scheduler_file(FILE, listen, tls, client)
 
 
 def test_without_a_file_everything_is_as_documented() -> None:
-    def nothing(*_: str) -> KubeClient:
+    def nothing() -> KubeClient:
         raise AssertionError("there is nothing to read")
 
-    found = read_scheduler_file("", None, False, DocumentReader(nothing, nothing, nothing))
+    found = read_scheduler_file("", None, False, nothing)
     assert (found.listen, found.warnings) == ("127.0.0.1:32766", ())
     assert routes_of(found.entry) == Routes()
 

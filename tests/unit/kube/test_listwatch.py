@@ -436,18 +436,6 @@ def test_relists_asked_for_without_end_are_spaced(machine: Machine) -> None:
     assert lists <= 11
 
 
-def test_a_copy_goes_its_own_way(machine: Machine) -> None:
-    watching(machine)
-    other = machine.copy()
-    assert other.key() == machine.key()
-    other.on_line(event("ADDED", "b", "8"), 1.0)
-    other.on_error(NO_ANSWER, 1.0)
-    assert other.key() != machine.key()
-    assert machine.restarts == {}
-    assert machine.on_line(event("ADDED", "b", "8"), 1.0) is not None
-    hash(machine.key())
-
-
 @dataclass
 class Story:
     """A machine against an adversary, in virtual time; what it asked and what it delivered."""

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from gpushare.core.policies.binpack import Binpack
-from gpushare.sim import engine
 from gpushare.sim.engine import Cluster, ranking
 from gpushare.sim.experiments import Options, churn, coming_and_going, filling, inflation
 from gpushare.sim.report import Record
@@ -88,7 +87,6 @@ def test_the_family_goes_on_where_its_file_ends(
 
 
 def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "COMPILED_FROM", engine.COMPILED_FROM)
     job, found = Job(3, "waiting", ("binpack",), 42), []
     for load in (0.3, 1.3):
         cluster = replace(drawn(3), load=load)
@@ -100,8 +98,7 @@ def test_more_pods_wait_at_a_higher_load(monkeypatch: pytest.MonkeyPatch) -> Non
     assert 0 < found[0][1] < found[1][1]
 
 
-def test_a_policy_that_has_seen_few_pods_knows_those_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engine, "COMPILED_FROM", engine.COMPILED_FROM)
+def test_a_policy_that_has_seen_few_pods_knows_those_alone() -> None:
     few, many, whole = (
         placement_family.measure(Job(3, name, ("device-bestfit", "shadow-price"), 42))[0].values
         for name in ("seen-10", "seen-100000", "inflation")

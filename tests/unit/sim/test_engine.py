@@ -1,4 +1,4 @@
-"""A simulated cluster decides as the extender does, and its compiled loops as the arrays do."""
+"""A simulated cluster decides as the extender does."""
 
 from collections.abc import Iterator
 from random import Random
@@ -10,13 +10,10 @@ from gpushare.core.decide import best_node, place
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Request
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.pairing import Pairing
-from gpushare.core.policies.fgd import Fgd
-from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.ledger import Ledger
 from gpushare.sim.engine import MIB, Cluster, request_of, workload_of_trace
-from gpushare.sim.fast import FastRanking
 from gpushare.sim.trace import TraceNode, TracePod
 
 NODES = [
@@ -25,7 +22,6 @@ NODES = [
     TraceNode("n07", 8_000, 16_384, 1, 1000, "V100"),
     TraceNode("n08", 32_000, 65_536, 2, 500, "P4"),
 ]
-EQUAL = [TraceNode(f"n{index:02}", 64_000, 131_072, 8, 1000, "G2") for index in range(5)]
 
 
 def _pod(cpu: int, devices: int, units: int, *models: str, memory: int = 4096) -> TracePod:
@@ -127,50 +123,6 @@ def test_a_run_makes_the_same_placements_as_ledger_and_decide(policy: str) -> No
     assert refused
     assert len(placed) > 20
     extender.ledger.check()
-
-
-def _values_agree(fast: Cluster, arrays: Ranking) -> None:
-    """Fail where the cluster's own judge values a row otherwise than the arrays do."""
-    placed: list[Placement] = []
-    for step in _steps(2, 60):
-        if isinstance(step, int):
-            if placed:
-                fast.release(placed.pop(step % len(placed)))
-            continue
-        one, other = fast.scorer.scores(fast.view, step), arrays.scores(fast.view, step)
-        assert np.array_equal(one.values, other.values)
-        for row in np.flatnonzero(one.values > -np.inf).tolist() if step.devices == 1 else ():
-            assert one.device(row) == other.device(row)
-        found = fast.place(step)
-        if found is not None:
-            placed.append(found)
-    assert len(placed) > 10
-
-
-@pytest.mark.parametrize("nodes", [NODES, EQUAL], ids=["many groups", "equal nodes"])
-@pytest.mark.parametrize("policy", [Fgd, ShadowPrice])
-def test_row_by_row_every_value_is_that_of_the_arrays(
-    policy: type[Fgd] | type[ShadowPrice], nodes: list[TraceNode]
-) -> None:
-    fast = Cluster(nodes, FastRanking(policy(WORKLOAD), 99, fits))
-    arrays = Ranking(policy(WORKLOAD), 99, fits)
-    _values_agree(fast, arrays)
-
-
-@pytest.mark.parametrize("policy", [Fgd, ShadowPrice])
-def test_row_by_row_what_is_forgotten_is_judged_anew(
-    policy: type[Fgd] | type[ShadowPrice],
-) -> None:
-    fast = Cluster(NODES, FastRanking(policy(WORKLOAD), 2, fits))
-    arrays = Ranking(policy(WORKLOAD), 99, fits)
-    requests = [request_of(pod) for pod in PODS[::2]]
-    for request in requests:
-        one, other = fast.scorer.scores(fast.view, request), arrays.scores(fast.view, request)
-        assert np.array_equal(one.values, other.values)
-        fast.place(request)
-    last = list(dict.fromkeys(request.kind for request in reversed(requests)))[:2]
-    assert isinstance(fast.scorer, FastRanking)
-    assert fast.scorer.asked == tuple(reversed(last))
 
 
 def test_what_is_released_is_free_again() -> None:

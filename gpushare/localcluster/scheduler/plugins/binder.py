@@ -22,9 +22,8 @@ class DefaultBinder(PlainPlugin):
             "metadata": {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid},
             "target": {"kind": "Node", "name": node_name},
         }
-        path = f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/binding"
         try:
-            self._handle.api.create(path, body)
+            self._handle.api.create(f"{pod.path}/binding", body)
         except ApiError as error:
             return Status(Code.ERROR, (str(error),))
         return SUCCESS
