@@ -25,7 +25,7 @@ CONTROLPLANE := tests/e2e/controlplane/build.sh
 IMAGES := extender device-plugin
 TOOL := tests/e2e/tools/build.sh
 # Tests of the heart: core, wire and the ledger, and the verbs above them.
-HEART := tests/unit/core tests/unit/wire tests/unit/extender $(wildcard tests/unit/test_ledger*.py)
+HEART := tests/unit/core tests/unit/wire tests/unit/ledger tests/unit/extender
 
 # Where it is set, each of the hundreds of processes that tests start compiles the package anew, and
 # each that runs tests rewrites them all.

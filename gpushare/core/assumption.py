@@ -3,7 +3,7 @@
 Values only: each phase of a binding of ours has a class, with the fields that it can have. How a
 pod comes from one phase to another: ledger/phases.py.
 
-Tested in `tests/unit/test_ledger.py`.
+Tested in `tests/unit/ledger/test_ledger.py`.
 """
 
 from collections.abc import Mapping

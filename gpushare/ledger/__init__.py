@@ -1,7 +1,7 @@
 """The books: who holds how much of which device.
 
-Tested in `tests/unit/test_ledger.py`, `tests/unit/test_ledger_phases.py` and
-`tests/unit/test_ledger_model.py`.
+Tested in `tests/unit/ledger/test_ledger.py`, `tests/unit/ledger/test_phases.py` and
+`tests/unit/ledger/test_model.py`.
 """
 
 from gpushare.ledger.ledger import Changes, Ledger

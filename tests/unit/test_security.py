@@ -15,4 +15,4 @@ def test_every_test_that_is_named_is_there() -> None:
         assert path.exists(), file
         assert not name or f"def {name}(" in path.read_text(encoding="utf-8"), f"{file}::{name}"
     for file in re.findall(r"`(\w+\.txt)` there", TEXT):
-        assert (ROOT / "tests/unit/ledger_scenarios" / file).exists(), file
+        assert (ROOT / "tests/unit/ledger/scenarios" / file).exists(), file

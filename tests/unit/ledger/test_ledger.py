@@ -16,7 +16,7 @@ from gpushare.ledger import HOLD, Changes, Ledger
 from tests.support.ledger_script import run
 from tests.unit.core.clusters import node
 
-SCENARIOS = sorted(Path(__file__).with_name("ledger_scenarios").glob("*.txt"))
+SCENARIOS = sorted(Path(__file__).with_name("scenarios").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", SCENARIOS, ids=[path.stem for path in SCENARIOS])
