@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpushare.core.as_if import AsIf, healthy_with
 from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
 from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.explanation import DeviceScore, Explanation, FreeDevice, Judgement, Remedy
@@ -21,6 +20,7 @@ from gpushare.core.preemption.selection import VictimSelection
 from gpushare.core.preemption.victim_search import Pods, Steps
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
+from gpushare.core.what_if_node import WhatIfNode, healthy_with
 
 BooksOf = Callable[[str], NodeBooks | None]
 """Returns the books of a node; None for a node that is not known or shares nothing."""
@@ -222,10 +222,10 @@ class _Search:
         """Return the remedy without what is needless in it; None where it does not help, or nothing
         is needed any more.
         """
-        as_if = AsIf(books, pairs=bool(remedy.serves))
+        what_if = WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            return bool(filter_nodes(as_if.after(one), [one.node], self._request).fit)
+            return bool(filter_nodes(what_if.after(one), [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
@@ -258,7 +258,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     """Return the snapshot without the charge of one pod of the node."""
     row = snapshot.row[entry.node]
     pairs = row in snapshot.pinned
-    one = AsIf(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
+    one = WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
     used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]
