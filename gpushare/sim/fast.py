@@ -9,13 +9,13 @@ from typing import TypeGuard
 import numpy as np
 
 from gpushare.core.model import Kind, Request
+from gpushare.core.pattern_rows import NOTHING
 from gpushare.core.policies.fgd import Fgd
 from gpushare.core.policies.fragmentation import Fragmentation, Tables
 from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Fits, Known, Ranking, Scores
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.taken_rows import NOTHING
 from gpushare.sim.cluster_pricing import judge_and_price
 from gpushare.sim.compiled import (
     COMPILED,
