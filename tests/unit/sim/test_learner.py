@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpushare.core.initial_workload import initial_workload
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import load_policy
-from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial
@@ -25,7 +25,7 @@ COMING = [request_of(pod) for pod in PODS] * 20
 
 def _placed_one_by_one(policy: str) -> list[Placement | None]:
     """Each pod is placed by a policy made of the pods before it; no pod leaves."""
-    cluster = Cluster(NODES, Ranking(load_policy(policy, prior(SIZES)), 99, fits))
+    cluster = Cluster(NODES, Ranking(load_policy(policy, initial_workload(SIZES)), 99, fits))
     arrivals, fit_at = Arrivals(), next_fit(0)
     placed = []
     for request in COMING:
