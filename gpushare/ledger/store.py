@@ -11,13 +11,13 @@ from gpushare.core.cover import resolve
 from gpushare.core.entry import Entry, Phase
 from gpushare.core.model import Allocation, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, NodeArrays
-from gpushare.core.node_history import Past
+from gpushare.core.node_history import NodeHistory
 from gpushare.core.pairing import Pairing, Pins
 from gpushare.errors import InsufficientMemory, UnknownNode
 from gpushare.ledger.phases import CHARGED, KEPT
 from gpushare.ledger.records import CpuOnly, Record
 
-_NO_PAST = Past()
+_NO_HISTORY = NodeHistory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class NodeRecord:
     """A node: as it was shown last, what is remembered of it, and as what it counts for that."""
 
     spec: NodeSpec
-    past: Past
+    past: NodeHistory
     shape: NodeSpec
 
 
@@ -106,7 +106,7 @@ class Store:
             self.nodes[spec.name] = replace(known, spec=spec)
             return
         self.pins.serves_by_identity(spec.name, spec.serves_by_identity)
-        self._reshape(spec, (known.past if known else _NO_PAST).after(spec))
+        self._reshape(spec, (known.past if known else _NO_HISTORY).updated(spec))
 
     def drop_node(self, name: str) -> None:
         """Close a node. Its pods stay charged."""
@@ -180,7 +180,7 @@ class Store:
 
     # -- counting -------------------------------------------------------------------------------
 
-    def _reshape(self, spec: NodeSpec, past: Past) -> None:
+    def _reshape(self, spec: NodeSpec, past: NodeHistory) -> None:
         """Take over the node, and count it anew."""
         shape = shape_of(spec, past, self.unhealthy.get(spec.name))
         self.nodes[spec.name] = NodeRecord(spec, past, shape)
@@ -221,9 +221,9 @@ class Store:
         return self.on_node if isinstance(record, Entry) else self.cpu_only_on
 
 
-def shape_of(spec: NodeSpec, past: Past, unhealthy: frozenset[int | str] | None) -> NodeSpec:
+def shape_of(spec: NodeSpec, past: NodeHistory, unhealthy: frozenset[int | str] | None) -> NodeSpec:
     """Return the node as it counts, given what it was, and without what was reported unhealthy."""
-    shape = past.taken(spec)
+    shape = past.effective_spec(spec)
     if not unhealthy:
         return shape
     uuids = shape.uuids or ("",) * len(shape.capacity)
