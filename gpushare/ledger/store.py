@@ -7,7 +7,7 @@ subtracting. Nothing here locks: a Ledger owns one Store.
 from dataclasses import dataclass, replace
 from typing import cast
 
-from gpushare.core.cover import resolve
+from gpushare.core.cover import resolve_devices
 from gpushare.core.entry import Entry, Phase
 from gpushare.core.model import Allocation, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, NodeArrays
@@ -245,7 +245,7 @@ def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
     """Return the charge on its node's devices as they are; as it was where they are not known."""
     if shape is None or shape.closed or not shape.capacity:
         return entry
-    cover, placement = resolve(entry.cover, shape)
+    cover, placement = resolve_devices(entry.cover, shape)
     if cover is entry.cover and placement == entry.placement:
         return entry
     return replace(entry, cover=cover, placement=placement)
