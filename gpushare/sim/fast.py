@@ -115,14 +115,14 @@ class FastRanking(Ranking):
         return world
 
     def _price_tables(self, snapshot: Snapshot) -> Prices:
-        facts, policy = self._fast.ground(snapshot), self._pricing_policy
+        shapes, policy = self._fast.shapes(snapshot), self._pricing_policy
         if policy is None:
             none = _NONE, _NONE, _NO_PRICES, _NONE, _NO_PRICES
-            return Prices(facts.even, facts.capacity, *none, 0.0, 0.0, 0.0, 0.0)
+            return Prices(shapes.even, shapes.capacity, *none, 0.0, 0.0, 0.0, 0.0)
         tables = policy.priced(snapshot)
         return Prices(
-            facts.even,
-            facts.capacity,
+            shapes.even,
+            shapes.capacity,
             tables.steps,
             tables.worth_at,
             tables.worth,
