@@ -17,7 +17,7 @@ from gpushare.core.explanation import DeviceScore, Explanation, FreeDevice, Judg
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
-from gpushare.core.preemption.victim_search import Pods, Steps
+from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
 from gpushare.core.what_if_node import WhatIfNode, healthy_with
@@ -165,7 +165,7 @@ class _Search:
         self._snapshot = snapshot
         self._request = request
         self._books_of = books_of
-        self._steps = Steps(_STEPS)
+        self._steps = StepBudget(_STEPS)
 
     def by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes: those that end already before all
