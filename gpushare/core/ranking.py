@@ -118,7 +118,7 @@ class Ranking:
         self._memo: dict[Kind, Known] = {}
 
     @property
-    def asked(self) -> tuple[Kind, ...]:
+    def recent_kinds(self) -> tuple[Kind, ...]:
         """The kinds kept, the one used last at the end."""
         return tuple(self._memo)
 

@@ -55,7 +55,7 @@ class FastRanking(Ranking):
         self._counted = -1
 
     @property
-    def asked(self) -> tuple[Kind, ...]:
+    def recent_kinds(self) -> tuple[Kind, ...]:
         """The kinds remembered, the one asked for last at the end."""
         return tuple(self._wanted)
 

@@ -170,7 +170,7 @@ def test_row_by_row_what_is_forgotten_is_judged_anew(
         fast.place(request)
     last = list(dict.fromkeys(request.kind for request in reversed(requests)))[:2]
     assert isinstance(fast.scorer, FastRanking)
-    assert fast.scorer.asked == tuple(reversed(last))
+    assert fast.scorer.recent_kinds == tuple(reversed(last))
 
 
 def test_what_is_released_is_free_again() -> None:

@@ -176,7 +176,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     learning.tick()
     new = books.ranking(SHARE)
     assert new is not old
-    assert new.asked == tuple(request.kind for request in kinds)
+    assert new.recent_kinds == tuple(request.kind for request in kinds)
 
 
 @pytest.mark.parametrize("odd", [True, False])

@@ -157,7 +157,7 @@ def test_the_winner_knows_the_kinds_that_were_asked_for(
     create(learning, books, FEWEST_SEEN)
     learning.tick()
     assert books.ranking_policy == "binpack"
-    assert books.ranking(SHARE).asked == (SHARE.kind,)
+    assert books.ranking(SHARE).recent_kinds == (SHARE.kind,)
 
 
 def test_a_trial_that_fails_changes_nothing_and_is_told_once(
