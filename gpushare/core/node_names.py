@@ -50,8 +50,9 @@ class NodeNames(tuple[str, ...]):
         return known.table(mapping)[places]
 
     def part(self, mask: Bools) -> "NodeNames":
-        """Return the names where bool (len(self),) is true: for one of the last MAX_PARTS masks the same
-        object again.
+        """Return the names where bool (len(self),) is true.
+
+        For one of the last MAX_PARTS masks it returns the same object again.
         """
         key = np.packbits(mask).tobytes()
         parts = self._parts
