@@ -11,7 +11,7 @@ from gpushare.core.entry import Entry
 from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import Request, Shares
 from gpushare.explain.pod import PodExplanation
-from gpushare.explain.words import lines
+from gpushare.explain.text import lines
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareExplanation"
