@@ -12,20 +12,20 @@ from gpushare.core.policies.shadow_price.policy import THETA
 from gpushare.core.policies.shadow_price.scarcity import DEAREST, FINE, MISSED, missed
 from gpushare.core.snapshot import Floats, Rows
 from gpushare.sim.compiled import Supply, WantedKind, World, compiled
-from gpushare.sim.kernel import blocks_left, idle_devices, judge
+from gpushare.sim.kernel import blocks_left, idle_devices, score_rows
 
 _missed = compiled(missed)
 
 
 @compiled
-def judge_and_price(
+def score_and_price(
     world: World, supply: Supply, wanted: WantedKind, known: int, counted: int
 ) -> None:
     """Bring a kind and the supply up to date, and add the prices of the moment.
 
     The kind lacks rows that changed after the generation `known`, the supply those after `counted`.
     """
-    judge(world, wanted.asked, wanted.judged, np.flatnonzero(supply.row_generation > known))
+    score_rows(world, wanted.request, wanted.scores, np.flatnonzero(supply.row_generation > known))
     _count_supply(world, supply, np.flatnonzero(supply.row_generation > counted))
     _price(supply, wanted)
 
@@ -53,18 +53,18 @@ def _count_supply(world: World, supply: Supply, rows: Rows) -> None:
 @compiled
 def _price(supply: Supply, wanted: WantedKind) -> None:
     """Take the prices of the moment from what is kept of the kind."""
-    judged = wanted.judged
+    scores = wanted.scores
     group_cost = _group_costs(supply, wanted.weights)
     exact = _block_costs(supply)
-    states, count = judged.best.shape
+    states, count = scores.best.shape
     for row in range(count):
         wanted.values[row] = -np.inf
         for state in range(states):
-            value = judged.best[state, row] - group_cost[supply.group[row]]
-            if judged.touched[row]:
+            value = scores.best[state, row] - group_cost[supply.group[row]]
+            if scores.touched[row]:
                 cost = 0.0
                 for index in range(len(exact)):
-                    cost += judged.taken[row, state * len(exact) + index] * exact[index]
+                    cost += scores.taken[row, state * len(exact) + index] * exact[index]
                 value -= math.floor(wanted.weight * (cost / FINE) + HAIR)
             wanted.by_state[state, row] = value
             wanted.values[row] = max(wanted.values[row], value)

@@ -94,7 +94,7 @@ class World(NamedTuple):
     blocks: Blocks
 
 
-class Asked(NamedTuple):
+class RequestArrays(NamedTuple):
     """A request; accepted: bool by model, the last for none."""
 
     units: int
@@ -104,7 +104,7 @@ class Asked(NamedTuple):
     accepted: Bools
 
 
-class Judged(NamedTuple):
+class KindScores(NamedTuple):
     """What is kept of a kind, as in a Ranking, and changed in place."""
 
     best: Floats
@@ -136,8 +136,8 @@ class WantedKind(NamedTuple):
     weight: of blocks, weights: of a device by group. values, by_state: changed in place.
     """
 
-    asked: Asked
-    judged: Judged
+    request: RequestArrays
+    scores: KindScores
     weight: float
     weights: Floats
     values: Floats

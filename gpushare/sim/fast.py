@@ -16,20 +16,20 @@ from gpushare.core.policies.shadow_price.policy import ShadowPrice
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Fits, Known, Ranking, Scores
 from gpushare.core.snapshot import Snapshot
-from gpushare.sim.cluster_pricing import judge_and_price
+from gpushare.sim.cluster_pricing import score_and_price
 from gpushare.sim.compiled import (
     COMPILED,
-    Asked,
     Blocks,
-    Judged,
+    KindScores,
     Prices,
+    RequestArrays,
     State,
     Supply,
     Typical,
     WantedKind,
     World,
 )
-from gpushare.sim.kernel import judge
+from gpushare.sim.kernel import score_rows
 
 _NONE = np.zeros(0, dtype=np.int64)
 _NO_PRICES = np.zeros(0)
@@ -67,19 +67,19 @@ class FastRanking(Ranking):
             return Scores(known.best[0], known.best, known.devices)
         wanted = self._kept(snapshot, request, world)
         known_at = self._seen.get(request.kind, -1)
-        judge_and_price(world, self._supply, wanted, known_at, self._counted)
+        score_and_price(world, self._supply, wanted, known_at, self._counted)
         self._seen[request.kind] = self._counted = snapshot.generation
-        return Scores(wanted.values, wanted.by_state, wanted.judged.devices)
+        return Scores(wanted.values, wanted.by_state, wanted.scores.devices)
 
     def _known(self, snapshot: Snapshot, request: Request) -> Known:
         world = self._world or self._begin(snapshot)
         wanted = self._kept(snapshot, request, world)
         rows = snapshot.changed_since(self._seen.get(request.kind, -1))
         if len(rows):
-            judge(world, wanted.asked, wanted.judged, rows)
+            score_rows(world, wanted.request, wanted.scores, rows)
         self._seen[request.kind] = snapshot.generation
         # This is called only if the policy has no prices; what is taken matters for prices alone.
-        best, devices = wanted.judged.best, wanted.judged.devices
+        best, devices = wanted.scores.best, wanted.scores.devices
         return Known(snapshot.generation, snapshot.capacity, best, devices, NOTHING)
 
     def _begin(self, snapshot: Snapshot) -> World:
@@ -154,7 +154,7 @@ class FastRanking(Ranking):
 
     def _want(self, snapshot: Snapshot, request: Request, world: World) -> WantedKind:
         accepted = [not request.models or model in request.models for model in snapshot.models]
-        asked = Asked(
+        arrays = RequestArrays(
             max(request.units, 1) if request.devices else 0,
             request.devices,
             request.cpu,
@@ -163,7 +163,7 @@ class FastRanking(Ranking):
         )
         states = 2 if request.devices == 1 and self._pricing_policy else 1
         count, number = len(snapshot.names), len(world.blocks.devices)
-        judged = Judged(
+        scores = KindScores(
             np.full((states, count), -np.inf),
             np.zeros((states, count), dtype=np.int16),
             np.zeros((count, (2 if request.devices == 1 else 1) * number), dtype=np.int8),
@@ -174,8 +174,8 @@ class FastRanking(Ranking):
             weight = self._pricing_policy.block_weight(request)
             per_unit = self._pricing_policy.scarce(snapshot).per_unit
         return WantedKind(
-            asked,
-            judged,
+            arrays,
+            scores,
             weight,
             request.total * per_unit,
             np.empty(count),

@@ -15,46 +15,55 @@ from gpushare.core.policies.node_shape import HALF
 from gpushare.core.policies.shadow_price.cpu_stranding import MOST_CORES, MOST_DEVICES, STEPS
 from gpushare.core.policies.shadow_price.policy import BETA, Q
 from gpushare.core.snapshot import Bools, Ints, Rows
-from gpushare.sim.compiled import Asked, Blocks, Judged, Prices, State, Typical, World, compiled
+from gpushare.sim.compiled import (
+    Blocks,
+    KindScores,
+    Prices,
+    RequestArrays,
+    State,
+    Typical,
+    World,
+    compiled,
+)
 
 
 @compiled
-def judge(world: World, asked: Asked, judged: Judged, rows: Rows) -> None:
+def score_rows(world: World, request: RequestArrays, scores: KindScores, rows: Rows) -> None:
     """Bring what is kept of a kind up to date for these rows."""
     chosen = np.zeros(world.state.free.shape[1], dtype=np.bool_)
     for row in rows:
-        judged.best[:, row] = -np.inf
-        judged.taken[row, :] = 0
-        judged.touched[row] = False
-        if not _fits(world.state, asked, row):
+        scores.best[:, row] = -np.inf
+        scores.taken[row, :] = 0
+        scores.touched[row] = False
+        if not _fits(world.state, request, row):
             continue
-        if _choose(world.state.free[row], asked, chosen) < asked.devices:
+        if _choose(world.state.free[row], request, chosen) < request.devices:
             continue
-        if asked.devices == 1:
-            _judge_devices(world, asked, judged, row)
+        if request.devices == 1:
+            _score_devices(world, request, scores, row)
         else:
-            _judge_node(world, asked, judged, row, chosen)
-        _stake(world, asked, judged, row, chosen)
+            _score_node(world, request, scores, row, chosen)
+        _count_blocks_broken(world, request, scores, row, chosen)
 
 
 @compiled
-def _fits(state: State, asked: Asked, row: int) -> bool:
-    if state.cpu_free[row] < asked.cpu or state.memory_free[row] < asked.memory:
+def _fits(state: State, request: RequestArrays, row: int) -> bool:
+    if state.cpu_free[row] < request.cpu or state.memory_free[row] < request.memory:
         return False
-    return bool(asked.accepted[state.model[row]])
+    return bool(request.accepted[state.model[row]])
 
 
 @compiled
-def _choose(free: Ints, asked: Asked, chosen: Bools) -> int:
+def _choose(free: Ints, request: RequestArrays, chosen: Bools) -> int:
     """Mark the tightest devices that fit, of equal ones the first; return how many, up to those
     asked for.
     """
     chosen[:] = False
     found = 0
-    while found < asked.devices:
+    while found < request.devices:
         best = -1
         for device in range(len(free)):
-            if chosen[device] or free[device] < asked.units:
+            if chosen[device] or free[device] < request.units:
                 continue
             if best < 0 or free[device] < free[best]:
                 best = device
@@ -66,30 +75,32 @@ def _choose(free: Ints, asked: Asked, chosen: Bools) -> int:
 
 
 @compiled
-def _judge_devices(world: World, asked: Asked, judged: Judged, row: int) -> None:
+def _score_devices(world: World, request: RequestArrays, scores: KindScores, row: int) -> None:
     """Judge a pod of one device, on each device that fits; of equal ones the first."""
     free, prices = world.state.free[row], world.prices
     before = _lost(world.typical, row, world.state.cpu_free[row], free)
-    node = _node(world, asked, row)
+    node = _node(world, request, row)
     for device in range(len(free)):
         room = free[device]
-        if room < asked.units or _seen(free, device):
+        if room < request.units or _seen(free, device):
             continue
-        free[device] = room - asked.units
-        after = _lost(world.typical, row, world.state.cpu_free[row] - asked.cpu, free)
+        free[device] = room - request.units
+        after = _lost(world.typical, row, world.state.cpu_free[row] - request.cpu, free)
         free[device] = room
         lost = 0.0
         if len(prices.left):
-            lost = _worth(prices, row, room) - _worth(prices, row, room - asked.units)
+            lost = _worth(prices, row, room) - _worth(prices, row, room - request.units)
         value = _value(world, row, before - after, node, lost)
-        idle = len(judged.best) > 1 and room == world.state.capacity[row, device]
-        if value > judged.best[int(idle), row]:
-            judged.best[int(idle), row] = value
-            judged.devices[int(idle), row] = device
+        idle = len(scores.best) > 1 and room == world.state.capacity[row, device]
+        if value > scores.best[int(idle), row]:
+            scores.best[int(idle), row] = value
+            scores.devices[int(idle), row] = device
 
 
 @compiled
-def _judge_node(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) -> None:
+def _score_node(
+    world: World, request: RequestArrays, scores: KindScores, row: int, chosen: Bools
+) -> None:
     """Judge a pod of no device, or of several: the chosen ones."""
     state, prices = world.state, world.prices
     free, cpu = state.free[row], state.cpu_free[row]
@@ -99,40 +110,42 @@ def _judge_node(world: World, asked: Asked, judged: Judged, row: int, chosen: Bo
         if chosen[device]:
             if len(prices.left):
                 room = free[device]
-                lost += _worth(prices, row, room) - _worth(prices, row, room - asked.units)
-            free[device] -= asked.units
-    fall = before - _lost(world.typical, row, cpu - asked.cpu, free)
+                lost += _worth(prices, row, room) - _worth(prices, row, room - request.units)
+            free[device] -= request.units
+    fall = before - _lost(world.typical, row, cpu - request.cpu, free)
     for device in range(len(free)):
         if chosen[device]:
-            free[device] += asked.units
-    if asked.devices or not len(prices.left):
-        value = _value(world, row, fall, _node(world, asked, row), lost)
+            free[device] += request.units
+    if request.devices or not len(prices.left):
+        value = _value(world, row, fall, _node(world, request, row), lost)
     else:
-        value = _without_gpu(world, asked, row, fall)
-    judged.best[0, row] = value
-    judged.devices[0, row] = 0
+        value = _without_gpu(world, request, row, fall)
+    scores.best[0, row] = value
+    scores.devices[0, row] = 0
 
 
 @compiled
-def _stake(world: World, asked: Asked, judged: Judged, row: int, chosen: Bools) -> None:
+def _count_blocks_broken(
+    world: World, request: RequestArrays, scores: KindScores, row: int, chosen: Bools
+) -> None:
     """Judge the blocks that the placement breaks."""
     state, blocks = world.state, world.blocks
     number = len(blocks.devices)
     whole = idle_devices(state, row)
     if whole == 0:
         return
-    left = whole - _taken(state, row, chosen) if asked.devices > 1 else whole
+    left = whole - _taken(state, row, chosen) if request.devices > 1 else whole
     now = (state.cpu_free[row], state.memory_free[row])
-    then = (state.cpu_free[row] - asked.cpu, state.memory_free[row] - asked.memory)
+    then = (state.cpu_free[row] - request.cpu, state.memory_free[row] - request.memory)
     for index in range(number):
         before = blocks_left(blocks, row, index, whole, now)
         if before == 0:
             continue
-        for variant in range(2 if asked.devices == 1 else 1):
+        for variant in range(2 if request.devices == 1 else 1):
             broken = before - blocks_left(blocks, row, index, left - variant, then)
-            judged.taken[row, variant * number + index] = broken
+            scores.taken[row, variant * number + index] = broken
             if broken:
-                judged.touched[row] = True
+                scores.touched[row] = True
 
 
 @compiled
@@ -156,7 +169,7 @@ def _value(world: World, row: int, fall: int, node: float, lost: float) -> float
 
 
 @compiled
-def _node(world: World, asked: Asked, row: int) -> float:
+def _node(world: World, request: RequestArrays, row: int) -> float:
     """Return what a pod with GPU strands on the node, how far that is from being drained, and for
     how much longer it is held.
     """
@@ -167,9 +180,9 @@ def _node(world: World, asked: Asked, row: int) -> float:
     for room in world.state.free[row]:
         gpu += room
     cpu = world.state.cpu_free[row]
-    after = gpu - asked.units * asked.devices
+    after = gpu - request.units * request.devices
     rise = _stranded(prices, row, gpu, cpu)
-    rise -= _stranded(prices, row, after, cpu - asked.cpu)
+    rise -= _stranded(prices, row, after, cpu - request.cpu)
     value = rise - after * (prices.even * (prices.drain / LARGEST_GPU))
     if prices.hold:
         pods = 0
@@ -180,7 +193,7 @@ def _node(world: World, asked: Asked, row: int) -> float:
 
 
 @compiled
-def _without_gpu(world: World, asked: Asked, row: int, fall: int) -> float:
+def _without_gpu(world: World, request: RequestArrays, row: int, fall: int) -> float:
     state, prices = world.state, world.prices
     gpu, whole = 0, 0
     for device in range(state.free.shape[1]):
@@ -188,12 +201,12 @@ def _without_gpu(world: World, asked: Asked, row: int, fall: int) -> float:
         whole += state.capacity[row, device]
     even, cpu = prices.even, state.cpu_free[row]
     rise = _stranded(prices, row, gpu, cpu)
-    after = _stranded(prices, row, gpu, cpu - asked.cpu)
+    after = _stranded(prices, row, gpu, cpu - request.cpu)
     value = fall * (even * (world.prices.alpha / world.typical.pods)) + rise - after
     value = math.floor(value / Q + HALF)
     left = state.cpu_capacity[row] - state.cpu_only[row]
     alone = _stranded(prices, row, whole, left)
-    alone -= _stranded(prices, row, whole, left - asked.cpu)
+    alone -= _stranded(prices, row, whole, left - request.cpu)
     value += math.floor(prices.mu * alone / Q + HALF)
     return float(value - (0.5 * (gpu * even) / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU))
 
