@@ -32,7 +32,7 @@ NAMESPACE = "kube-system"
 
 @dataclass(frozen=True)
 class ClusterBooks:
-    """The books of one managed resource (see `explain.pod.Books`).
+    """The books of one managed resource (see `explain.pod.ExplainSource`).
 
     unit: of all amounts. notes: what could not be read.
     """

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from gpushare.cli.facts import NodeFacts, PendingFacts, PodFacts
-from gpushare.core.cover import resolve
+from gpushare.core.cover import resolve_devices
 from gpushare.core.model import Cover, NodeSpec, PodRef, Reason, Shares
 from gpushare.wire.annotations import Names
 from gpushare.wire.inventory import mib_of
@@ -218,7 +218,7 @@ def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
         spec = NodeSpec(
             node.name, capacity, uuids=uuids, serves_by_identity=node.serves_by_identity
         )
-        return resolve(Cover(pod.shares, pod.uuids, given=pod.given), spec)[1] or ()
+        return resolve_devices(Cover(pod.shares, pod.uuids, given=pod.given), spec)[1] or ()
     known = all(device < len(node.devices) for device, _ in pod.shares)
     return pod.shares if known else ()
 

@@ -25,8 +25,8 @@ from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
-from gpushare.explain.whatif import MOST, Outcome, Placed, Sums, Wanted, what_if
-from gpushare.explain.words import amount
+from gpushare.explain.text import amount
+from gpushare.explain.whatif import MOST, Outcome, PlacementResult, Sums, Wanted, what_if
 from gpushare.wire.annotations import ALIYUN, Names
 from gpushare.wire.inventory import check_unit
 
@@ -135,7 +135,7 @@ def _sums(sums: Sums, unit: str) -> str:
     return f"{free} on {sums.devices} devices of {sums.nodes} nodes"
 
 
-def _placed(placed: Placed) -> str:
+def _placed(placed: PlacementResult) -> str:
     """Return how many fit, where, and why no more."""
     wanted = placed.wanted
     if wanted.count is None:
@@ -170,7 +170,7 @@ def _document(outcome: Outcome, books: ClusterBooks, options: argparse.Namespace
     }
 
 
-def _placed_document(placed: Placed) -> dict[str, Any]:
+def _placed_document(placed: PlacementResult) -> dict[str, Any]:
     request = placed.wanted.request
     return {
         "name": placed.wanted.name,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpushare.core.model import Request
+from gpushare.core.pattern_rows import PatternRows
 from gpushare.core.policy import ClusterPricing, Policy, Taken
 from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot, idle_devices
-from gpushare.core.taken_rows import TakenRows
 
 _NOTHING: Taken = np.zeros((0, 0), dtype=np.int8)
 
@@ -36,7 +36,7 @@ class Prices:
         return _NOTHING
 
     def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
+        self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows
     ) -> Floats:
         """Return the best scores (V, N) of all rows less the prices of now."""
         return best
@@ -92,7 +92,7 @@ class ClusterPrices(Prices):
         return self._policy.taken(snapshot, rows, request)
 
     def charge(
-        self, snapshot: Snapshot, request: Request, best: Floats, taken: TakenRows
+        self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows
     ) -> Floats:
         """Return the best scores less the prices of groups, and of what is taken where it is."""
         totals = self.totals(snapshot)

@@ -29,7 +29,7 @@ _NONE: frozenset[str] = frozenset()
 _UNKNOWN = -1
 
 
-def resolve(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
+def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
     """Return what the cover has learned from the node as it is, and what is charged there.
 
     The second: units by index, () for nothing, None for the whole request on every device. The node

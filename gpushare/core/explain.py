@@ -11,18 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 
-from gpushare.core.as_if import AsIf, healthy_with
 from gpushare.core.decide import BEST, best_devices, feasible, filter_nodes, score_nodes
 from gpushare.core.entry import Entry, NodeBooks
-from gpushare.core.explanation import DeviceScore, Explanation, FreeDevice, Judgement, Remedy
+from gpushare.core.explanation import BoundPodScore, DeviceScore, Explanation, FreeDevice, Remedy
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy
 from gpushare.core.preemption.selection import VictimSelection
-from gpushare.core.preemption.victim_search import Pods, Steps
+from gpushare.core.preemption.victim_search import Pods, StepBudget
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Bools, Ints, Pinned, Rows, Snapshot, has_accepted_model
+from gpushare.core.what_if_node import WhatIfNode, healthy_with
 
-BooksOf = Callable[[str], NodeBooks | None]
+EntriesOf = Callable[[str], NodeBooks | None]
 """Returns the books of a node; None for a node that is not known or shares nothing."""
 
 _MAX_NODES = 32
@@ -36,7 +36,7 @@ _NO_ROOM = 2**40
 
 
 def explain(
-    snapshot: Snapshot, names: Sequence[str], request: Request, books_of: BooksOf
+    snapshot: Snapshot, names: Sequence[str], request: Request, entries_of: EntriesOf
 ) -> Explanation:
     """Return how the request stands on the named nodes (each once)."""
     unknown = [name for name in names if name not in snapshot.row]
@@ -61,12 +61,12 @@ def explain(
     )
     if found.fit or found.never:
         return found
-    return replace(found, remedies=_remedies(snapshot, rows, request, books_of))
+    return replace(found, remedies=_remedies(snapshot, rows, request, entries_of))
 
 
-def judge(
+def score_bound_pod(
     snapshot: Snapshot, books: NodeBooks, entry: Entry, policy: Policy, name: str
-) -> Judgement:
+) -> BoundPodScore:
     """Return how the policy (called `name`) judges the place of a bound pod, as if it were not
     there yet.
 
@@ -81,7 +81,7 @@ def judge(
     mask = feasible(view, rows, request)
     fits = bool(mask.sum() >= request.devices)
     values = ranking.score_devices(view, rows, request)[0].tolist()
-    return Judgement(
+    return BoundPodScore(
         node=node,
         shares=entry.placement,
         policy=name,
@@ -117,7 +117,7 @@ def _most_units(units: Ints, devices: int) -> int:
 
 
 def _remedies(
-    snapshot: Snapshot, rows: Rows, request: Request, books_of: BooksOf
+    snapshot: Snapshot, rows: Rows, request: Request, entries_of: EntriesOf
 ) -> tuple[Remedy, ...]:
     """Return what would help: ends of pods, or the return of closed devices, or both together where
     neither will do.
@@ -125,7 +125,7 @@ def _remedies(
     rows = rows[snapshot.closed[rows] == 0]
     lacks = _shortages(snapshot, rows, request, snapshot.healthy[rows])
     lacks_with_closed = _shortages(snapshot, rows, request, np.ones_like(snapshot.healthy[rows]))
-    search = _Search(snapshot, request, books_of)
+    search = _Search(snapshot, request, entries_of)
     found = [
         search.by_ends(rows[_rising(snapshot, rows, lacks)]),
         search.by_opens(rows[lacks_with_closed == 0], request),
@@ -161,11 +161,11 @@ def _rising(snapshot: Snapshot, rows: Rows, lacks: Ints) -> Rows:
 class _Search:
     """The search for what makes the request fit on one node."""
 
-    def __init__(self, snapshot: Snapshot, request: Request, books_of: BooksOf) -> None:
+    def __init__(self, snapshot: Snapshot, request: Request, entries_of: EntriesOf) -> None:
         self._snapshot = snapshot
         self._request = request
-        self._books_of = books_of
-        self._steps = Steps(_STEPS)
+        self._entries_of = entries_of
+        self._steps = StepBudget(_STEPS)
 
     def by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
         """Return the remedy with the fewest pods on these nodes: those that end already before all
@@ -173,7 +173,7 @@ class _Search:
         """
         found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(rows.tolist()):
-            books = self._books_of(self._snapshot.names[row])
+            books = self._entries_of(self._snapshot.names[row])
             remedy = books and self._ends_on(books, row, with_closed=with_closed)
             if books and remedy:
                 ends_anyway = all(entry.terminating for entry in remedy.ends)
@@ -193,7 +193,7 @@ class _Search:
             if needed[place] <= 0:
                 continue
             row = int(rows[place])
-            books = self._books_of(self._snapshot.names[row])
+            books = self._entries_of(self._snapshot.names[row])
             if books is not None:
                 return self._trimmed(books, self._remedy(books, row, (), _closed(books)))
         return None
@@ -222,10 +222,10 @@ class _Search:
         """Return the remedy without what is needless in it; None where it does not help, or nothing
         is needed any more.
         """
-        as_if = AsIf(books, pairs=bool(remedy.serves))
+        what_if = WhatIfNode(books, pairs=bool(remedy.serves))
 
         def helps(one: Remedy) -> bool:
-            return bool(filter_nodes(as_if.after(one), [one.node], self._request).fit)
+            return bool(filter_nodes(what_if.after(one), [one.node], self._request).fit)
 
         if not helps(remedy) or helps(Remedy(books.spec.name)):
             return None
@@ -258,7 +258,7 @@ def _without(snapshot: Snapshot, books: NodeBooks, entry: Entry) -> Snapshot:
     """Return the snapshot without the charge of one pod of the node."""
     row = snapshot.row[entry.node]
     pairs = row in snapshot.pinned
-    one = AsIf(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
+    one = WhatIfNode(books, pairs=pairs).after(Remedy(entry.node, ends=(entry,)))
     used, kinds = snapshot.used.copy(), snapshot.kinds.copy()
     cpu_free, memory_free = snapshot.cpu_free.copy(), snapshot.memory_free.copy()
     used[row, : one.used.shape[1]] = one.used[0]

@@ -85,7 +85,7 @@ class DeviceScore:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
+class BoundPodScore:
     """How a policy judges now where a pod is bound.
 
     score: of its node, from 0 to 10 (0: it would not fit there any more). best: the node that has

@@ -15,7 +15,7 @@ from gpushare.core.model import NodeSpec, Reason
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class NodeHistory:
     """What is remembered of a node.
 
     uuids: the last that an inventory named. total, count: units and devices as last believed. size:
@@ -27,7 +27,7 @@ class Past:
     count: int = 0
     size: int = 0
 
-    def taken(self, spec: NodeSpec) -> NodeSpec:
+    def effective_spec(self, spec: NodeSpec) -> NodeSpec:
         """Return what the node counts as, as it is shown now."""
         if not spec.capacity:
             return spec
@@ -37,7 +37,7 @@ class Past:
             spec = replace(spec, closed=Reason.GROWN)
         return spec
 
-    def after(self, spec: NodeSpec) -> "Past":
+    def updated(self, spec: NodeSpec) -> "NodeHistory":
         """Return what is remembered once the node has been shown like this."""
         if not spec.capacity or spec.closed is not None or self._has_grown(spec):
             return self
@@ -45,9 +45,9 @@ class Past:
         named = any(spec.uuids) or len(self.uuids) != count
         uuids = spec.uuids if named else self.uuids
         if spec.counted:
-            return Past(uuids, total, count, max(*spec.capacity, self.size))
+            return NodeHistory(uuids, total, count, max(*spec.capacity, self.size))
         size = min((units for units in spec.capacity if units), default=0)
-        return Past(uuids, total, count, size)
+        return NodeHistory(uuids, total, count, size)
 
     def _has_grown(self, spec: NodeSpec) -> bool:
         """Return whether devices that no inventory describes have become larger, other than by two

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpushare.core.snapshot import Bools, Rows
 
-KEPT = 8
+MAX_PARTS = 8
 """Parts of a list that are known again: the nodes that fit, for as many kinds of pod."""
 _TABLES = 4
 """Mappings of names for which a table is kept: the rows of each resource, the bits of tickets."""
@@ -50,8 +50,9 @@ class NodeNames(tuple[str, ...]):
         return known.table(mapping)[places]
 
     def part(self, mask: Bools) -> "NodeNames":
-        """Return the names where bool (len(self),) is true: for one of the last KEPT masks the same
-        object again.
+        """Return the names where bool (len(self),) is true.
+
+        For one of the last MAX_PARTS masks it returns the same object again.
         """
         key = np.packbits(mask).tobytes()
         parts = self._parts
@@ -65,7 +66,7 @@ class NodeNames(tuple[str, ...]):
                 names._found = self._found[0], _fixed(self._found[1][mask])
         if parts is not None:
             others = (each for each in parts if each[0] != key)
-            self._parts = ((key, names), *islice(others, KEPT - 1))
+            self._parts = ((key, names), *islice(others, MAX_PARTS - 1))
         return names
 
 

@@ -78,11 +78,11 @@ def load_policy(name: str, workload: Workload | None = None) -> Policy:
                 raise TypeError("what it makes has no method score")
         # Another package's module may raise whatever it likes, or end the program.
         except (Exception, SystemExit) as error:
-            text = f"policy {name!r} cannot be loaded from {entry.value}: {_told(error)}"
+            text = f"policy {name!r} cannot be loaded from {entry.value}: {_error_text(error)}"
             raise SettingsError(text) from error
         return policy
     raise SettingsError(f"no policy is called {name!r}; there are: {', '.join(policy_names())}")
 
 
-def _told(error: BaseException) -> str:
+def _error_text(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"

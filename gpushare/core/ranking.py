@@ -19,9 +19,9 @@ import numpy.typing as npt
 
 from gpushare.core.cluster_prices import prices_of
 from gpushare.core.model import Kind, Request
+from gpushare.core.pattern_rows import PatternRows
 from gpushare.core.policy import Policy, Taken
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
-from gpushare.core.taken_rows import TakenRows
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
 """bool (K, D): where the request fits, for the given rows, by the state of each row alone."""
@@ -73,7 +73,7 @@ class Known:
     layout: Ints
     best: Floats
     devices: npt.NDArray[np.int16]
-    taken: TakenRows
+    taken: PatternRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class Ranking:
         self._memo: dict[Kind, Known] = {}
 
     @property
-    def asked(self) -> tuple[Kind, ...]:
+    def recent_kinds(self) -> tuple[Kind, ...]:
         """The kinds kept, the one used last at the end."""
         return tuple(self._memo)
 
@@ -180,7 +180,7 @@ class Ranking:
         self, snapshot: Snapshot, request: Request, pause: Pause | None = None
     ) -> Known:
         scored = self._score(snapshot, np.arange(len(snapshot.names)), request, pause)
-        taken = TakenRows.of(scored.taken)
+        taken = PatternRows.of(scored.taken)
         return Known(snapshot.generation, snapshot.capacity, scored.best, scored.devices, taken)
 
     def _score(

@@ -23,10 +23,10 @@ from gpushare.core.workload import Workload
 AUTO = "auto"
 """The policy that is chosen by trial."""
 
-SAFE = "shadow-price"
+FALLBACK_POLICY = "shadow-price"
 """What ranks in its place before the first trial."""
 
-CANDIDATES = (SAFE, "device-bestfit", "binpack")
+CANDIDATES = (FALLBACK_POLICY, "device-bestfit", "binpack")
 """What is tried unless others are named."""
 
 FEWEST_SEEN = 100
@@ -37,16 +37,17 @@ FEWEST_SEEN = 100
 _FEWEST_STREAMS = 4
 _FEWEST_PODS = 2_500
 """Pods of all streams: if few pods fill a cluster, those that make the difference are rare."""
-_ALIKE = 0.2
-"""Points of memory allocated that are not worth another stream: a smaller lead counts for none."""
+_MIN_LEAD = 0.2
+"""A smaller lead, in points of memory allocated, is none: it is not worth another stream."""
 _ERRORS, _FIRST_ERRORS = 2.0, 1.0
-"""A lead must be more than so many standard errors; for the first choice one: `SAFE` was found by
-no trial (docs/research/placement-clusters.md: two would cost 0.3 points on clusters that fill).
+"""A lead must be more than this many standard errors. For the first choice one is enough, since no
+trial chose `FALLBACK_POLICY` (docs/research/placement-clusters.md: two would cost 0.3 points on
+clusters that fill).
 """
 
 MakeScorer = Callable[[Policy, int], Scorer]
 """Makes a scorer by a policy, for so many nodes."""
-Turn = Callable[[str], AbstractContextManager[None]]
+PolicyTimer = Callable[[str], AbstractContextManager[None]]
 """Entered with the name of the policy whose code runs within: so its time can be limited."""
 
 
@@ -97,7 +98,7 @@ class Trial:
         best = self.winner()
         leads = [self.lead(best, name) for name in self.allocated if name != best]
         return all(
-            lead > _ERRORS * error or lead + _ERRORS * error < _ALIKE for lead, error in leads
+            lead > _ERRORS * error or lead + _ERRORS * error < _MIN_LEAD for lead, error in leads
         )
 
     def winner(self, current: str = "", errors: float = _ERRORS) -> str:
@@ -115,7 +116,9 @@ class Trial:
 
     def choice(self, current: Choice | None, now: float) -> Choice:
         """Return what `auto` is from now on. current: what it was, None before the first trial."""
-        policy = self.winner(current.policy) if current else self.winner(SAFE, _FIRST_ERRORS)
+        policy = (
+            self.winner(current.policy) if current else self.winner(FALLBACK_POLICY, _FIRST_ERRORS)
+        )
         allocated = {name: statistics.fmean(values) for name, values in self.allocated.items()}
         others = [name for name in allocated if name != policy]
         second = max(others, key=allocated.__getitem__, default="")
@@ -133,7 +136,7 @@ class Trial:
 
 def safe_policy(workload: Workload) -> Policy:
     """Return what `auto` is before any trial."""
-    return load_policy(SAFE, workload)
+    return load_policy(FALLBACK_POLICY, workload)
 
 
 def _ranking(policy: Policy, _nodes: int) -> Ranking:
@@ -151,17 +154,17 @@ def run_trial(
     seed: int,
     *,
     make_scorer: MakeScorer = _ranking,
-    turn: Turn = _untimed,
+    timer: PolicyTimer = _untimed,
 ) -> Trial | None:
     """Return what the policies of these names allocate; None where there is nothing to allocate.
 
-    `seed`: of all random draws. `make_scorer`: makes what ranks by a policy. `turn`: entered for
+    `seed`: of all random draws. `make_scorer`: makes what ranks by a policy. `timer`: entered for
     each policy whenever its code runs. Raises SettingsError for a policy that cannot be made, and
     whatever a policy raises.
     """
     policies: dict[str, Policy] = {}
     for name in names:
-        with turn(name):
+        with timer(name):
             policies[name] = load_policy(name, workload)
     allocated: dict[str, list[float]] = {name: [] for name in names}
     refused: dict[str, list[float]] = {name: [] for name in names}
@@ -171,7 +174,7 @@ def run_trial(
         number += 1
         pods += stream.pods
         for name, policy in policies.items():
-            with turn(name):
+            with timer(name):
                 measured = stream.run(make_scorer(policy, len(stream.begin.names)))
             allocated[name].append(100 * measured[0] / stream.capacity)
             refused[name].append(100 * measured[1] / stream.capacity)

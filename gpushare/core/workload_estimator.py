@@ -2,14 +2,14 @@
 
 Pure values; it knows neither time nor threads. The extender and simulations use the same rule.
 Every pod created counts, once, whatever happens to it later. Policies are made first for the pods
-expected anywhere (see prior.py), then when 50, 100 and 200 pods have been seen, then every 250, and
-for devices of a new size.
+expected anywhere (see initial_workload.py), then when 50, 100 and 200 pods have been seen, then
+every 250, and for devices of a new size.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from gpushare.core.prior import prior
+from gpushare.core.initial_workload import initial_workload
 from gpushare.core.workload import Arrivals, Workload, next_fit
 
 _FIRST = next_fit(0)
@@ -40,7 +40,7 @@ class WorkloadEstimator:
     def workload(self) -> Workload:
         """Return the expected pods."""
         if self.arrivals.seen < _FIRST:
-            return prior(self.devices)
+            return initial_workload(self.devices)
         return self.arrivals.workload(self.devices)
 
     def made(self, seen: int, sizes: frozenset[int]) -> None:

@@ -8,10 +8,10 @@ from dataclasses import asdict
 from typing import Any
 
 from gpushare.core.entry import Entry
-from gpushare.core.explanation import Explanation, Judgement
+from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import Request, Shares
 from gpushare.explain.pod import PodExplanation
-from gpushare.explain.words import lines
+from gpushare.explain.text import lines
 
 API_VERSION = "gpushare.io/v1"
 KIND = "GPUShareExplanation"
@@ -74,17 +74,17 @@ def _explanation(found: Explanation) -> dict[str, Any]:
     }
 
 
-def _judgement(judged: Judgement) -> dict[str, Any]:
+def _judgement(scored: BoundPodScore) -> dict[str, Any]:
     return {
         "asOf": "now",
-        "policy": judged.policy,
-        "score": judged.score,
-        "best": judged.best or None,
-        "fitting": judged.fitting,
-        "chosen": list(judged.chosen),
+        "policy": scored.policy,
+        "score": scored.score,
+        "best": scored.best or None,
+        "fitting": scored.fitting,
+        "chosen": list(scored.chosen),
         "devices": [
             {"index": each.device, "free": each.free, "value": each.value}
-            for each in judged.devices
+            for each in scored.devices
         ],
     }
 

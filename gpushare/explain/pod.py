@@ -10,8 +10,8 @@ from functools import partial
 from typing import Protocol
 
 from gpushare.core.entry import Entry, NodeBooks
-from gpushare.core.explain import explain, judge
-from gpushare.core.explanation import Explanation, Judgement
+from gpushare.core.explain import explain, score_bound_pod
+from gpushare.core.explanation import BoundPodScore, Explanation
 from gpushare.core.model import PodRef, Request, Shares
 from gpushare.core.ranking import Ranking
 from gpushare.errors import MessageError, UnknownNode, WireError
@@ -26,7 +26,7 @@ _NO_CARD = "the card that it was given is not on the node any more"
 _NOT_IN_BOOKS = "it was bound without gpushare, or so recently that the books do not have it yet"
 
 
-class Books(Protocol):
+class ExplainSource(Protocol):
     """A managed resource: its names, its ledger, and what ranks."""
 
     @property
@@ -68,12 +68,12 @@ class PodExplanation:
     served: bool | None = None
     asked: bool | None = None
     explanation: Explanation | None = None
-    judgement: Judgement | None = None
+    judgement: BoundPodScore | None = None
 
 
 def explain_pod(
     pod: Pod,
-    every: Sequence[Books],
+    every: Sequence[ExplainSource],
     unit: str,
     *,
     served: bool | None = None,
@@ -125,7 +125,7 @@ def node_books(ledger: Reader, node: str) -> NodeBooks | None:
         return None
 
 
-def _charged(said: PodExplanation, books: Books, entry: Entry) -> PodExplanation:
+def _charged(said: PodExplanation, books: ExplainSource, entry: Entry) -> PodExplanation:
     """Return what is said of a pod that is in the books."""
     state = "bound" if entry.known_bound else "binding"
     said = replace(said, state=state, request=entry.request, node=entry.node)
@@ -138,7 +138,7 @@ def _charged(said: PodExplanation, books: Books, entry: Entry) -> PodExplanation
     name = entry.request.policy or books.ranking_policy
     try:
         policy = books.ranking(entry.request).policy
-        return replace(said, judgement=judge(snapshot, there, entry, policy, name))
+        return replace(said, judgement=score_bound_pod(snapshot, there, entry, policy, name))
     except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
         failed = f"the policy {name} cannot judge its place: {type(error).__name__}: {error}"
         return replace(said, detail=failed)

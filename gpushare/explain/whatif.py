@@ -39,7 +39,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Placed:
+class PlacementResult:
     """How many of the pods fit. on: by node. reasons: by reason, the nodes that take no more."""
 
     wanted: Wanted
@@ -69,8 +69,8 @@ class Outcome:
 
     before: Sums
     after: Sums
-    moved: tuple[Placed, ...]
-    placed: tuple[Placed, ...]
+    moved: tuple[PlacementResult, ...]
+    placed: tuple[PlacementResult, ...]
 
 
 def what_if(
@@ -108,15 +108,15 @@ def what_if(
     return Outcome(before, _sums(view), tuple(moved), tuple(placed))
 
 
-def _place(cluster: MutableCluster, wanted: Wanted) -> Placed:
+def _place(cluster: MutableCluster, wanted: Wanted) -> PlacementResult:
     on: Counter[str] = Counter()
     count = MOST if wanted.count is None else wanted.count
     while on.total() < count:
         placement = cluster.place(wanted.request)
         if placement is None:
-            return Placed(wanted, on.total(), on, _reasons(cluster.view, wanted.request))
+            return PlacementResult(wanted, on.total(), on, _reasons(cluster.view, wanted.request))
         on[cluster.view.names[placement.row]] += 1
-    return Placed(wanted, on.total(), on)
+    return PlacementResult(wanted, on.total(), on)
 
 
 def _reasons(view: Snapshot, request: Request) -> dict[str, int]:

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpushare.core.guarded import FallbackScorer, NoPreference
+from gpushare.core.fallback_scorer import FallbackScorer, NoPreference
 from gpushare.core.model import Request
 from gpushare.core.ranking import Ranking, Scorer
 from gpushare.core.trial import AUTO, Choice

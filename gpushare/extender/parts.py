@@ -13,7 +13,7 @@ from gpushare.addresses import is_loopback
 from gpushare.core.pairing import Pairing
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
-from gpushare.core.trial import AUTO, SAFE
+from gpushare.core.trial import AUTO, FALLBACK_POLICY
 from gpushare.daemon.callers import Callers
 from gpushare.daemon.health import Checks, HealthServer
 from gpushare.daemon.logs.formatters import Line
@@ -109,8 +109,8 @@ def make_managed_resources(
 def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
     """Return a ranking by each policy; `auto` is another one of them from the beginning."""
     rankings = {name: Ranking(policy) for name, policy in policies.items()}
-    if SAFE in rankings:
-        rankings[AUTO] = rankings[SAFE]
+    if FALLBACK_POLICY in rankings:
+        rankings[AUTO] = rankings[FALLBACK_POLICY]
     return rankings
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpushare.core.entry import Entry
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.removals import Budget
-from gpushare.core.preemption.victim_search import Steps
+from gpushare.core.preemption.victim_search import StepBudget
 from gpushare.errors import UnknownNode
 from gpushare.ledger import Ledger
 
@@ -42,7 +42,7 @@ def trim_candidates(
         except UnknownNode:
             continue
         for books in found:
-            steps = Steps(spare // (len(candidates) - done))
+            steps = StepBudget(spare // (len(candidates) - done))
             spare -= steps.left
             trimmed = trim_victims(books, preemptor, given, steps, budgets_of(books.entries))
             spare += steps.left

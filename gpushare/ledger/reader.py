@@ -5,11 +5,11 @@ from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.assumption import Phase, Waiting
 from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import NodeSpec, PodRef, Request
 from gpushare.core.pairing import Pairing
-from gpushare.core.recount import drift
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import InvariantError, RequestRefused, UnknownNode
 from gpushare.ledger import records
@@ -236,7 +236,7 @@ class Reader:
             for record in kept
             if isinstance(record, Entry) and resolved(record, shapes.get(record.node)) is not record
         }
-        return sorted(astray.union(drift(sums, shapes.values(), charges)))
+        return sorted(astray.union(differing_nodes(sums, shapes.values(), charges)))
 
     def check(self) -> None:
         """Raise InvariantError if sums are not those of the records, or records are misfiled."""

@@ -8,17 +8,17 @@ from dataclasses import dataclass, replace
 from typing import cast
 
 from gpushare.core.assumption import Phase
-from gpushare.core.cover import resolve
+from gpushare.core.cover import resolve_devices
 from gpushare.core.entry import Entry
 from gpushare.core.model import Allocation, NodeSpec, Request, Shares
 from gpushare.core.node_arrays import Charge, NodeArrays
-from gpushare.core.node_history import Past
+from gpushare.core.node_history import NodeHistory
 from gpushare.core.pairing import Pairing, Pins
 from gpushare.errors import InsufficientMemory, UnknownNode
 from gpushare.ledger.phases import CHARGED, RECORDED
 from gpushare.ledger.records import CpuOnly, Record
 
-_NO_PAST = Past()
+_NO_HISTORY = NodeHistory()
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class NodeRecord:
     """A node: its spec as shown last, its history, and the shape that counts."""
 
     spec: NodeSpec
-    past: Past
+    past: NodeHistory
     shape: NodeSpec
 
 
@@ -107,7 +107,7 @@ class Store:
             self.nodes[spec.name] = replace(known, spec=spec)
             return
         self.pins.serves_by_identity(spec.name, spec.serves_by_identity)
-        self._reshape(spec, (known.past if known else _NO_PAST).after(spec))
+        self._reshape(spec, (known.past if known else _NO_HISTORY).updated(spec))
 
     def drop_node(self, name: str) -> None:
         """Close a node. Its pods stay charged."""
@@ -181,7 +181,7 @@ class Store:
 
     # -- counting -------------------------------------------------------------------------------
 
-    def _reshape(self, spec: NodeSpec, past: Past) -> None:
+    def _reshape(self, spec: NodeSpec, past: NodeHistory) -> None:
         """Take over the node, and count it again."""
         shape = shape_of(spec, past, self.unhealthy.get(spec.name))
         self.nodes[spec.name] = NodeRecord(spec, past, shape)
@@ -222,9 +222,9 @@ class Store:
         return self.on_node if isinstance(record, Entry) else self.cpu_only_on
 
 
-def shape_of(spec: NodeSpec, past: Past, unhealthy: frozenset[int | str] | None) -> NodeSpec:
+def shape_of(spec: NodeSpec, past: NodeHistory, unhealthy: frozenset[int | str] | None) -> NodeSpec:
     """Return the node as it counts, given what it was, and without what was reported unhealthy."""
-    shape = past.taken(spec)
+    shape = past.effective_spec(spec)
     if not unhealthy:
         return shape
     uuids = shape.uuids or ("",) * len(shape.capacity)
@@ -246,7 +246,7 @@ def resolved(entry: Entry, shape: NodeSpec | None) -> Entry:
     """Return the charge on its node's devices as they are; as it was if they are not known."""
     if shape is None or shape.closed or not shape.capacity:
         return entry
-    cover, placement = resolve(entry.cover, shape)
+    cover, placement = resolve_devices(entry.cover, shape)
     if cover is entry.cover and placement == entry.placement:
         return entry
     return replace(entry, cover=cover, placement=placement)

@@ -5,22 +5,24 @@
     def test_my_policy_keeps_the_contract():
         check_policy(MyPolicy)
 
-The clusters are drawn from a seed, so a failure can be repeated. It needs numpy alone.
+The clusters are drawn from a seed, so a failure can be repeated. It needs numpy alone. `snapshot`
+makes a small cluster by hand, to test what a policy prefers.
 """
 
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import NotRequired, TypedDict, cast
 
 import numpy as np
 
 from gpushare.core.decide import place, score_nodes
 from gpushare.core.model import NodeSpec, Reason, Request
+from gpushare.core.mutable_cluster import fits
 from gpushare.core.node_arrays import Charge, NodeArrays
 from gpushare.core.policy import Policy
 from gpushare.core.ranking import Ranking, fits_devices
-from gpushare.core.snapshot import Floats, Rows, Snapshot
+from gpushare.core.snapshot import Bools, Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.policy import REQUEST_FIELDS, SNAPSHOT_FIELDS
 
@@ -35,10 +37,48 @@ WORKLOAD = workload_of(
     capacities=(4, 8),
     turnover=1.0,
 )
-"""The pods that a policy is told of, besides being made for an empty workload."""
+"""The workload that a policy is made for here, besides an empty one."""
 
 _OTHER = Request(1, 1)
 """What a policy is asked about in between."""
+
+
+class Node(TypedDict):
+    """A node for `snapshot`.
+
+    capacity: units of each device. used: units that pods hold on each device; those not given hold
+    0. model: the GPU model of all devices. cpu: thousandths of a core, memory: bytes; unknown where
+    they are not given.
+    """
+
+    capacity: Sequence[int]
+    used: NotRequired[Sequence[int]]
+    model: NotRequired[str]
+    cpu: NotRequired[int]
+    memory: NotRequired[int]
+
+
+def snapshot(nodes: Sequence[Node]) -> Snapshot:
+    """Return a snapshot of these nodes: row 0 is the first one, called node-0."""
+    arrays = NodeArrays()
+    for row, node in enumerate(nodes):
+        name, capacity = f"node-{row}", tuple(node["capacity"])
+        spec = NodeSpec(
+            name,
+            capacity,
+            healthy=(True,) * len(capacity),
+            models=(node.get("model", ""),) * len(capacity),
+            uuids=("",) * len(capacity),
+            cpu=node.get("cpu"),
+            memory=node.get("memory"),
+        )
+        used = node.get("used", ())
+        if len(used) > len(capacity):
+            raise ValueError(f"{name}: used has {len(used)} devices, capacity {len(capacity)}")
+        shares = [(device, units) for device, units in enumerate(used) if units]
+        held = (Charge(name, Request(units, 1), ((device, units),)) for device, units in shares)
+        arrays.set_node(spec, held)
+    return arrays.snapshot({})
 
 
 def check_policy(make: Callable[[Workload], Policy], *, clusters: int = 100, seed: int = 0) -> None:
@@ -92,15 +132,19 @@ class _Case:
         """Return the scores of all nodes where the request fits, 0 elsewhere."""
         view = self.snapshot()
         rows = _rows(view)
-        fits = fits_devices(view, rows, self.request)
-        return np.where(fits, policy.score(view, rows, self.request), 0.0)
+        return np.where(self.mask(view, rows), policy.score(view, rows, self.request), 0.0)
+
+    def mask(self, view: Snapshot, rows: Rows) -> Bools:
+        """Return bool (K, D): where the request fits; without devices by CPU and memory alone."""
+        fitting = fits_devices if self.request.devices else fits
+        return fitting(view, rows, self.request)
 
 
 def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
     """Check all promises on one case."""
     view, request = case.snapshot(), case.request
     rows = _rows(view)
-    fits = fits_devices(view, rows, request)
+    mask = case.mask(view, rows)
 
     def require(kept: bool, sentence: str) -> None:
         _require(kept, sentence, case.where)
@@ -115,14 +159,13 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
         scores.shape == view.free.shape,
         f"score must return an entry for each row and device, {view.free.shape}: {scores.shape}",
     )
-    require(bool(np.isfinite(scores[fits]).all()), "a score must be finite where the request fits")
+    require(bool(np.isfinite(scores[mask]).all()), "a score must be finite where the request fits")
     require(np.array_equal(rows, _rows(view)), "score must not change the rows it is given")
 
     def scored(which: Snapshot, some: Rows, asked: Request) -> Floats:
-        mask = fits_devices(which, some, request)
-        return np.where(mask, policy.score(which, some, asked), 0.0)
+        return np.where(case.mask(which, some), policy.score(which, some, asked), 0.0)
 
-    before = np.where(fits, scores, 0.0)
+    before = np.where(mask, scores, 0.0)
     none = policy.score(view, rows[:0], request)
     require(none.shape == (0, view.free.shape[1]), "for no rows score must return shape (0, D)")
     policy.score(view, rows, _OTHER)
@@ -147,7 +190,9 @@ def _check(policy: Policy, case: _Case, random: np.random.Generator) -> None:
             "a score must not depend on the pods of other nodes: it is kept until its own row "
             "changes, or a node comes, goes or changes",
         )
-    _check_placement(policy, view, case)
+    # Pods without GPU never reach the extender: only simulations and trials place them.
+    if request.devices:
+        _check_placement(policy, view, case)
 
 
 def _check_placement(policy: Policy, view: Snapshot, case: _Case) -> None:
@@ -207,10 +252,12 @@ def _drawn_node(random: np.random.Generator, name: str) -> tuple[NodeSpec, Charg
 
 
 def _drawn_request(random: np.random.Generator) -> Request:
+    """Draw a request, with no, one or several devices."""
+    devices = int(random.integers(0, 4))
     return Request(
-        int(random.integers(1, 9)),
-        int(random.integers(1, 4)),
+        int(random.integers(1, 9)) if devices else 0,
+        devices,
         cpu=int(random.choice([0, 500, 4000])),
         memory=int(random.choice([0, 2**33])),
-        models=("A",) if random.random() < 0.3 else (),
+        models=("A",) if devices and random.random() < 0.3 else (),
     )

@@ -17,12 +17,12 @@ from gpushare.core.policy import load_policy
 from gpushare.core.trial import AUTO, Choice
 from gpushare.core.workload import Workload
 from gpushare.sim.course import Course
-from gpushare.sim.dice import Dice
 from gpushare.sim.engine import Cluster, ranking, request_of, workload_of_trace
 from gpushare.sim.flow import REACHED, Flow, Record, Stream
-from gpushare.sim.learner import KNOWN, LEARNED, Learner, chosen
+from gpushare.sim.learner import KNOWN, LEARNED, LearningScorer, chosen
 from gpushare.sim.lifetimes import EXPONENTIAL, TRACE, lifetimes_of
 from gpushare.sim.progress import GoOn, always
+from gpushare.sim.random_scorer import RandomScorer
 from gpushare.sim.report import allocated_at
 from gpushare.sim.trace import TraceNode, TracePod
 
@@ -162,9 +162,9 @@ def _cluster(
     """
     ordered = node_order(nodes, seed)
     if policy == RANDOM:
-        return Cluster(ordered, Dice(seed)), []
+        return Cluster(ordered, RandomScorer(seed)), []
     if options.workload == LEARNED:
-        learner = Learner(policy, workload.devices, len(nodes))
+        learner = LearningScorer(policy, workload.devices, len(nodes))
         return Cluster(ordered, learner, learner.moved), learner.choices
     choice = chosen(nodes, workload) if policy == AUTO else None
     scorer = ranking(load_policy(choice.policy if choice else policy, workload), len(nodes))
@@ -204,7 +204,7 @@ def coming_and_going(
         return Stream(tuple(requests), times, which, rng.exponential(1, number))
     lifetimes = lifetimes_of(pods, int(cluster.view.capacity.max()))
     stay = lifetimes.drawn(which, rng)
-    there, left = lifetimes.standing(rate, rng)
+    there, left = lifetimes.running_at_start(rate, rng)
     return Stream(
         tuple(requests),
         # What is there has come before the beginning, so it is not offered.

@@ -40,7 +40,7 @@ def _chosen(nodes: tuple[TraceNode, ...], workload: Workload) -> Choice | None:
     return trial.choice(None, 0) if trial else None
 
 
-class Learner:
+class LearningScorer:
     """A Scorer by the policy of that name, made anew as pods come.
 
     before: the pods that had come, oldest first, when it began. choices: of `auto`, one for each

@@ -44,7 +44,7 @@ class Lifetimes:
         """
         return self._chosen(which, rng, long_lived=False)
 
-    def standing(self, rate: float, rng: np.random.Generator) -> tuple[Ints, Floats]:
+    def running_at_start(self, rate: float, rng: np.random.Generator) -> tuple[Ints, Floats]:
         """Return which pods run at a moment, the oldest first, and how long each still stays, where
         `rate` pods come in a unit of time.
 

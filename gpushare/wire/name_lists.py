@@ -11,7 +11,7 @@ from string import whitespace
 
 import msgspec
 
-from gpushare.core.node_names import KEPT, KnownNames, NodeNames
+from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
 from gpushare.errors import MessageError
 from gpushare.wire.fields import MAX_NAME_LENGTH
 
@@ -24,7 +24,7 @@ MAX_KNOWN = 20_000
 
 
 class NameLists:
-    """At most KEPT lists, and MAX_KNOWN names.
+    """At most MAX_PARTS lists, and MAX_KNOWN names.
 
     Any thread may call any method: what is kept is replaced whole.
     """
@@ -72,7 +72,7 @@ class NameLists:
         """Keep a list as the one used last; the one used longest ago goes."""
         if len(text) <= MAX_TEXT:
             others = (each for each in self._kept if each[0] != text)
-            self._kept = ((text, names), *islice(others, KEPT - 1))
+            self._kept = ((text, names), *islice(others, MAX_PARTS - 1))
 
 
 def checked_names(names: list[str], where: str) -> Sequence[str]:

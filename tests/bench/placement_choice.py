@@ -11,7 +11,7 @@ same above the choice that asks for no lead.
 
 import argparse
 
-from gpushare.core.trial import CANDIDATES, SAFE, run_trial
+from gpushare.core.trial import CANDIDATES, FALLBACK_POLICY, run_trial
 from gpushare.sim import engine
 from gpushare.sim.experiments import node_order
 from gpushare.sim.report import aligned
@@ -31,7 +31,10 @@ def above(cluster: int, experiment: str) -> list[float]:
     trial = run_trial(engine.empty(nodes), workload, CANDIDATES, _SEED, make_scorer=engine.ranking)
     means = {name: mean_and_error(found.values[name])[0] for name in CANDIDATES}
     best = max(means[name] for name in SIMPLE)
-    return [means[trial.winner(SAFE, errors) if trial else SAFE] - best for errors in ERRORS]
+    return [
+        means[trial.winner(FALLBACK_POLICY, errors) if trial else FALLBACK_POLICY] - best
+        for errors in ERRORS
+    ]
 
 
 def main() -> None:

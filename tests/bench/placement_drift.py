@@ -27,7 +27,7 @@ from gpushare.sim.experiments import node_order
 from gpushare.sim.flags import seeds, words
 from gpushare.sim.flow import Flow, Stream
 from gpushare.sim.inputs import Inputs, read_shipped
-from gpushare.sim.learner import Learner
+from gpushare.sim.learner import LearningScorer
 from gpushare.sim.lifetimes import EXPONENTIAL
 from gpushare.sim.report import Measure, Record, aligned, difference, statistic
 
@@ -43,7 +43,7 @@ class Observed(Cluster):
     """
 
     def __init__(self, inputs: Inputs, seed: int, judge: Scorer) -> None:
-        moved = judge.moved if isinstance(judge, Learner) else None
+        moved = judge.moved if isinstance(judge, LearningScorer) else None
         super().__init__(node_order(inputs.nodes, seed), judge, moved)
         self.found: list[int] = []
 
@@ -114,7 +114,7 @@ class Drift:
         if name == LEARNING:
             window = np.random.default_rng(seed + 10**6).choice(len(pods), WINDOW).tolist()
             came = [class_of(request_of(pods[place])) for place in window]
-            return Learner(self.policy, {node.capacity for node in nodes}, len(nodes), came)
+            return LearningScorer(self.policy, {node.capacity for node in nodes}, len(nodes), came)
         before, after = (
             ranking(load_policy(self.policy, workload_of_trace(nodes, inputs.pods, 1)), len(nodes))
             for inputs in (self.one, self.other)

@@ -1,8 +1,10 @@
 """`gpushare.policy.testing` passes our own policies and refuses each kind of broken one."""
 
 import re
+import sys
 from dataclasses import fields
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -13,13 +15,13 @@ from gpushare.policy import (
     REQUEST_FIELDS,
     SNAPSHOT_FIELDS,
     Floats,
-    Policy,
+    PodClass,
     Request,
     Rows,
     Snapshot,
     Workload,
 )
-from gpushare.policy.testing import check_policy
+from gpushare.policy.testing import check_policy, snapshot
 
 PAGE = (Path(__file__).parents[2] / "docs" / "policies.md").read_text(encoding="utf-8")
 
@@ -77,6 +79,11 @@ class _Divides(_Tightest):
             return 1.0 / (snapshot.free[rows] - request.units)
 
 
+class _DividesByDevices(_Tightest):
+    def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
+        return super().score(snapshot, rows, request) + request.total // request.devices
+
+
 class _Counts(_Tightest):
     def __init__(self, _workload: Workload | None = None) -> None:
         self.calls = 0.0
@@ -125,6 +132,7 @@ def test_a_policy_that_keeps_the_contract_passes() -> None:
         (_Whole, "must return float64, not int64"),
         (_ByNode, "an entry for each row and device"),
         (_Divides, "must be finite where the request fits: cluster"),
+        (_DividesByDevices, "score raised ZeroDivisionError"),
         (_Counts, "the same question must get the same answer"),
         (_Ranks, "must not depend on the order of the rows"),
         (_ReadsContainers, "may depend on the request's units, devices, cpu, memory"),
@@ -157,14 +165,52 @@ def test_the_page_lists_every_promised_field_and_no_other() -> None:
     assert listed("The request") == sorted(REQUEST_FIELDS)
 
 
-def test_the_example_of_the_page_runs_and_keeps_the_contract() -> None:
-    (source,) = re.findall(r"```python\n(import numpy.*?)```", PAGE, re.DOTALL)
-    module: dict[str, object] = {"__name__": "my_policies"}
-    exec(compile(source, "docs/policies.md", "exec"), module)  # noqa: S102  # our own page
-    made = module["SpareA100"]
-    assert isinstance(made, type)
+def test_the_page_lists_the_fields_that_a_workload_and_a_pod_class_have() -> None:
+    section = PAGE.split("\n### The workload\n")[1].split("\n#")[0]
+    workload, pod_class = section.split("| field of a `PodClass` |")
+    for table, value in ((workload, Workload()), (pod_class, PodClass())):
+        cells = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+        names = {name for cell in cells for name in re.findall(r"`(\w+)", cell)}
+        own = {name for name in dir(type(value)) if not name.startswith("_")}
+        assert names == own
+
+
+def test_the_examples_of_the_page_run_and_keep_the_contract(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    policy, tests = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
     # pickle looks a class up by its module.
-    made.__module__ = __name__
-    globals()["SpareA100"] = made
-    check_policy(made)
-    assert isinstance(made(Workload()), Policy)
+    module = ModuleType("my_policies")
+    monkeypatch.setitem(sys.modules, "my_policies", module)
+    exec(compile(policy, "docs/policies.md", "exec"), module.__dict__)  # noqa: S102  # our own page
+    names: dict[str, object] = {}
+    exec(compile(tests, "docs/policies.md", "exec"), names)  # noqa: S102  # our own page
+    found = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(found) == 2
+    for test in found:
+        assert callable(test)
+        test()
+
+
+def test_a_snapshot_made_by_hand_has_what_was_given() -> None:
+    made = snapshot(
+        [
+            {"capacity": (8, 8), "used": (2,), "model": "A"},
+            {"capacity": (4,), "cpu": 2000, "memory": 2**30},
+            {"capacity": ()},
+        ]
+    )
+    assert made.names == ("node-0", "node-1", "node-2")
+    assert made.free.tolist() == [[6, 8], [4, 0], [0, 0]]
+    assert made.used.tolist() == [[2, 0], [0, 0], [0, 0]]
+    assert made.open.tolist() == [[True, True], [True, False], [False, False]]
+    assert [made.models[at] for at in made.model[:, 0].tolist()[:2]] == ["A", ""]
+    assert made.cpu_free.tolist()[1] == 2000
+    assert (made.cpu_capacity < 0).tolist() == [True, False, True]
+    assert made.memory_free.tolist()[1] == 2**30
+    assert made.kinds.sum(axis=1).tolist() == [1, 0, 0]
+
+
+def test_a_snapshot_refuses_more_used_devices_than_there_are() -> None:
+    with pytest.raises(ValueError, match="node-0: used has 2 devices, capacity 1"):
+        snapshot([{"capacity": (8,), "used": (1, 2)}])

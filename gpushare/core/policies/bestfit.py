@@ -6,7 +6,7 @@ The "best-fit" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its r
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest, with_blind
+from gpushare.core.policies.node_shape import PerLayout, node_shapes, on_tightest, rank_unknown_last
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 
@@ -19,12 +19,12 @@ class BestFit:
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks at what is left of a node alone."""
-        self._ground = PerLayout(ground)
+        self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return how little the node has left once the request is placed."""
-        facts, free = self._ground(snapshot), snapshot.free[rows]
-        gpu = (free.sum(axis=1) - request.total) * facts.milli[rows]
+        shapes, free = self._shapes(snapshot), snapshot.free[rows]
+        gpu = (free.sum(axis=1) - request.total) * shapes.milli[rows]
         cpu = snapshot.cpu_free[rows] - request.cpu
         value = np.floor(100 * (1 - (cpu / LARGEST_CPU + gpu / LARGEST_GPU) / 2))
-        return with_blind(on_tightest(value, free, request), facts, snapshot, rows, request)
+        return rank_unknown_last(on_tightest(value, free, request), shapes, snapshot, rows, request)

@@ -11,7 +11,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_GPU
-from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest
+from gpushare.core.policies.node_shape import PerLayout, node_shapes, on_tightest
 from gpushare.core.snapshot import Floats, Rows, Snapshot, pod_kind
 from gpushare.core.workload import Workload
 
@@ -21,19 +21,19 @@ class Clustering:
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks at what runs on a node alone."""
-        self._ground = PerLayout(ground)
+        self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return a score by the kinds of pods on the node, then by how full it is."""
-        facts, free = self._ground(snapshot), snapshot.free[rows]
+        shapes, free = self._shapes(snapshot), snapshot.free[rows]
         if not request.devices:
             return np.zeros(free.shape)
         kinds = snapshot.kinds[rows]
         share, whole = (pod_kind(request, capacity) for capacity in (request.units + 1, 1))
-        kind = np.where(request.units < facts.capacity[rows], share, whole)
+        kind = np.where(request.units < shapes.capacity[rows], share, whole)
         own = np.take_along_axis(kinds, kind[:, None], axis=1)[:, 0]
         others = kinds.sum(axis=1) > own
         base = np.select([(own > 0) & ~others, own > 0, ~others], [75, 50, 25], 0)
-        gpu = free.sum(axis=1) * facts.milli[rows]
+        gpu = free.sum(axis=1) * shapes.milli[rows]
         value = base + np.floor(25 * (LARGEST_GPU - gpu) / LARGEST_GPU)
         return on_tightest(value, free, request)

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpushare.core.model import Request
 from gpushare.core.policies.bestfit import LARGEST_CPU, LARGEST_GPU
-from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest, with_blind
+from gpushare.core.policies.node_shape import PerLayout, node_shapes, on_tightest, rank_unknown_last
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 
@@ -20,13 +20,13 @@ class DotProduct:
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks at what is free on a node alone."""
-        self._ground = PerLayout(ground)
+        self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return how little the node's free shares resemble the request."""
-        facts, free = self._ground(snapshot), snapshot.free[rows]
-        milli = facts.milli[rows]
+        shapes, free = self._shapes(snapshot), snapshot.free[rows]
+        milli = shapes.milli[rows]
         gpu = (free.sum(axis=1) * milli / LARGEST_GPU) * (request.total * milli / LARGEST_GPU)
         cpu = (snapshot.cpu_free[rows] / LARGEST_CPU) * (request.cpu / LARGEST_CPU)
         value = np.floor(100 * (1 - (cpu + gpu) / 2))
-        return with_blind(on_tightest(value, free, request), facts, snapshot, rows, request)
+        return rank_unknown_last(on_tightest(value, free, request), shapes, snapshot, rows, request)

@@ -13,7 +13,7 @@ import numpy as np
 from gpushare.core.model import Request
 from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.policies.fragmentation import Fragmentation
-from gpushare.core.policies.node_shape import PerLayout, ground, tightest, with_blind
+from gpushare.core.policies.node_shape import PerLayout, node_shapes, rank_unknown_last, tightest
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 
@@ -23,19 +23,19 @@ class Fgd:
 
     def __init__(self, workload: Workload) -> None:
         self.measure = Fragmentation(workload.typical())
-        self.ground = PerLayout(ground)
+        self.shapes = PerLayout(node_shapes)
         self.tables = PerLayout(self.measure.tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return the fall of fragmentation on each device; without a workload as DeviceBestFit."""
         if not self.measure.pods:
             return DeviceBestFit().score(snapshot, rows, request)
-        facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
+        shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
         fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        values = np.floor(100 / (1 + np.exp(fall * (facts.even * -0.001 / self.measure.pods))))
+        values = np.floor(100 / (1 + np.exp(fall * (shapes.even * -0.001 / self.measure.pods))))
         if request.devices > 1:
             values = np.where(tightest(free, request), values, values - 1)
         elif not request.devices:
             values = np.repeat(values, free.shape[1], axis=1)
-        return with_blind(values, facts, snapshot, rows, request)
+        return rank_unknown_last(values, shapes, snapshot, rows, request)

@@ -1,9 +1,9 @@
-"""What policies read of a node, in the units that they are published in.
+"""What policies read of a node, in the units in which they were published.
 
-It knows the arrays and no judgement. Published policies count a device as 1000 *milli*. Where cards
-differ, one of the largest counts so much and any other by its units (`even`), so that a unit is
-worth the same wherever it lies; policies that are here for comparison alone count by the devices of
-each node (`milli`). Node-wide facts that only the nodes change are worked out once per layout.
+It knows the arrays, but scores nothing. Published policies count a device as 1000 *milli*. If cards
+differ, the largest device counts 1000 and any other in proportion to its units (`even`), so a unit
+is worth the same everywhere; policies that are here only for comparison count by the devices of
+each node (`milli`). Facts that change only with the nodes are computed once per layout.
 """
 
 from collections.abc import Callable
@@ -18,27 +18,28 @@ from gpushare.core.policies.device_bestfit import DeviceBestFit
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 
 MILLI = 1000
-"""What one device counts."""
+"""The value of one device."""
 
-BLIND = -1e9
-"""Added to the value of a node whose CPU is unknown: it ranks after every other, whose values are
-of another scale."""
+UNKNOWN_CPU_PENALTY = -1e9
+"""Added to the value of a node whose CPU is unknown, so that it ranks after all others: their
+values are on another scale."""
 
 BEFORE_AFTER: Ints = np.array([[0], [1]])
-"""Times what is taken: a column for states before and after, one beside the other."""
+"""A factor for what is taken: row 0 is the state before the placement, row 1 the state after."""
 
 HALF = 0.5 + 1e-9
-"""What rounds to the nearest whole number, halves up even where a quotient misses one by a hair: in
-other units it misses it by another."""
+"""Added before floor(), it rounds to the nearest whole number, halves up. The small part is there
+because a quotient that should be a half may be a little less, by an amount that depends on the
+units."""
 
 HAIR = 1e-9
-"""The same, for what is rounded down."""
+"""The same small part, for values that are rounded down."""
 
 _Made = TypeVar("_Made")
 
 
 class PerLayout(Generic[_Made]):
-    """What is made of the nodes' shapes, kept until they change: a memo of the last layout."""
+    """A value computed from the nodes' shapes and kept until they change: a memo of one layout."""
 
     def __init__(self, make: Callable[[Snapshot], _Made]) -> None:
         self._make = make
@@ -47,45 +48,46 @@ class PerLayout(Generic[_Made]):
     def __call__(self, snapshot: Snapshot) -> _Made:
         """Return what was made for the layout of this snapshot."""
         last = self._last
-        # Snapshots between two changes of nodes share these arrays.
+        # Snapshots share this array until a node changes.
         if last is None or last[0] is not snapshot.capacity:
             last = self._last = (snapshot.capacity, self._make(snapshot))
         return last[1]
 
     def __getstate__(self) -> dict[str, object]:
-        """Return what is pickled: everything but the memo."""
+        """Return what is pickled: everything except the memo."""
         return {"_make": self._make, "_last": None}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Ground:
+class NodeShapes:
     """Facts of each row that only nodes change.
 
-    capacity: int64 (N,) units of the node's largest device, at least 1. milli: float64 (N,) what
-    one unit counts there. even: what one unit counts wherever it lies: a device of the largest
-    capacity counts 1000. blind: bool (N,) nodes whose CPU is unknown, any_blind whether there are
-    any.
+    capacity: int64 (N,) units of the node's largest device, at least 1. milli: float64 (N,) the
+    value of one unit on that node. even: the value of one unit on any node, where a device of the
+    largest capacity has 1000. cpu_unknown: bool (N,) nodes whose CPU is unknown. any_cpu_unknown:
+    whether there are any.
     """
 
     capacity: Ints
     milli: Floats
     even: float
-    blind: Bools
-    any_blind: bool
+    cpu_unknown: Bools
+    any_cpu_unknown: bool
 
 
-def ground(snapshot: Snapshot) -> Ground:
+def node_shapes(snapshot: Snapshot) -> NodeShapes:
     """Return the facts of the nodes of a snapshot."""
     capacity = np.maximum(snapshot.capacity.max(axis=1, initial=0), 1)
-    blind = snapshot.cpu_capacity < 0
+    cpu_unknown = snapshot.cpu_capacity < 0
     even = MILLI / int(capacity.max(initial=1))
-    return Ground(capacity, MILLI / capacity, even, blind, bool(blind.any()))
+    return NodeShapes(capacity, MILLI / capacity, even, cpu_unknown, bool(cpu_unknown.any()))
 
 
 def tightest(free: Ints, request: Request) -> Bools:
     """Return bool (K, D): the devices with the least room among those where the request fits.
 
-    As many as it asks for, the lowest index among equals; for one device all that are equal.
+    They are as many as it asks for, of equal ones those with the lowest index. For a request of one
+    device all equal ones are marked.
     """
     room = np.where(free >= max(request.units, 1), free, MAX_UNITS)
     if request.devices <= 1:
@@ -105,14 +107,14 @@ def on_tightest(values: npt.NDArray[np.generic], free: Ints, request: Request) -
     return np.where(tightest(free, request), column, column - 1)
 
 
-def with_blind(
-    values: Floats, ground_: Ground, snapshot: Snapshot, rows: Rows, request: Request
+def rank_unknown_last(
+    values: Floats, shapes: NodeShapes, snapshot: Snapshot, rows: Rows, request: Request
 ) -> Floats:
-    """Return float64 (K, D): the values, but those of DeviceBestFit on nodes whose CPU is unknown.
+    """Return float64 (K, D): the values; on nodes with unknown CPU those of DeviceBestFit, lower.
 
-    Without CPU the policies that price it are worse than that one.
+    Policies that price CPU are worse than DeviceBestFit if the CPU is not known.
     """
-    if not ground_.any_blind:
+    if not shapes.any_cpu_unknown:
         return values
-    tight = BLIND + DeviceBestFit().score(snapshot, rows, request)
-    return np.where(ground_.blind[rows][:, None], tight, values)
+    tight = UNKNOWN_CPU_PENALTY + DeviceBestFit().score(snapshot, rows, request)
+    return np.where(shapes.cpu_unknown[rows][:, None], tight, values)

@@ -9,7 +9,7 @@ Tested in `tests/contract/test_policies.py`.
 import numpy as np
 
 from gpushare.core.model import Request
-from gpushare.core.policies.node_shape import PerLayout, ground, on_tightest, tightest
+from gpushare.core.policies.node_shape import PerLayout, node_shapes, on_tightest, tightest
 from gpushare.core.snapshot import Floats, Rows, Snapshot, idle_devices
 from gpushare.core.workload import Workload
 
@@ -19,7 +19,7 @@ class Packing:
 
     def __init__(self, _workload: Workload | None = None) -> None:
         """Ignore the workload: this policy looks at what is in use alone."""
-        self._ground = PerLayout(ground)
+        self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return a score by the state of the tightest devices and of their node."""
@@ -33,7 +33,7 @@ class Packing:
             # Of equally tight devices one is meant.
             chosen &= np.cumsum(chosen, axis=1) == 1
         opened = (chosen & untouched).sum(axis=1)
-        percent = free * 100 // self._ground(snapshot).capacity[rows][:, None]
+        percent = free * 100 // self._shapes(snapshot).capacity[rows][:, None]
         room = np.where(chosen, percent, 0).sum(axis=1)
         whole_node = fresh == (snapshot.capacity[rows] > 0).sum(axis=1)
         value = np.select(

@@ -25,7 +25,7 @@ from gpushare.core.entry import Entry, NodeBooks
 from gpushare.core.model import Request
 from gpushare.core.preemption.removals import Budget, importance
 from gpushare.core.preemption.selection import VictimSelection
-from gpushare.core.preemption.victim_search import Pods, Steps
+from gpushare.core.preemption.victim_search import Pods, StepBudget
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def trim_victims(
     books: NodeBooks,
     preemptor: Preemptor,
     proposed: Victims,
-    steps: Steps,
+    steps: StepBudget,
     budgets: Sequence[Budget] = (),
 ) -> Victims | None:
     """Return the victims after whose end the pod fits the node's devices; None: not on this node.

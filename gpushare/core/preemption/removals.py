@@ -21,7 +21,7 @@ class Budget:
     covers: frozenset[str]
 
 
-class Removals:
+class RemovalEffect:
     """What removing pods does for one request on one node, and to the budgets that cover them."""
 
     def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:

@@ -10,8 +10,8 @@ from itertools import accumulate, combinations
 from math import comb, inf
 
 from gpushare.core.entry import Entry
-from gpushare.core.preemption.removals import Removals, importance, started_at
-from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, Steps, find_victims
+from gpushare.core.preemption.removals import RemovalEffect, importance, started_at
+from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
 
 _MAX_TARGETS = 28
 """Sets of devices looked at one by one: two of eight. Of more, those that are cheapest alone."""
@@ -20,10 +20,10 @@ _LOWEST = -(2**31)
 """No priority is lower: it is an int32."""
 
 
-class VictimSelection(Removals):
+class VictimSelection(RemovalEffect):
     """The choice of victims for one request on one node."""
 
-    def choose(self, removed: Pods, candidates: Pods, steps: Steps) -> Pods | None:
+    def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
         """Return the candidates with the least loss that free enough, besides those removed anyway;
         None: none do.
 
@@ -64,7 +64,12 @@ class _VictimChooser:
     """
 
     def __init__(
-        self, selection: Removals, count: int, removed: Pods, candidates: Pods, steps: Steps
+        self,
+        selection: RemovalEffect,
+        count: int,
+        removed: Pods,
+        candidates: Pods,
+        steps: StepBudget,
     ) -> None:
         self._selection = selection
         self._count = count

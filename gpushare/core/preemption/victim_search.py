@@ -23,7 +23,7 @@ Units = tuple[int, ...]
 
 
 @dataclass(slots=True)
-class Steps:
+class StepBudget:
     """A budget of steps: each look at a pod is one, some 3 us.
 
     Counted, not timed: the same question has the same answer on any machine.
@@ -46,7 +46,7 @@ def find_victims(
     candidates: Sequence[Candidate],
     loss: Callable[[Pods], Loss],
     order: Callable[[Entry], tuple[object, ...]],
-    steps: Steps,
+    steps: StepBudget,
 ) -> Pods:
     """Return the pods that make up the shortage at the least loss; with too few steps, any set that
     does.
@@ -140,7 +140,7 @@ class _Search:
         self._remaining = _remaining(kinds)
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
-    def improve(self, found: Pods, needed: Pods, shortage: Units, steps: Steps) -> Pods:
+    def improve(self, found: Pods, needed: Pods, shortage: Units, steps: StepBudget) -> Pods:
         """Return the set with the least loss, which includes those needed; `found` where the steps
         show no better one.
         """

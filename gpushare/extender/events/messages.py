@@ -14,7 +14,7 @@ from gpushare.core.model import PodRef, Shares
 from gpushare.core.snapshot import Snapshot
 from gpushare.daemon.events.aggregator import NoFitLimiter
 from gpushare.daemon.events.recorder import EventRecorder
-from gpushare.explain.words import amount, sentence
+from gpushare.explain.text import amount, sentence
 from gpushare.extender.audit.comparer import Finding
 from gpushare.extender.events.mistaken_pods import MistakenPods
 from gpushare.extender.managed_resources import ManagedResources

@@ -217,4 +217,4 @@ def _try(
             left[name] -= time.monotonic() - begin
             signal.alarm(int(TIMEOUT))
 
-    return run_trial(*arguments, turn=turn)
+    return run_trial(*arguments, timer=turn)

@@ -219,7 +219,7 @@ class PolicyRefresher:
             workload = course.learned.workload()
         winner = course.trials.run(workload, self._clock())
         if winner != books.ranking_policy:
-            self._warmed(books.rankings[winner], books.rankings[AUTO].asked, books)
+            self._warmed(books.rankings[winner], books.rankings[AUTO].recent_kinds, books)
         course.trials.settle()
 
     def _fresh(
@@ -228,7 +228,7 @@ class PolicyRefresher:
         """Return the new rankings by name, and why there is none of the others."""
         books, names = course.books, course.names(course.tried)
         # One that nobody has asked yet shows by the last kind of pod whether it judges at all.
-        last = books.rankings[books.default_policy].asked[-1:]
+        last = books.rankings[books.default_policy].recent_kinds[-1:]
         fresh: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
@@ -240,7 +240,7 @@ class PolicyRefresher:
             try:
                 if isinstance(policy, Exception):
                     raise policy
-                asked = books.rankings[name].asked or last
+                asked = books.rankings[name].recent_kinds or last
                 fresh[name] = self._warmed(Ranking(policy), asked, books)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error

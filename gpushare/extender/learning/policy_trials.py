@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.trial import AUTO, FEWEST_SEEN, SAFE, Trial
+from gpushare.core.trial import AUTO, FALLBACK_POLICY, FEWEST_SEEN, Trial
 from gpushare.core.workload import Workload
 from gpushare.daemon.logs.formatters import Line
 from gpushare.extender.managed_resources import ManagedResource
@@ -84,7 +84,7 @@ class PolicyTrials:
     def settle(self) -> None:
         """Put the ranking of the winner, made anew perhaps, in the place of `auto`."""
         rankings, choice = self._books.rankings, self._books.choice
-        winner = rankings.get(choice.policy if choice else SAFE)
+        winner = rankings.get(choice.policy if choice else FALLBACK_POLICY)
         if AUTO in rankings and winner is not None:
             rankings[AUTO] = winner
 

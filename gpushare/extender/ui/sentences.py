@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from gpushare.core.model import Request
 from gpushare.explain.pod import explanation_of
-from gpushare.explain.words import sentence
+from gpushare.explain.text import sentence
 from gpushare.ledger import Reader
 
 _BUDGET = 0.05

@@ -10,14 +10,16 @@ from tests.simulation.mutants.museum import mutant
 from tests.simulation.truth import ALLOCATION, IDX, UUIDS
 
 
-@mutant("C16", "ours, once: a charge stays at its index when the cards move", store, "resolve")
+@mutant(
+    "C16", "ours, once: a charge stays at its index when the cards move", store, "resolve_devices"
+)
 def takes_an_index_for_a_device(original: Any) -> Any:
-    def resolve(cover: Any, spec: Any) -> Any:
+    def resolve_devices(cover: Any, spec: Any) -> Any:
         written = cover.written or ()
         there = all(device < len(spec.capacity) for device, _ in written)
         return (cover, cover.written) if written and there else original(cover, spec)
 
-    return resolve
+    return resolve_devices
 
 
 @mutant(

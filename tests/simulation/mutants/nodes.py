@@ -189,7 +189,7 @@ def ignores_the_unplaced(original: Any) -> Any:
     return shown
 
 
-@mutant("C15", "the original ignores an index it does not know", store, "resolve")
+@mutant("C15", "the original ignores an index it does not know", store, "resolve_devices")
 def ignores_unknown_devices(original: Any) -> Any:
     def resolved(cover: Any, spec: Any) -> Any:
         learned, held = original(cover, spec)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.core.cover import MAX_CARDS, resolve, with_given
+from gpushare.core.cover import MAX_CARDS, resolve_devices, with_given
 from gpushare.core.model import Cover, NodeSpec, Shares
 from tests.unit.core.clusters import node
 
@@ -22,8 +22,8 @@ def after(cover: Cover, *specs: NodeSpec) -> Shares | None:
     """What is charged once the node has been all of these, in this order."""
     held: Shares | None = None
     for spec in specs:
-        cover, held = resolve(cover, spec)
-        assert resolve(cover, spec) == (cover, held), "asked again it says the same"
+        cover, held = resolve_devices(cover, spec)
+        assert resolve_devices(cover, spec) == (cover, held), "asked again it says the same"
     return held
 
 
@@ -105,8 +105,8 @@ def test_a_share_with_too_many_cards_counts_everywhere() -> None:
     orders = [cards("x", f"card-{number}") for number in range(MAX_CARDS + 3)]
     cover = ON_B
     for spec in orders:
-        cover, _ = resolve(cover, spec)
-    assert resolve(cover, orders[0])[1] is None
+        cover, _ = resolve_devices(cover, spec)
+    assert resolve_devices(cover, orders[0])[1] is None
     assert len(cover.cards[0]) == MAX_CARDS + 1
 
 
@@ -120,7 +120,7 @@ def test_what_may_have_been_given_is_never_free(
     cover = Cover(((index, 4),), (own,))
     given_card = ""
     for moment, (order, identity) in enumerate(moves):
-        cover, held = resolve(cover, cards(*order, identity=identity))
+        cover, held = resolve_devices(cover, cards(*order, identity=identity))
         if moment <= served:  # served now, or not yet: what it would be given now counts
             there = order[index] if index < len(order) else ""
             given_card = own if identity else there

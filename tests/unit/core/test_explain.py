@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.decide import BEST, filter_nodes, place, score_nodes
 from gpushare.core.entry import NodeBooks
-from gpushare.core.explain import explain, judge
+from gpushare.core.explain import explain, score_bound_pod
 from gpushare.core.explanation import Explanation, FreeDevice, Remedy
 from gpushare.core.model import NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.core.pairing import Pairing
@@ -258,7 +258,7 @@ def test_a_bound_pod_is_judged_as_the_extender_would_judge_without_it(
         assert entry is not None
         (books,) = ledger.dump(entry.node)
         judge_by = load_policy(policy)
-        found = judge(ledger.snapshot(), books, entry, judge_by, policy)
+        found = score_bound_pod(ledger.snapshot(), books, entry, judge_by, policy)
         others = tuple(each for each in world.pods if each.ref.uid != seen.ref.uid)
         without = replace(world, pods=others).ledger().snapshot()
         ranking = Ranking(judge_by)

@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpushare.core.arrays_check import differing_nodes
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.core.node_arrays import Charge, NodeArrays
-from gpushare.core.recount import drift
 from tests.unit.core.clusters import node
 
 NODES = (node("a", 16, 16, cpu=8000, memory=2**40), node("b", 8, closed=Reason.UNEVEN))
@@ -46,7 +46,7 @@ def test_what_came_and_went_in_any_order_leaves_no_trace(
         tally.add(charge)
     for charge in data.draw(st.permutations(passing)):
         tally.subtract(charge)
-    assert drift(tally.sums(), NODES[::-1], held) == []
+    assert differing_nodes(tally.sums(), NODES[::-1], held) == []
 
 
 def test_a_charge_counts_on_its_devices_and_an_unplaced_one_on_every_device() -> None:
@@ -138,7 +138,11 @@ def test_machines_of_one_kind_are_one_group_though_some_have_a_little_less_memor
 def test_drift_names_the_nodes_that_differ() -> None:
     tally = _tally(*NODES, node("mine", 1))
     tally.add(Charge("a", Request(1, 1), ((0, 1),)))
-    assert drift(tally.sums(), [*NODES, node("yours", 1, 1, 1)], ()) == ["a", "mine", "yours"]
+    assert differing_nodes(tally.sums(), [*NODES, node("yours", 1, 1, 1)], ()) == [
+        "a",
+        "mine",
+        "yours",
+    ]
 
 
 @given(

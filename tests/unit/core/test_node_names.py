@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from gpushare.core.node_names import KEPT, KnownNames, NodeNames
+from gpushare.core.node_names import MAX_PARTS, KnownNames, NodeNames
 from gpushare.core.nodeset import NodeNumbers
 
 
@@ -34,7 +34,7 @@ def test_a_part_is_what_its_mask_says_and_knows_its_rows() -> None:
     dice = random.Random(7)
     names = NodeNames([f"node-{number}" for number in range(12)])
     layouts = [{name: at for at, name in enumerate(dice.sample(names, 9))} for _ in range(3)]
-    masks = [np.array([dice.random() < 0.5 for _ in names]) for _ in range(2 * KEPT)]
+    masks = [np.array([dice.random() < 0.5 for _ in names]) for _ in range(2 * MAX_PARTS)]
     numbers = NodeNumbers()
     for _ in range(500):
         mask, layout = dice.choice(masks), dice.choice(layouts)
@@ -47,11 +47,11 @@ def test_a_part_is_what_its_mask_says_and_knows_its_rows() -> None:
 
 
 def test_the_parts_asked_for_last_are_the_same_objects() -> None:
-    names = NodeNames([f"node-{number}" for number in range(KEPT)])
-    masks = list(np.eye(KEPT, dtype=bool))
+    names = NodeNames([f"node-{number}" for number in range(MAX_PARTS)])
+    masks = list(np.eye(MAX_PARTS, dtype=bool))
     parts = [names.part(mask) for mask in masks]
     assert all(names.part(mask) is part for mask, part in zip(masks, parts, strict=True))
-    names.part(np.ones(KEPT, dtype=bool))
+    names.part(np.ones(MAX_PARTS, dtype=bool))
     assert names.part(masks[-1]) is parts[-1]
     assert names.part(masks[0]) is not parts[0]
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpushare.core.model import NodeSpec, Reason, Request
 from gpushare.core.policy import load_policy
-from gpushare.core.trial import CANDIDATES, SAFE, Trial, run_trial
+from gpushare.core.trial import CANDIDATES, FALLBACK_POLICY, Trial, run_trial
 from gpushare.core.trial_streams import MOST_PODS, streams
 from gpushare.core.workload import PodClass, Workload, workload_of
 from gpushare.errors import SettingsError
@@ -135,21 +135,21 @@ def test_it_is_clear_which_is_best_where_none_leads_or_one_leads_beyond_doubt() 
 
 def test_it_is_not_clear_while_the_lead_may_be_chance_and_what_ranks_would_stay() -> None:
     """By 0.14 (0.15) points: the other one would stay, and may be worse."""
-    doubtful = Trial({SAFE: [50.0, 50.0], "binpack": [50.29, 49.99]}, {})
+    doubtful = Trial({FALLBACK_POLICY: [50.0, 50.0], "binpack": [50.29, 49.99]}, {})
     assert not doubtful.is_clear
-    assert doubtful.winner(SAFE, 1.0) == SAFE
+    assert doubtful.winner(FALLBACK_POLICY, 1.0) == FALLBACK_POLICY
 
 
 def test_the_first_choice_leaves_the_safe_policy_for_a_lead_of_more_than_its_error() -> None:
-    none = {SAFE: [0.0], "binpack": [0.0]}
-    doubtful = Trial({SAFE: [50.0, 60.0, 40.0], "binpack": [53.0, 54.0, 54.0]}, none)
+    none = {FALLBACK_POLICY: [0.0], "binpack": [0.0]}
+    doubtful = Trial({FALLBACK_POLICY: [50.0, 60.0, 40.0], "binpack": [53.0, 54.0, 54.0]}, none)
     first = doubtful.choice(None, 100.0)
-    assert (first.policy, first.second, first.since) == (SAFE, "binpack", 100.0)
+    assert (first.policy, first.second, first.since) == (FALLBACK_POLICY, "binpack", 100.0)
     assert first.lead < 0
     # More than one error and less than two: later choices want more.
-    likely = Trial({SAFE: [50.0, 54.0, 51.0], "binpack": [53.0, 54.0, 54.0]}, none)
+    likely = Trial({FALLBACK_POLICY: [50.0, 54.0, 51.0], "binpack": [53.0, 54.0, 54.0]}, none)
     assert likely.choice(None, 100.0).policy == "binpack"
-    assert likely.choice(first, 200.0).policy == SAFE
+    assert likely.choice(first, 200.0).policy == FALLBACK_POLICY
 
 
 def test_without_the_safe_policy_the_best_is_the_first_choice() -> None:
@@ -175,5 +175,5 @@ def test_a_choice_says_since_when_and_by_what_lead() -> None:
 def test_before_any_trial_auto_judges_as_the_safe_policy() -> None:
     snapshot, rows = Cluster(NODES, {"n-1": (6, 0)}).snapshot(), np.arange(len(NODES))
     request = Request(10, 1, 1000, 2**30)
-    one, other = (load_policy(name, workload()) for name in ("auto", SAFE))
+    one, other = (load_policy(name, workload()) for name in ("auto", FALLBACK_POLICY))
     assert (one.score(snapshot, rows, request) == other.score(snapshot, rows, request)).all()

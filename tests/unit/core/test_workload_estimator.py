@@ -1,6 +1,6 @@
 """When policies are made anew, and for which pods."""
 
-from gpushare.core.prior import prior
+from gpushare.core.initial_workload import initial_workload
 from gpushare.core.workload import PodClass, workload_of
 from gpushare.core.workload_estimator import WorkloadEstimator
 
@@ -31,6 +31,6 @@ def test_until_50_pods_have_come_the_mixture_of_a_trace_is_expected() -> None:
     learned = WorkloadEstimator(devices={16: 1})
     for _ in range(49):
         learned.arrivals.observe(SMALL)
-    assert learned.workload() == prior({16})
+    assert learned.workload() == initial_workload({16})
     learned.arrivals.observe(SMALL)
     assert learned.workload() == workload_of({SMALL: 50}, {16})

@@ -10,7 +10,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.errors import MessageError
 from gpushare.explain.document import document
 from gpushare.explain.pod import explain_pod
-from gpushare.explain.words import amount, lines
+from gpushare.explain.text import amount, lines
 from gpushare.extender.managed_resources import ManagedResource
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.pods import observe_pod, pod_ref

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from gpushare.core.initial_workload import initial_workload
 from gpushare.core.mutable_cluster import Placement, fits
 from gpushare.core.policies.binpack import Binpack
 from gpushare.core.policies.shadow_price.policy import MORE_BLOCKS, ShadowPrice
 from gpushare.core.policy import Policy, load_policy
-from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
 from gpushare.core.trial import Trial
@@ -16,7 +16,7 @@ from gpushare.core.workload import Arrivals, Workload, class_of, next_fit
 from gpushare.sim import learner as sim_learner
 from gpushare.sim.engine import Cluster, request_of
 from gpushare.sim.experiments import Options, churn, inflation
-from gpushare.sim.learner import LEARNED, Learner
+from gpushare.sim.learner import LEARNED, LearningScorer
 from tests.unit.sim.test_engine import NODES, PODS
 
 SIZES = {node.capacity for node in NODES}
@@ -25,7 +25,7 @@ COMING = [request_of(pod) for pod in PODS] * 20
 
 def _placed_one_by_one(policy: str) -> list[Placement | None]:
     """Each pod is placed by a policy made of the pods before it; no pod leaves."""
-    cluster = Cluster(NODES, Ranking(load_policy(policy, prior(SIZES)), 99, fits))
+    cluster = Cluster(NODES, Ranking(load_policy(policy, initial_workload(SIZES)), 99, fits))
     arrivals, fit_at = Arrivals(), next_fit(0)
     placed = []
     for request in COMING:
@@ -37,20 +37,20 @@ def _placed_one_by_one(policy: str) -> list[Placement | None]:
     return placed
 
 
-def policy_of(learner: Learner) -> Policy:
+def policy_of(learner: LearningScorer) -> Policy:
     return learner._ranking.policy  # noqa: SLF001 -- the policy as it is now
 
 
 @pytest.mark.parametrize("policy", ["fgd", "shadow-price"])
 def test_each_pod_is_placed_by_what_came_before_it(policy: str) -> None:
-    cluster = Cluster(NODES, Learner(policy, SIZES, len(NODES)))
+    cluster = Cluster(NODES, LearningScorer(policy, SIZES, len(NODES)))
     placed = [cluster.place(request) for request in COMING]
     assert placed == _placed_one_by_one(policy)
     assert placed.count(None) > 50
 
 
 def test_blocks_are_dearer_once_pods_are_seen_to_leave() -> None:
-    learner = Learner("shadow-price", SIZES, len(NODES))
+    learner = LearningScorer("shadow-price", SIZES, len(NODES))
     cluster = Cluster(NODES, learner, learner.moved)
     for request in COMING:
         placed = cluster.place(request)
@@ -82,7 +82,7 @@ def test_auto_that_learns_tries_its_candidates_whenever_twice_as_many_pods_have_
         return Trial({name: [80.0 + (name == "binpack")] * 2 for name in names}, {})
 
     monkeypatch.setattr(sim_learner, "run_trial", binpack_wins)
-    learner = Learner("auto", SIZES, len(NODES))
+    learner = LearningScorer("auto", SIZES, len(NODES))
     assert isinstance(policy_of(learner), ShadowPrice)
     cluster = Cluster(NODES, learner)
     for request in COMING * 3:

@@ -45,7 +45,7 @@ def test_pods_are_told_apart_by_size() -> None:
 def test_those_that_run_at_a_moment_are_those_that_came_and_have_not_gone() -> None:
     lifetimes = lifetimes_of(PODS, 1000)
     rate, rng = 3000.0, np.random.default_rng(2)
-    which, left = lifetimes.standing(rate, rng)
+    which, left = lifetimes.running_at_start(rate, rng)
     # The slow way: all that have come for as long as the longest lives.
     span = max(times.max() for times in lifetimes.by_size)
     came = rng.integers(len(PODS), size=rng.poisson(rate * span))
@@ -63,7 +63,7 @@ def test_those_that_run_at_a_moment_are_those_that_came_and_have_not_gone() -> N
 
 def test_the_oldest_come_first() -> None:
     lifetimes = lifetimes_of([_pod(1, 1000, 10.0)], 1000)
-    _, left = lifetimes.standing(500.0, np.random.default_rng(3))
+    _, left = lifetimes.running_at_start(500.0, np.random.default_rng(3))
     assert (np.diff(left) >= 0).all()
     assert 0 <= left[0] < 0.1
     assert 0.9 < left[-1] <= 1

@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from gpushare.core.node_names import KEPT
+from gpushare.core.node_names import MAX_PARTS
 from gpushare.errors import MessageError
 from gpushare.wire.extender import decode_filter, encode_filter
 from gpushare.wire.name_lists import MAX_KNOWN, MAX_TEXT, NameLists
@@ -47,7 +47,7 @@ def test_lists_that_differ_are_not_mixed_up() -> None:
 def test_the_list_used_last_stays() -> None:
     lists = NameLists()
     kept = lists.decode(text_of(NAMES))
-    for number in range(3 * KEPT):
+    for number in range(3 * MAX_PARTS):
         lists.decode(text_of([f"other-{number}"]))
         assert lists.decode(text_of(NAMES)) is kept
 
@@ -91,7 +91,7 @@ def test_names_that_came_before_are_known_in_any_order() -> None:
     """kube-scheduler's goroutines append the nodes that fit in another order for each pod."""
     lists, dice = NameLists(), random.Random(5)
     first = {name: name for name in lists.decode(text_of(NAMES))}
-    for _ in range(3 * KEPT):
+    for _ in range(3 * MAX_PARTS):
         names = dice.sample(NAMES, 30)
         found = lists.decode(text_of(names))
         assert list(found) == names

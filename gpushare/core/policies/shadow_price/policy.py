@@ -48,9 +48,9 @@ from gpushare.core.policies.node_shape import (
     HALF,
     MILLI,
     PerLayout,
-    ground,
+    node_shapes,
+    rank_unknown_last,
     tightest,
-    with_blind,
 )
 from gpushare.core.policies.shadow_price import cpu_stranding, scarcity
 from gpushare.core.policies.shadow_price.residual_value import worth
@@ -122,7 +122,7 @@ class ShadowPrice:
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
         # Nothing here may lead back to the policy: in a cycle, the tables of policies that are
         # no longer used would stay until the next whole collection of garbage.
-        self.ground = PerLayout(ground)
+        self.shapes = PerLayout(node_shapes)
         self.tables = PerLayout(self.measure.tables)
         self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
         self.priced = PerLayout(_Prices(self.classes, workload.devices).tables)
@@ -133,15 +133,15 @@ class ShadowPrice:
         """
         if not self.classes:
             return DeviceBestFit().score(snapshot, rows, request)
-        facts, free = self.ground(snapshot), snapshot.free.take(rows, axis=0)
+        shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
         cpu = snapshot.cpu_free.take(rows)
         fall = self.measure.fall(self.tables(snapshot), rows, request, free, cpu)
-        value = fall * np.float64(facts.even * (self.alpha / self.measure.pods))
+        value = fall * np.float64(shapes.even * (self.alpha / self.measure.pods))
         if request.devices:
             value = self._with_gpu(value, snapshot, rows, request, free)
         else:
             value = self._without_gpu(value, snapshot, rows, request, free)
-        return with_blind(value, facts, snapshot, rows, request)
+        return rank_unknown_last(value, shapes, snapshot, rows, request)
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
         """Return the free GPU and blocks of each row."""
@@ -150,9 +150,9 @@ class ShadowPrice:
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
         """Return the blocks that a placement breaks; none on nodes whose CPU is unknown."""
         taken = self.scarce(snapshot).taken(snapshot, rows, request)
-        facts = self.ground(snapshot)
-        if facts.any_blind:
-            taken[facts.blind[rows]] = 0
+        shapes = self.shapes(snapshot)
+        if shapes.any_cpu_unknown:
+            taken[shapes.cpu_unknown[rows]] = 0
         return taken
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
@@ -189,13 +189,13 @@ class ShadowPrice:
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
         left = self._stranded(snapshot, rows, both, cpu)
         node = (
-            left[0] - left[1] - both[1] * (self.ground(snapshot).even * (self.drain / LARGEST_GPU))
+            left[0] - left[1] - both[1] * (self.shapes(snapshot).even * (self.drain / LARGEST_GPU))
         )
         hold = self.hold(snapshot)
         if hold:
             node -= hold / (np.add.reduce(snapshot.kinds.take(rows, axis=0), axis=1) + 1)
         value: Floats = fall + node[:, None]
-        value = value - BETA * self._residues(snapshot, rows, request, free)
+        value = value - BETA * self._residual_value_lost(snapshot, rows, request, free)
         value = np.floor(value / Q + HALF)
         if request.devices > 1:
             value = np.where(tightest(free, request), value, value - 1)
@@ -216,14 +216,16 @@ class ShadowPrice:
         )
         value = np.floor((fall[:, 0] + left[0] - left[1]) / Q + HALF)
         value += np.floor(self.mu * (left[2] - left[3]) / Q + HALF)
-        free_gpu = gpu * self.ground(snapshot).even
+        free_gpu = gpu * self.shapes(snapshot).even
         value -= 0.5 * free_gpu / LARGEST_GPU + 0.4 * cpu / LARGEST_CPU
         return np.broadcast_to(value[:, None], free.shape)
 
-    def _residues(self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints) -> Floats:
+    def _residual_value_lost(
+        self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
+    ) -> Floats:
         """Return float64 (K, D) or (K, 1): the worth that the devices taken lose."""
-        tables, facts = self.priced(snapshot), self.ground(snapshot)
-        steps, capacity = tables.steps.take(rows)[:, None], facts.capacity.take(rows)[:, None]
+        tables, shapes = self.priced(snapshot), self.shapes(snapshot)
+        steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
         lost = tables.worth.take(begin + free * steps // capacity, mode="clip")
         left = (free - request.units) * steps // capacity
@@ -236,7 +238,7 @@ class ShadowPrice:
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
         """Return float64 (..., K): GPU expected to be stranded with so much free, in milli."""
         tables = self.priced(snapshot)
-        capacity = self.ground(snapshot).capacity.take(rows)
+        capacity = self.shapes(snapshot).capacity.take(rows)
         at = cpu_stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
         return tables.left.take(at, mode="clip")
 
@@ -258,17 +260,17 @@ class _Prices:
         there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
         # One that was not told of counts as a single device until policies are made anew.
         devices = {**dict.fromkeys(there or [1], 1), **self._devices}
-        tables, facts = self._tables_of(devices), ground(snapshot)
+        tables, shapes = self._tables_of(devices), node_shapes(snapshot)
         capacities = np.array(sorted(devices), dtype=np.int64)
-        index = capacities.searchsorted(facts.capacity)
+        index = capacities.searchsorted(shapes.capacity)
         lengths = np.array([len(worth_) for worth_, _ in tables])
         begins = np.cumsum(lengths) - lengths
         lefts = [left.ravel() for _, left in tables]
-        parts = (capacities * (facts.even / MILLI)).tolist()
+        parts = (capacities * (shapes.even / MILLI)).tolist()
         return PriceTables(
             steps=(lengths - 1)[index],
             worth_at=begins[index],
-            worth=np.concatenate([worth_ for worth_, _ in tables]) * facts.even,
+            worth=np.concatenate([worth_ for worth_, _ in tables]) * shapes.even,
             left_at=index * cpu_stranding.SIZE,
             left=np.concatenate([part * left for part, left in zip(parts, lefts, strict=True)]),
         )

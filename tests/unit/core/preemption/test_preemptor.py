@@ -10,15 +10,15 @@ from gpushare.core.entry import NodeBooks
 from gpushare.core.model import Allocation, PodRef, Reason, Request
 from gpushare.core.preemption.preemptor import Preemptor, Victims, trim_victims
 from gpushare.core.preemption.removals import Budget
-from gpushare.core.preemption.victim_search import Steps
+from gpushare.core.preemption.victim_search import StepBudget
 from tests.unit.core.clusters import node
 from tests.unit.core.preempting import NODE, Case, books, cases, filled, pod
 
 ONE_OF_14 = Preemptor(Request(14, 1), 5)
 
 
-def enough() -> Steps:
-    return Steps(100_000)
+def enough() -> StepBudget:
+    return StepBudget(100_000)
 
 
 def answer(
@@ -274,7 +274,7 @@ def test_with_few_steps_or_many_pods_the_set_frees_enough_and_none_is_there_for_
         for p in case.pods
     ]
     crowded = replace(case, pods=tuple(many), budgets=case.budgets if times == 1 else ())
-    left = Steps(steps)
+    left = StepBudget(steps)
     victims = trim_victims(crowded.books, crowded.preemptor, Victims(), left, crowded.budgets)
     everybody = {p.ref.uid for p in crowded.lower} | crowded.ending
     assert (victims is None) == (not crowded.fits_without(everybody))
@@ -288,7 +288,9 @@ def test_with_few_steps_or_many_pods_the_set_frees_enough_and_none_is_there_for_
 def test_a_pod_on_two_devices_may_spare_another_that_was_to_free_one_of_them() -> None:
     # Devices 0 and 1 would take all three; 0 and 2 are free without `b`.
     pods = [pod("a", 6, 0, 2), pod("b", 4, 1), pod("c", 2, 0, 1)]
-    victims = trim_victims(books([8] * 3, *pods), Preemptor(Request(8, 2), 5), Victims(), Steps(0))
+    victims = trim_victims(
+        books([8] * 3, *pods), Preemptor(Request(8, 2), 5), Victims(), StepBudget(0)
+    )
     assert victims == Victims(("a", "c"))
 
 
@@ -329,6 +331,6 @@ def crowded_node(per_device: int, *sizes: int) -> NodeBooks:
 )
 def test_devices_that_share_no_pod_are_freed_one_by_one(found: NodeBooks, asked: Request) -> None:
     # Together they would be tried in hundreds of sets of pods, for each of 28 pairs of devices.
-    steps = Steps(1_000)
+    steps = StepBudget(1_000)
     assert trim_victims(found, Preemptor(asked, 5), Victims(), steps) is not None
     assert steps.left > 900

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gpushare.core.initial_workload import initial_workload
 from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
-from gpushare.core.prior import prior
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import PodClass, Workload
@@ -83,7 +83,7 @@ def test_policies_are_made_first_for_a_trace_when_nodes_are_known(
 ) -> None:
     learning.tick()
     learning.tick()
-    assert maker.asked == [prior({8: 1, 16: 2})]
+    assert maker.asked == [initial_workload({8: 1, 16: 2})]
     create(learning, books, 49)
     maker.clock += SPACING
     learning.tick()
@@ -116,7 +116,7 @@ def test_devices_of_a_new_size_have_policies_made_but_not_at_once(
     maker.clock += SPACING
     learning.tick()
     learning.tick()
-    assert maker.asked[1:] == [prior({8: 1, 16: 2, 80: 1})]
+    assert maker.asked[1:] == [initial_workload({8: 1, 16: 2, 80: 1})]
     books.ledger.node_gone("b")
     maker.clock += SPACING
     learning.tick()
@@ -176,7 +176,7 @@ def test_the_new_rankings_know_what_the_old_ones_were_asked_for(
     learning.tick()
     new = books.ranking(SHARE)
     assert new is not old
-    assert new.asked == tuple(request.kind for request in kinds)
+    assert new.recent_kinds == tuple(request.kind for request in kinds)
 
 
 @pytest.mark.parametrize("odd", [True, False])

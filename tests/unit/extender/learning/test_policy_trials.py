@@ -10,7 +10,7 @@ from gpushare.core.model import Request
 from gpushare.core.policy import Policy, load_policy, policy_names
 from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Snapshot
-from gpushare.core.trial import AUTO, CANDIDATES, FEWEST_SEEN, SAFE, Trial
+from gpushare.core.trial import AUTO, CANDIDATES, FALLBACK_POLICY, FEWEST_SEEN, Trial
 from gpushare.core.workload import Workload
 from gpushare.extender.learning.policy_refresher import SPACING, PolicyRefresher
 from gpushare.extender.learning.policy_trials import TRIAL_SPACING
@@ -99,8 +99,8 @@ def test_before_enough_pods_were_seen_the_safe_policy_ranks(
     clock.now += SPACING
     learning.tick()
     assert referee.pods == []
-    assert books.ranking_policy == SAFE
-    assert books.ranking(SHARE) is books.rankings[SAFE]
+    assert books.ranking_policy == FALLBACK_POLICY
+    assert books.ranking(SHARE) is books.rankings[FALLBACK_POLICY]
     create(learning, books, 1)
     learning.tick()
     assert referee.pods == [FEWEST_SEEN]
@@ -157,7 +157,7 @@ def test_the_winner_knows_the_kinds_that_were_asked_for(
     create(learning, books, FEWEST_SEEN)
     learning.tick()
     assert books.ranking_policy == "binpack"
-    assert books.ranking(SHARE).asked == (SHARE.kind,)
+    assert books.ranking(SHARE).recent_kinds == (SHARE.kind,)
 
 
 def test_a_trial_that_fails_changes_nothing_and_is_told_once(
@@ -177,7 +177,7 @@ def test_a_trial_that_fails_changes_nothing_and_is_told_once(
     assert "could not be tried" in line
     assert "a bug of a policy" in line
     assert len(referee.pods) == learning.state()["trial_failures_total"] == 3
-    assert books.ranking_policy == SAFE
+    assert books.ranking_policy == FALLBACK_POLICY
     referee.error = None
     learning.tick()
     assert books.ranking_policy == "binpack"
@@ -190,7 +190,7 @@ def test_where_nothing_can_be_allocated_yet_the_next_trial_is_soon(
     referee.nothing = True
     create(learning, books, FEWEST_SEEN)
     learning.tick()
-    assert books.ranking_policy == SAFE
+    assert books.ranking_policy == FALLBACK_POLICY
     referee.nothing = False
     clock.now += TRIAL_SPACING / 10
     learning.tick()
@@ -207,7 +207,7 @@ def test_a_fixed_policy_is_never_tried(referee: Referee, clock: Clock) -> None:
     learning.tick()
     assert referee.pods == []
     assert books.ranking_policy == "spread"
-    assert books.ranking(Request(4, 1, policy=AUTO)) is books.rankings[SAFE]
+    assert books.ranking(Request(4, 1, policy=AUTO)) is books.rankings[FALLBACK_POLICY]
 
 
 def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
@@ -220,14 +220,14 @@ def test_the_log_says_which_policy_ranks_now_and_what_each_would_allocate(
     for told in (
         "another one ranks",
         "ranks=binpack",
-        f"before={SAFE}",
+        f"before={FALLBACK_POLICY}",
         "binpack=51.0",
         "lead=1.1",
     ):
         assert told in line
     choice = books.choice
     assert choice is not None
-    assert (choice.policy, choice.second, choice.since) == ("binpack", SAFE, WALL)
+    assert (choice.policy, choice.second, choice.since) == ("binpack", FALLBACK_POLICY, WALL)
     assert (choice.lead, choice.error) == pytest.approx((1.05, 0.05))
     assert choice.allocated["binpack"] == pytest.approx(51.05)
     assert choice.refused["binpack"] == 5.5
@@ -250,9 +250,9 @@ def test_a_candidate_that_fails_is_left_out_and_not_tried_again_after_three_time
         said.append(caplog.messages[:])
         clock.now += TRIAL_SPACING
     assert books.ranking_policy == "binpack"
-    assert referee.names == (SAFE, "binpack")
+    assert referee.names == (FALLBACK_POLICY, "binpack")
     assert books.choice is not None
-    assert set(books.choice.allocated) == {SAFE, "binpack"}
+    assert set(books.choice.allocated) == {FALLBACK_POLICY, "binpack"}
     assert learning.state()["trial_failures_total"] == 3
     assert learning.state()["trials_total"] == 4
     first, second, third, fourth = said
@@ -284,7 +284,7 @@ def test_the_winner_that_fails_later_makes_room_for_the_next_best(
     referee.failed = {"binpack": "no end after 120 s"}
     clock.now += TRIAL_SPACING
     learning.tick()
-    assert books.ranking_policy == SAFE
+    assert books.ranking_policy == FALLBACK_POLICY
     assert books.choice is not None
     assert "binpack" not in books.choice.allocated
 
@@ -297,7 +297,7 @@ def test_where_every_candidate_fails_the_policy_stays_and_there_is_an_end_to_it(
     for _ in range(5):
         learning.tick()
         clock.now += TRIAL_SPACING
-    assert books.ranking_policy == SAFE
+    assert books.ranking_policy == FALLBACK_POLICY
     assert books.choice is None
     assert len(referee.pods) == 3
     assert learning.state()["trials_total"] == 0

@@ -59,7 +59,7 @@ _TRACE = (
 Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each other."""
 
 
-def prior(capacities: Capacities) -> Workload:
+def initial_workload(capacities: Capacities) -> Workload:
     """Return the workload to begin with; without any pods where the devices' sizes differ."""
     distinct_capacities = Counter(capacities)
     counts: Counter[PodClass] = Counter()

@@ -19,7 +19,7 @@ _SPARE = 64
 
 
 @dataclass(frozen=True, slots=True)
-class TakenRows:
+class PatternRows:
     """What is taken from each of N rows; never changed.
 
     patterns: int8 (P, Y), the first of zeros. index: int32 (N,), which pattern each row has.
@@ -32,14 +32,14 @@ class TakenRows:
     least: int
 
     @staticmethod
-    def of(taken: Taken) -> "TakenRows":
+    def of(taken: Taken) -> "PatternRows":
         """Return this of int8 (N, Y)."""
         nothing = np.zeros((1, taken.shape[1]), dtype=np.int8)
-        empty = TakenRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
+        empty = PatternRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
         made = empty._with(taken)
         return replace(made, least=len(made.patterns))
 
-    def patched(self, rows: Rows, taken: Taken) -> "TakenRows":
+    def patched(self, rows: Rows, taken: Taken) -> "PatternRows":
         """Return the same with these rows replaced, by int8 (K, Y) in their order."""
         if not len(taken):
             return self
@@ -47,15 +47,15 @@ class TakenRows:
         index = self.index.copy()
         index[rows] = known.index
         if len(known.patterns) > known.least + _SPARE:
-            return TakenRows.of(known.patterns.take(index, axis=0))
-        return TakenRows(known.patterns, index, known.numbers, self.least)
+            return PatternRows.of(known.patterns.take(index, axis=0))
+        return PatternRows(known.patterns, index, known.numbers, self.least)
 
     def row(self, row: int) -> Taken:
         """Return int8 (Y,): what is taken from one row."""
         taken: Taken = self.patterns[self.index[row]]
         return taken
 
-    def _with(self, taken: Taken) -> "TakenRows":
+    def _with(self, taken: Taken) -> "PatternRows":
         """Return the patterns, with those of int8 (K, Y) added, and the index of these rows."""
         width, data = taken.shape[1], taken.tobytes()
         keys = [data[at * width : (at + 1) * width] for at in range(len(taken))]
@@ -67,8 +67,8 @@ class TakenRows:
             added = np.frombuffer(b"".join(new), np.int8).reshape(len(new), width)
             patterns = np.concatenate([patterns, added])
         index = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
-        return TakenRows(patterns, index, numbers, self.least)
+        return PatternRows(patterns, index, numbers, self.least)
 
 
-NOTHING = TakenRows.of(np.zeros((0, 0), dtype=np.int8))
+NOTHING = PatternRows.of(np.zeros((0, 0), dtype=np.int8))
 """What is taken where a policy has no prices."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.core.entry import Entry
-from gpushare.core.explanation import Explanation, Judgement, Remedy
+from gpushare.core.explanation import BoundPodScore, Explanation, Remedy
 from gpushare.core.model import Request
 from gpushare.explain.pod import PodExplanation
 from gpushare.wire.conditions import SchedulerView
@@ -29,15 +29,15 @@ def sentence(found: Explanation, unit: str) -> str:
 def lines(said: PodExplanation) -> list[str]:
     """Return the lines for a terminal."""
     rows = [("Pod", _head(said))]
-    found, judged = said.explanation, said.judgement
+    found, scored = said.explanation, said.judgement
     if found is not None:
         rows.append(("Free now", _free(found, said.unit)))
         rows.append(("Nodes", _nodes(found)))
         rows.append(_outlook(found, said))
-    if judged is not None:
-        rows.append(("Node", _node_score(judged)))
-        rows.append(("Devices", _device_scores(judged, said.unit)))
-        rows.append(("Judged", f"by policy {judged.policy}, {_AS_OF_NOW}"))
+    if scored is not None:
+        rows.append(("Node", _node_score(scored)))
+        rows.append(("Devices", _device_scores(scored, said.unit)))
+        rows.append(("Judged", f"by policy {scored.policy}, {_AS_OF_NOW}"))
     if said.shares and said.detail:
         rows.append(("Note", said.detail))
     if said.state == "pending":
@@ -164,21 +164,21 @@ def _some(names: Iterable[str]) -> str:
     return f"{', '.join(first)} and {last}" if first else last
 
 
-def _node_score(judged: Judgement) -> str:
-    if not judged.score:
-        return f"it would not fit on {judged.node} any more"
-    score = f"score {judged.score} of 10"
-    score += "" if judged.best == judged.node else f" ({judged.best} has 10)"
-    return f"{score}; nodes with room: {judged.fitting}"
+def _node_score(scored: BoundPodScore) -> str:
+    if not scored.score:
+        return f"it would not fit on {scored.node} any more"
+    score = f"score {scored.score} of 10"
+    score += "" if scored.best == scored.node else f" ({scored.best} has 10)"
+    return f"{score}; nodes with room: {scored.fitting}"
 
 
-def _device_scores(judged: Judgement, unit: str) -> str:
+def _device_scores(scored: BoundPodScore, unit: str) -> str:
     parts = []
-    for each in judged.devices:
+    for each in scored.devices:
         value = "too little" if each.value is None else f"value {each.value:.4g}"
         parts.append(f"{each.device} has {amount(each.free, unit)} free, {value}")
-    best = ", ".join(map(str, judged.chosen))
-    taken = f"; the policy would take {best}" if judged.chosen else ""
+    best = ", ".join(map(str, scored.chosen))
+    taken = f"; the policy would take {best}" if scored.chosen else ""
     return f"{'; '.join(parts)}{taken}"
 
 

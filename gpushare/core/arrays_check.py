@@ -14,7 +14,7 @@ from gpushare.core.node_arrays import Charge, Sums
 from gpushare.core.snapshot import REASONS
 
 
-def drift(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
+def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
     """Return the names of the nodes whose sums are not those of the nodes and charges given, or
     that only one of the two has.
 

@@ -16,7 +16,7 @@ from gpushare.core.pairing import pin_of
 from gpushare.core.snapshot import Snapshot
 
 
-class AsIf:
+class WhatIfNode:
     """The node alone, to try remedies on. pairs: pairing applies."""
 
     def __init__(self, books: NodeBooks, *, pairs: bool) -> None:

@@ -12,7 +12,7 @@ from gpushare.core.ranking import Scores
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 
 
-class Dice:
+class RandomScorer:
     """Uniform over nodes, then uniform over devices."""
 
     def __init__(self, seed: int) -> None:
