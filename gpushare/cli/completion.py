@@ -10,8 +10,8 @@ for errors.
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.cli.facts import elements, mapping, read_node, text
-from gpushare.cli.feed import NODES
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.lister import NODES
 from gpushare.cli.options import FORMATS, PASSED_ON, connection
 from gpushare.errors import GpuShareError
 from gpushare.wire.annotations import ALIYUN, Names

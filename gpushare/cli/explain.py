@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.cli.books import DEFAULT_POLICY, add_books, read_books
 from gpushare.cli.documents import dumped
-from gpushare.cli.ending import ended_as_kubectl
+from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.listed_cluster import DEFAULT_POLICY, add_books, read_books
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.errors import MessageError, SettingsError

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.errors import AnnotationError, QuantityError
 from gpushare.wire.annotations import Names, device_uuids, placement
-from gpushare.wire.given import read_given
+from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
 from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import to_units

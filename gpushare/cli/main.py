@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from gpushare import __version__
-from gpushare.cli.ending import ended
+from gpushare.cli.exit_codes import ended
 from gpushare.commandline import USAGE, hint
 
 _USAGE = """\

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare import __version__
-from gpushare.cli.feed import Scope
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.lister import Scope
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names

@@ -15,13 +15,13 @@ from typing import Any
 
 import yaml
 
-from gpushare.cli.books import DEFAULT_POLICY, ClusterBooks, add_books, read_books
 from gpushare.cli.documents import API_VERSION, dumped
-from gpushare.cli.ending import ended_as_kubectl
+from gpushare.cli.exit_codes import ended_as_kubectl
+from gpushare.cli.listed_cluster import DEFAULT_POLICY, ClusterBooks, add_books, read_books
 from gpushare.cli.options import connection, make_parser, report_format
-from gpushare.cli.saved import books_of_report
+from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.saved_report import books_of_report
 from gpushare.cli.tables import printable
-from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError

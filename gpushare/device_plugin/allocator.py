@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.device_plugin.answered import Answered, Container
+from gpushare.device_plugin.allocation_state import Answered, Container
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
 from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.finder import CandidateFinder

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpushare.device_plugin.answered import Container
+from gpushare.device_plugin.allocation_state import Container
 from gpushare.device_plugin.identity import (
     Candidate,
     Listed,

@@ -18,7 +18,7 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
-from gpushare.wire.given import write_given
+from gpushare.wire.given_annotation import write_given
 
 log = logging.getLogger("gpushare.pods")
 

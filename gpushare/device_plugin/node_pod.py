@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
-from gpushare.wire.given import read_given
+from gpushare.wire.given_annotation import read_given
 from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus, StartedPodStatus
 from gpushare.wire.pod_sums import gpu_units
 from gpushare.wire.pods import has_ended, pod_ref, request_of

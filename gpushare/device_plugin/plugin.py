@@ -18,17 +18,17 @@ from gpushare.device_plugin.cgroups import Cgroups
 from gpushare.device_plugin.checkpoint import Entry
 from gpushare.device_plugin.container import Answer, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
+from gpushare.device_plugin.event_messages import Notices
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.memory import Memory, Seen
 from gpushare.device_plugin.metrics import Metrics
 from gpushare.device_plugin.node import NodeWriter
-from gpushare.device_plugin.notices import Notices
 from gpushare.device_plugin.options import Options
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
-from gpushare.device_plugin.rejected import Rejected
+from gpushare.device_plugin.rejected_pods import Rejected
 from gpushare.device_plugin.server import PluginServer
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import GpuShareError, RequestRefused, SettingsError

@@ -17,7 +17,6 @@ from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import node_books
 from gpushare.extender.answer import Answer, pod_name
-from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import (
@@ -25,6 +24,7 @@ from gpushare.extender.managed_resources import (
     ManagedResources,
     ResourceRequest,
 )
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.pods import pod_ref

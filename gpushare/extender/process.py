@@ -20,20 +20,12 @@ from gpushare.errors import ApiError
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.unserved_pods import UnservedPods
 from gpushare.extender.explainer import Explainer
-from gpushare.extender.garbage_collection import GarbageCollection
-from gpushare.extender.http.app import build_app
-from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
-from gpushare.extender.learning.policy_builder import make_policies, try_policies
-from gpushare.extender.learning.policy_refresher import PolicyRefresher
-from gpushare.extender.metrics import Metrics
-from gpushare.extender.parts import (
+from gpushare.extender.factory import (
     callers_of,
     connect_client,
     health_server,
@@ -42,11 +34,19 @@ from gpushare.extender.parts import (
     ui_server,
     watched_sources,
 )
+from gpushare.extender.garbage_collection import GarbageCollection
+from gpushare.extender.http.app import build_app
+from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
+from gpushare.extender.learning.policy_builder import make_policies, try_policies
+from gpushare.extender.learning.policy_refresher import PolicyRefresher
+from gpushare.extender.metrics import Metrics
 from gpushare.extender.readiness import Readiness
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.ui.document import Documents
 from gpushare.extender.ui.last_hour import LastHour
+from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
 

@@ -19,15 +19,15 @@ from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
 from gpushare.extender.answer import Answer, pod_name
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.binding.steps import NOT_OURS
 from gpushare.extender.binding.steps import Answer as BindAnswer
+from gpushare.extender.document_cache import DocumentCache
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.filter_verb import FilterVerb
-from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import (
     BindArgs,

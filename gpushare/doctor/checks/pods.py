@@ -9,7 +9,7 @@ from functools import partial
 from gpushare.core.model import NodeSpec
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
 from gpushare.doctor.finding import Finding, fail, judged, ok, skip, some, warn
-from gpushare.wire.mistakes import wrong_unit
+from gpushare.wire.request_mistakes import wrong_unit
 
 _SERVED = 300.0
 """Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits

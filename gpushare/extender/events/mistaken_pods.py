@@ -15,9 +15,9 @@ from functools import partial
 from gpushare.core.model import PodRef
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.wire.mistakes import mistake_of
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, pod_ref, scheduler_of
+from gpushare.wire.request_mistakes import mistake_of
 
 UNSERVED_SECONDS = 30.0
 """Seconds within which some scheduler looks at a pod."""

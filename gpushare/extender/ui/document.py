@@ -16,8 +16,8 @@ from gpushare.core.entry import Entry, Waiting
 from gpushare.core.model import NodeSpec
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.ui.explanation_cache import Sentences
 from gpushare.extender.ui.last_hour import LastHour
-from gpushare.extender.ui.sentences import Sentences
 from gpushare.ledger import Books
 
 _Entries = tuple[Entry, ...]

@@ -12,7 +12,7 @@ from importlib.resources import files
 from gpushare.daemon.callers import Callers, names_of
 from gpushare.daemon.listener import Handler, Listener, Tls
 from gpushare.errors import NotReady
-from gpushare.extender.http.document_cache import DocumentCache
+from gpushare.extender.document_cache import DocumentCache
 
 _DOCUMENT = "/ui/books.json"
 _TEXT = "text/plain; charset=utf-8"

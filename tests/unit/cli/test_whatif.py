@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.saved import books_of_report
-from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.saved_report import books_of_report
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError

@@ -9,12 +9,12 @@ import pytest
 from gpushare.core.model import Allocation, PodRef, Request, Shares
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.steps import ReadPod
-from gpushare.extender.event_handlers import (
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,
 )
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.codec import Codec, Decoded, Event

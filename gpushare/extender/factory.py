@@ -20,17 +20,17 @@ from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import (
-    NodeEventHandler,
-    PodEventHandler,
-    UnhealthyEventHandler,
-)
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.readiness import Source
 from gpushare.extender.ui.server import UiServer
+from gpushare.extender.watch_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner

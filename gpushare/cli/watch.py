@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import IO, Self
 
 from gpushare.cli.facts import Fields, mapping, text
-from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.wire.annotations import Names
 
 SETTLE = 0.2

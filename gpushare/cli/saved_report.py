@@ -7,8 +7,8 @@ not counted. Every field is checked; what is wrong is a SettingsError that names
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpushare.cli.books import ClusterBooks
 from gpushare.cli.documents import API_VERSION, KIND
+from gpushare.cli.listed_cluster import ClusterBooks
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger

@@ -3,7 +3,7 @@
 from gpushare.core.model import Request
 from gpushare.explain.pod import explanation_of
 from gpushare.explain.words import sentence
-from gpushare.extender.ui.sentences import Sentences
+from gpushare.extender.ui.explanation_cache import Sentences
 from tests.unit.core.clusters import node
 from tests.unit.extender.ui.world import World
 

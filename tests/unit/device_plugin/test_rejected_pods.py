@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.rejected import Rejected
+from gpushare.device_plugin.rejected_pods import Rejected
 from gpushare.errors import ApiUnavailable
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, pod_json, read
