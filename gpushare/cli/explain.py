@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from gpushare.cli.documents import dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
-from gpushare.cli.listed_cluster import DEFAULT_POLICY, add_books, read_books
+from gpushare.cli.listed_cluster import DEFAULT_POLICY, add_cluster_flags, list_resources
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.errors import MessageError, SettingsError
@@ -62,7 +62,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     pod = PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
-    found = read_books(
+    found = list_resources(
         kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
     )
     for note in found[0].notes:
@@ -141,5 +141,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
     )
-    add_books(parser)
+    add_cluster_flags(parser)
     return parser

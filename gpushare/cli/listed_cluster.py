@@ -31,7 +31,7 @@ NAMESPACE = "kube-system"
 
 
 @dataclass(frozen=True)
-class ClusterBooks:
+class ListedResource:
     """The books of one managed resource (see `explain.pod.Books`).
 
     unit: of all amounts. notes: what could not be read.
@@ -51,7 +51,7 @@ class ClusterBooks:
             raise MessageError(f"{self.names.policy}: {error}") from error
 
 
-def add_books(parser: argparse.ArgumentParser) -> None:
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say how the books are read, and of which cluster."""
     add = parser.add_argument
     add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
@@ -64,9 +64,9 @@ def add_books(parser: argparse.ArgumentParser) -> None:
     add_connection(parser)
 
 
-def read_books(
+def list_resources(
     api: Getter, every: Sequence[Names], unit: str, *, policy: str = "", namespace: str = NAMESPACE
-) -> list[ClusterBooks]:
+) -> list[ListedResource]:
     """Return the books of these resources. unit: "" for what the inventories state, or a guess.
 
     Raises ApiError, MessageError where an answer cannot be read, and SettingsError where the unit
@@ -78,7 +78,7 @@ def read_books(
     maps = _closing(api, namespace, notes)
     unit = unit or _unit(nodes, every)
     found = [
-        ClusterBooks(names, Ledger(), unit, policy or DEFAULT_POLICY, notes) for names in every
+        ListedResource(names, Ledger(), unit, policy or DEFAULT_POLICY, notes) for names in every
     ]
     for books in found:
         specs = [node_spec(node, books.names, unit) for node in nodes]
@@ -99,7 +99,7 @@ def _shares(ledger: Ledger) -> bool:
     return bool(snapshot.capacity.any() or snapshot.closed.any())
 
 
-def _take(books: ClusterBooks, pod: Pod) -> None:
+def _take(books: ListedResource, pod: Pod) -> None:
     try:
         books.ledger.pod_changed(observe_pod(pod, books.names))
     except WireError as error:
@@ -118,7 +118,7 @@ def _closing(api: Getter, namespace: str, notes: list[str]) -> list[ConfigMap]:
         return []
 
 
-def _close(books: ClusterBooks, maps: Iterable[ConfigMap]) -> None:
+def _close(books: ListedResource, maps: Iterable[ConfigMap]) -> None:
     for config_map in maps:
         name = (config_map.metadata and config_map.metadata.name) or ""
         node = name.removeprefix(books.names.unhealthy)

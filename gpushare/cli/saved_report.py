@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpushare.cli.documents import API_VERSION, KIND
-from gpushare.cli.listed_cluster import ClusterBooks
+from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
@@ -19,7 +19,7 @@ _NO_HOST = "the saved report has no CPU and memory of nodes, so these do not cou
 _AGAIN = "save one with `gpushare inspect -o json`"
 
 
-def books_of_report(document: object, where: str, policy: str) -> ClusterBooks:
+def resource_of_report(document: object, where: str, policy: str) -> ListedResource:
     """Return the books that a report shows. Raises SettingsError that begins with `where`."""
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: is no report; {_AGAIN}")
@@ -38,7 +38,7 @@ def books_of_report(document: object, where: str, policy: str) -> ClusterBooks:
             ledger.pod_changed(pod)
     if not ledger.snapshot().capacity.any():
         raise SettingsError(f"{where}: no node in it shares {resource}")
-    return ClusterBooks(Names.for_resource(resource), ledger, unit, policy, [_NO_HOST])
+    return ListedResource(Names.for_resource(resource), ledger, unit, policy, [_NO_HOST])
 
 
 def _check_version(document: Mapping[str, object], where: str) -> None:

@@ -17,10 +17,15 @@ import yaml
 
 from gpushare.cli.documents import API_VERSION, dumped
 from gpushare.cli.exit_codes import ended_as_kubectl
-from gpushare.cli.listed_cluster import DEFAULT_POLICY, ClusterBooks, add_books, read_books
+from gpushare.cli.listed_cluster import (
+    DEFAULT_POLICY,
+    ListedResource,
+    add_cluster_flags,
+    list_resources,
+)
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
-from gpushare.cli.saved_report import books_of_report
+from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.tables import printable
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
@@ -69,14 +74,14 @@ def _answer(options: argparse.Namespace) -> str:
     return "".join(f"{printable(line)}\n" for line in _lines(outcome, books, options, added))
 
 
-def _books(options: argparse.Namespace, every: Sequence[Names]) -> ClusterBooks:
+def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResource:
     if options.unit:
         check_unit(options.unit)
     if options.snapshot:
         document = _load(options.snapshot)[0]
-        return books_of_report(document, options.snapshot, options.policy)
+        return resource_of_report(document, options.snapshot, options.policy)
     kubectl = connection(vars(options), os.environ)
-    return read_books(
+    return list_resources(
         kubectl,
         every[:1],
         options.unit,
@@ -112,7 +117,7 @@ def _load(path: str) -> list[object]:
 
 def _lines(
     outcome: Outcome,
-    books: ClusterBooks,
+    books: ListedResource,
     options: argparse.Namespace,
     added: Sequence[NodeSpec],
 ) -> Iterator[str]:
@@ -155,7 +160,9 @@ def _some(parts: Sequence[str]) -> str:
     return ", ".join([*parts[:_MOST_NODES], *more])
 
 
-def _document(outcome: Outcome, books: ClusterBooks, options: argparse.Namespace) -> dict[str, Any]:
+def _document(
+    outcome: Outcome, books: ListedResource, options: argparse.Namespace
+) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -202,5 +209,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"the first is judged; others only tell pods of two (default: {ALIYUN.resource})",
     )
-    add_books(parser)
+    add_cluster_flags(parser)
     return parser

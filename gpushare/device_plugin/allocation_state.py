@@ -6,7 +6,7 @@ Pure. Tested in `tests/unit/device_plugin/test_allocator.py`.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.identity import Candidate, Decided
 
 Container = tuple[str, str]
@@ -17,7 +17,7 @@ _MOST_UNSHOWN = 512
 
 
 @dataclass(slots=True)
-class Answered:
+class AllocationState:
     """What was answered.
 
     pending: preferred ids that the kubelet has not come back with. served: the ids of containers.
@@ -44,14 +44,14 @@ class Answered:
             self.served[container] = ids
             (self.doubtful.discard if decided.shown else self.doubtful.add)(container)
 
-    def learn(self, entries: Iterable[Entry]) -> None:
+    def learn(self, entries: Iterable[CheckpointEntry]) -> None:
         """Add what the kubelet has on record: whose some answers were was not certain."""
         for entry in entries:
             container = (entry.uid, entry.container)
             if self.served.setdefault(container, entry.ids) == entry.ids:
                 self.doubtful.discard(container)
 
-    def settle(self, doubtful: Collection[Container], entries: Iterable[Entry]) -> None:
+    def settle(self, doubtful: Collection[Container], entries: Iterable[CheckpointEntry]) -> None:
         """Take the kubelet's record for these containers: it tells who got what they were to get.
 
         It writes its record before it asks again, so it has all that was answered until then.

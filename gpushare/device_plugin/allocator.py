@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.device_plugin.allocation_state import Answered, Container
+from gpushare.device_plugin.allocation_state import AllocationState, Container
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
-from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.finder import CandidateFinder
 from gpushare.device_plugin.identity import (
     Candidate,
@@ -31,7 +31,7 @@ from gpushare.errors import GpuShareError, RequestRefused
 
 log = logging.getLogger("gpushare.allocate")
 
-PATIENCE = 1.0
+MAX_WAIT = 1.0
 """Seconds to wait for news of the pods before a question that cannot be decided is refused."""
 
 _AGAIN = 0.1
@@ -51,8 +51,8 @@ class Allocator:
     """Decides; may be called by several threads.
 
     listed: what the kubelet shows now, record: what it has on record; both raise GpuShareError.
-    cards: the cards as they are now. drifted: told of a container whose ids are of other cards than
-    its own.
+    cards: the cards as they are now. other_card_ids: called for a container whose ids are of other
+    cards than its own.
     """
 
     def __init__(
@@ -61,29 +61,29 @@ class Allocator:
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
         *,
-        record: Callable[[], Iterable[Entry]] = tuple,
-        drifted: Callable[[Served], None] = lambda served: None,
+        record: Callable[[], Iterable[CheckpointEntry]] = tuple,
+        other_card_ids: Callable[[Served], None] = lambda served: None,
         clock: Callable[[], float] = time.monotonic,
-        patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
     ) -> None:
         self._pods = pods
         self._finder = CandidateFinder(pods, listed, clock)
         self._cards = cards
         self._record = record
-        self._drifted = drifted
+        self._other_card_ids = other_card_ids
         self._clock = clock
-        self._patience = patience
+        self._max_wait = max_wait
         self._lock = threading.Lock()
-        self._answered = Answered()
+        self._state = AllocationState()
 
-    def reset(self, entries: Iterable[Entry]) -> None:
+    def reset(self, entries: Iterable[CheckpointEntry]) -> None:
         """Forget all answers but those that the kubelet has on record: it has been restarted.
 
         What was not certain does not become so.
         """
         served = {(entry.uid, entry.container): entry.ids for entry in entries}
         with self._lock:
-            self._answered = Answered(served=served, unshown=self._answered.unshown)
+            self._state = AllocationState(served=served, unshown=self._state.unshown)
 
     def prefer(
         self, available: Collection[str], must_include: Collection[str], units: int
@@ -91,9 +91,9 @@ class Allocator:
         """Return the ids to take for so many units. Raises RequestRefused."""
         decided = self._decide(units)
         with self._lock:
-            in_use = self._answered.in_use(decided.owners)
+            in_use = self._state.in_use(decided.owners)
             ids, _ = choose_ids(decided.grant, available, must_include, in_use)
-            pending = self._answered.pending
+            pending = self._state.pending
             pending.pop(frozenset(ids), None)
             pending[frozenset(ids)] = decided
             while len(pending) > _MOST_PENDING:
@@ -118,37 +118,37 @@ class Allocator:
         )
         served = Served(decided.grant, asked, decided.owners)
         with self._lock:
-            self._answered.note(asked, decided)
+            self._state.note(asked, decided)
         if not uuids_of(asked) <= decided.grant.uuids:
-            self._drifted(served)
+            self._other_card_ids(served)
         return served
 
     def certain(self, ids: Collection[str]) -> bool:
         """Return whether it was known whose ids these are, when they were served."""
         with self._lock:
-            return frozenset(ids) not in self._answered.unshown
+            return frozenset(ids) not in self._state.unshown
 
     def complete(self, pod: NodePod) -> bool:
         """Return whether each container of the pod has certainly had its answer."""
         with self._lock:
-            certain = self._answered.served.keys() - self._answered.doubtful
+            certain = self._state.served.keys() - self._state.doubtful
         return next_part(pod, {}, certain, shown=False) is None
 
-    def learn(self, entries: Iterable[Entry]) -> None:
+    def learn(self, entries: Iterable[CheckpointEntry]) -> None:
         """Add what the kubelet has on record: whose some answers were was not certain."""
         with self._lock:
-            self._answered.learn(entries)
+            self._state.learn(entries)
 
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         with self._lock:
-            self._answered.forget(alive)
+            self._state.forget(alive)
 
     # -- which container --------------------------------------------------------------------------
 
     def _decide(self, units: int) -> Decided:
         """Return what to give; waits for news where that may help. Raises RequestRefused."""
-        deadline = self._clock() + self._patience
+        deadline = self._clock() + self._max_wait
         read_anew = False
         self._settle()
         while True:
@@ -173,22 +173,22 @@ class Allocator:
     def _past(self) -> tuple[set[Container], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
         with self._lock:
-            return set(self._answered.served), set(self._answered.refused)
+            return set(self._state.served), set(self._state.refused)
 
     def _settle(self) -> None:
         """Find out whose the answers were of which that was not certain."""
         with self._lock:
-            doubtful = frozenset(self._answered.doubtful)
+            doubtful = frozenset(self._state.doubtful)
         entries = self._recorded() if doubtful else None
         if entries is not None:
             with self._lock:
-                self._answered.settle(doubtful, entries)
+                self._state.settle(doubtful, entries)
 
     def _catch_up(self) -> None:
         """Learn what another process of ours served before the kubelet turned to this one."""
         self.learn(self._recorded() or ())
 
-    def _recorded(self) -> Sequence[Entry] | None:
+    def _recorded(self) -> Sequence[CheckpointEntry] | None:
         """Return what the kubelet has on record, or None where that cannot be read."""
         try:
             return tuple(self._record())
@@ -199,7 +199,7 @@ class Allocator:
     def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
         with self._lock:
             if len(found) == 1:
-                self._answered.refused.add(found[0].pod.ref.uid)
+                self._state.refused.add(found[0].pod.ref.uid)
         return RequestRefused(decision.why)
 
     # -- which container, by its ids --------------------------------------------------------------
@@ -207,12 +207,12 @@ class Allocator:
     def _preferred(self, asked: frozenset[str]) -> Decided | None:
         """Return what was decided when these ids were preferred."""
         with self._lock:
-            return self._answered.pending.pop(asked, None)
+            return self._state.pending.pop(asked, None)
 
     def _last_preferred(self, units: int) -> Decided | None:
         """Return what was decided for so many units, the one decision, where it took other ids."""
         with self._lock:
-            pending = self._answered.pending
+            pending = self._state.pending
             (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
             if others or len(ids) != units:
                 return None
@@ -226,7 +226,7 @@ class Allocator:
         """
         pods, _ = self._pods.now()
         with self._lock:
-            served = dict(self._answered.served)
+            served = dict(self._state.served)
         found = []
         for pod in pods.values():
             if pod.ended:
@@ -243,7 +243,7 @@ class Allocator:
 
         They were taken by NUMA node, or the process was asked that this one has taken over from.
         """
-        if not self._answered.pending:
+        if not self._state.pending:
             return self._decide(len(asked))
         found = self._finder.unlisted(len(asked), *self._past()).candidates
         decided = self._decided(found, len(asked), "the kubelet took ids without asking which: ")

@@ -38,7 +38,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ContainerAllocation:
     """What goes to the kubelet for one container."""
 
     envs: Mapping[str, str]
@@ -68,7 +68,7 @@ class Contract:
     cgpu_disabled: bool = False
 
 
-def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Answer:
+def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
     """Return what the container is told. uid: of its pod, where that is known for certain."""
     envs = _original(grant, contract)
     mounts: tuple[Mount, ...] = ()
@@ -86,14 +86,14 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Answer
     ]
     match contract.list_strategy:
         case "cdi-cri":
-            return Answer(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
+            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
         case "cdi-annotations":
             more = {_CDI_ANNOTATION: ",".join(names)}
-            return Answer(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
-    return Answer(envs, mounts)
+            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
+    return ContainerAllocation(envs, mounts)
 
 
-def devices_told(told: Answer) -> frozenset[str]:
+def visible_devices(told: ContainerAllocation) -> frozenset[str]:
     """Return the uuids, or the indices, of the devices that a container was told of."""
     by_annotation = told.annotations.get(_CDI_ANNOTATION, "").split(",")
     names = [*told.cdi_devices, *by_annotation]
@@ -104,7 +104,7 @@ def devices_told(told: Answer) -> frozenset[str]:
     return frozenset(visible.split(",")) if visible else frozenset()
 
 
-def isolation_told(told: Answer) -> str:
+def isolation_of(told: ContainerAllocation) -> str:
     """Return what was to limit the memory of a container, one of ISOLATIONS but for auto."""
     for name, kind in _TELLTALE.items():
         if name in told.envs:
@@ -112,7 +112,7 @@ def isolation_told(told: Answer) -> str:
     return "none"
 
 
-def driver_limit(told: Answer) -> int:
+def driver_limit(told: ContainerAllocation) -> int:
     """Return the MiB that the driver was told to limit a container to, 0 where it was not."""
     text = told.envs.get(_DRIVER_LIMIT, "")
     return int(text) if _MIB_TEXT.fullmatch(text) else 0

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
-from gpushare.device_plugin.cards import Found
+from gpushare.device_plugin.cards import DetectedGpu
 from gpushare.errors import SettingsError
 from gpushare.wire.inventory import MAX_DEVICES
 
@@ -34,7 +34,7 @@ _KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
 class Source(Protocol):
     """Where GPUs are read from; asked by one thread, but for `xids`, which has its own."""
 
-    def read(self) -> Sequence[Found]:
+    def read(self) -> Sequence[DetectedGpu]:
         """Return all GPUs, those with a problem too. Raises SettingsError."""
         ...
 
@@ -49,7 +49,7 @@ class FileSource:
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
-    def read(self) -> Sequence[Found]:
+    def read(self) -> Sequence[DetectedGpu]:
         """Return what the file says. Raises SettingsError."""
         try:
             document: Any = json.loads(self._path.read_text(encoding="utf-8"))
@@ -67,7 +67,7 @@ class FileSource:
         time.sleep(seconds)
         return iter(())
 
-    def _device(self, item: Any, where: str) -> Found:  # noqa: ANN401 -- parsed JSON
+    def _device(self, item: Any, where: str) -> DetectedGpu:  # noqa: ANN401 -- parsed JSON
         if not isinstance(item, dict) or not item.keys() <= _KEYS:
             raise SettingsError(f"{where} must be an object with {', '.join(sorted(_KEYS))}")
         uuid, model = item.get("uuid"), item.get("model", "")
@@ -82,7 +82,7 @@ class FileSource:
         if type(healthy) is not bool:
             raise SettingsError(f"{where}.healthy must be true or false")
         problem = "" if healthy else "the devices file says that it is not healthy"
-        return Found(uuid, index, memory, model, problem=problem)
+        return DetectedGpu(uuid, index, memory, model, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class NvmlSource:
                 " --devices-file"
             ) from error
 
-    def read(self) -> Sequence[Found]:
+    def read(self) -> Sequence[DetectedGpu]:
         """Return all GPUs. Raises SettingsError where NVML does not tell how many there are."""
         try:
             count = pynvml.nvmlDeviceGetCount()
@@ -192,20 +192,22 @@ class NvmlSource:
                 pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
         return events
 
-    def _card(self, index: int) -> Found:
+    def _card(self, index: int) -> DetectedGpu:
         """Return a GPU; one that does not even tell its uuid has its index all the same."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as error:
-            return Found(f"lost-{index}", index, 0, problem=f"NVML does not tell its uuid: {error}")
+            return DetectedGpu(
+                f"lost-{index}", index, 0, problem=f"NVML does not tell its uuid: {error}"
+            )
         try:
             model = str(pynvml.nvmlDeviceGetName(handle))
             memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
             problem = "is in MIG mode, which is not shared by memory" if _mig(handle) else ""
-            return Found(uuid, index, memory, model, self._numa(handle), problem)
+            return DetectedGpu(uuid, index, memory, model, self._numa(handle), problem)
         except pynvml.NVMLError as error:
-            return Found(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
+            return DetectedGpu(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
         """Return the NUMA node that the card's slot is at.

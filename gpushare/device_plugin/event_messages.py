@@ -15,7 +15,7 @@ from gpushare.device_plugin.start_check import Wrong
 from gpushare.wire.events import ObjectReference
 
 
-class Notices:
+class PodEventMessages:
     """Tells `records` what is worth an event; never waits, never fails."""
 
     def __init__(self, records: EventRecorder) -> None:
@@ -28,7 +28,7 @@ class Notices:
         )
         self._warn(wrong.pod.ref, "GPUShareWrongDevice", "Check", note)
 
-    def other_ids(self, owner: Candidate, grant: Grant) -> None:
+    def other_card_ids(self, owner: Candidate, grant: Grant) -> None:
         """Tell that the kubelet counts a container by ids of other devices than its own."""
         note = (
             f"container {owner.part.name} has {grant}; the kubelet had no ids of it free and counts"

@@ -32,7 +32,7 @@ _UNKNOWN_FOR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Candidates:
     """The candidates. changes: how many changes of the pods there had been before.
 
     shown: the kubelet shows them, and no pod without ids that could not be read.
@@ -61,7 +61,7 @@ class CandidateFinder:
         # Of pods that there are none of by the API server: when to ask it again.
         self._unknown: Mapping[PodKey, float] = {}
 
-    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Found:
+    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Candidates:
         """Return who may be asking for so many units."""
         try:
             listed = self._listed()
@@ -86,9 +86,9 @@ class CandidateFinder:
             found = candidates(listed, pods, answered, refused, units)
             unread |= gone - read.keys()
         if found:
-            return Found(found, all(all(listed[key].values()) for key in unread), changes)
+            return Candidates(found, all(all(listed[key].values()) for key in unread), changes)
         if any(key not in pods for key in listed):
-            return Found((), True, changes)
+            return Candidates((), True, changes)
         # A kubelet that does not show the pod it is admitting.
         return self.unlisted(units, answered, refused, but=listed)
 
@@ -99,11 +99,11 @@ class CandidateFinder:
         refused: Collection[str],
         *,
         but: Collection[PodKey] = (),
-    ) -> Found:
+    ) -> Candidates:
         """Return who may be asking by the pods alone, but for those of these names."""
         pods, changes = self._pods.now()
         rest = [pod for key, pod in pods.items() if key not in but]
-        return Found(unlisted(rest, answered, refused, units), False, changes)
+        return Candidates(unlisted(rest, answered, refused, units), False, changes)
 
     def read_anew(self, found: Sequence[Candidate]) -> None:
         """Read the pods that may be meant, and those that the kubelet shows and that wait."""

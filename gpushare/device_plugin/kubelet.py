@@ -14,8 +14,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.checkpoint import FILE, Entry, entries
-from gpushare.device_plugin.container import Answer, Mount
+from gpushare.device_plugin.checkpoint import FILE, CheckpointEntry, entries
+from gpushare.device_plugin.container import ContainerAllocation, Mount
 from gpushare.device_plugin.identity import Listed
 from gpushare.errors import GpuShareError, MessageError
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
@@ -149,7 +149,7 @@ class PodsApi:
         self._channel.close()
 
 
-def read_checkpoint(folder: Path, resource: str) -> tuple[Entry, ...]:
+def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
     """Return what the kubelet has on record. Raises KubeletError, MessageError.
 
     A kubelet that has given out nothing yet has no record.
@@ -163,7 +163,7 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[Entry, ...]:
     return entries(text, resource)
 
 
-def answer_message(answer: Answer) -> pb.ContainerAllocateResponse:
+def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
     """Return the message that says what a container is told."""
     return pb.ContainerAllocateResponse(
         envs=answer.envs,
@@ -180,13 +180,13 @@ def answer_message(answer: Answer) -> pb.ContainerAllocateResponse:
     )
 
 
-def parse_answer(data: bytes) -> Answer:
+def parse_answer(data: bytes) -> ContainerAllocation:
     """Return what a container was told, from the kubelet's record. Raises MessageError."""
     try:
         message = pb.ContainerAllocateResponse.FromString(data)
     except DecodeError as error:
         raise MessageError(f"{FILE}: AllocResp cannot be read: {error}") from error
-    return Answer(
+    return ContainerAllocation(
         dict(message.envs),
         [Mount(each.container_path, each.host_path, each.read_only) for each in message.mounts],
         [device.name for device in message.cdi_devices],

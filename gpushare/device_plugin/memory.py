@@ -15,8 +15,8 @@ from typing import Protocol
 
 from gpushare.device_plugin.cards import Cards
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, driver_limit, isolation_told
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import Candidate, Grant, granted
 from gpushare.device_plugin.node_pod import NodePod
@@ -102,7 +102,7 @@ class Memory:
         source: MemorySource,
         cgroups: Cgroups,
         pods: Pods,
-        record: Callable[[], Sequence[tuple[Entry, Answer]]],
+        record: Callable[[], Sequence[tuple[CheckpointEntry, ContainerAllocation]]],
         cards: Callable[[], Cards],
         *,
         tell: Callable[[Use], None],
@@ -212,7 +212,7 @@ class Memory:
                 if size is None:
                     size = used.get((entry.uid, entry.container, card.uuid))
                 if size is not None:
-                    kind = isolation_told(answer)
+                    kind = isolation_of(answer)
                     use = Use(pod, entry.container, card.uuid, asked, size, kind, limit, shown)
                     yield use
 

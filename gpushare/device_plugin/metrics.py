@@ -49,7 +49,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._drifted = Counter(
+        self._other_card_ids = Counter(
             "gpushare_device_plugin_other_ids_total",
             "Containers whose ids are of other cards than their own; their devices are right",
             registry=self._registry,
@@ -60,9 +60,9 @@ class Metrics:
         self._calls.labels(method, outcome).inc()
         self._seconds.labels(method).observe(seconds)
 
-    def drifted(self) -> None:
+    def other_card_ids(self) -> None:
         """Count a container whose ids are of other cards."""
-        self._drifted.inc()
+        self._other_card_ids.inc()
 
     def text(self) -> bytes:
         """Return all of it."""

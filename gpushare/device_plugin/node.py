@@ -61,7 +61,7 @@ class NodeWriter:
         self._stopping = True
         self._wake.set()
 
-    def tell(self) -> None:
+    def request_write(self) -> None:
         """Have the cards written soon."""
         self._wake.set()
 
@@ -69,7 +69,7 @@ class NodeWriter:
         """Return whether the Node says what there is, after waiting so long for it at most."""
         return self._written.wait(seconds)
 
-    def wrong(self) -> str:
+    def problem(self) -> str:
         """Return why the extender does not know the cards, or ""."""
         return "" if self._written.is_set() else f"node {self._node} has not been written yet"
 

@@ -15,10 +15,10 @@ from gpushare.daemon.health import Checks, HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, Contract, answer, hami_core_folder
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
-from gpushare.device_plugin.event_messages import Notices
+from gpushare.device_plugin.event_messages import PodEventMessages
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
 from gpushare.device_plugin.marker import Marker
@@ -28,7 +28,7 @@ from gpushare.device_plugin.node import NodeWriter
 from gpushare.device_plugin.options import Options
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
-from gpushare.device_plugin.rejected_pods import Rejected
+from gpushare.device_plugin.rejected_pods import RejectedPods
 from gpushare.device_plugin.server import PluginServer
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import GpuShareError, RequestRefused, SettingsError
@@ -78,11 +78,13 @@ class DevicePlugin:
         watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
         self._reflector = Reflector(self._client, watch, self._pods)
         self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
-        self._notices = Notices(self._recorder if options.events else NullRecorder())
+        self._event_messages = PodEventMessages(
+            self._recorder if options.events else NullRecorder()
+        )
         self._allocator = Allocator(
             *(self._pods, self._resources.listed, cards),
             record=self._entries,
-            drifted=self._drifted,
+            other_card_ids=self._report_other_card_ids,
         )
         check = StartCheck(
             *(self._pods, self._entries, self._resources.listed, cards, parse_answer),
@@ -95,8 +97,8 @@ class DevicePlugin:
             self._pods,
             self._allocator,
             check,
-            tell=self._notices.wrong_device,
-            clear=Rejected(self._client).clear if clear else lambda pods: None,
+            tell=self._event_messages.wrong_device,
+            clear=RejectedPods(self._client).clear if clear else lambda pods: None,
         )
         self._memory = self._follow_memory(cards)
         self._metrics = Metrics(
@@ -164,10 +166,10 @@ class DevicePlugin:
             return None
         cgroups = Cgroups(self._options.host_root)
 
-        def record() -> Sequence[tuple[Entry, Answer]]:
+        def record() -> Sequence[tuple[CheckpointEntry, ContainerAllocation]]:
             return [(entry, parse_answer(entry.response)) for entry in self._entries()]
 
-        tell = self._notices.memory
+        tell = self._event_messages.memory
         return Memory(self._source, cgroups, self._pods, record, cards, tell=tell)
 
     def _before_registering(self) -> None:
@@ -185,10 +187,10 @@ class DevicePlugin:
             log.warning("what the kubelet has given out is not known: %s", error)
             self._allocator.reset(())
 
-    def _entries(self) -> Sequence[Entry]:
+    def _entries(self) -> Sequence[CheckpointEntry]:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
 
-    def _answer(self, served: Served) -> Answer:
+    def _answer(self, served: Served) -> ContainerAllocation:
         """Return what the container is told. Raises RequestRefused."""
         contract = replace(self._contract, cgpu_disabled=self._node.cgpu_disabled)
         owner = served.owners[0] if len(served.owners) == 1 else None
@@ -204,15 +206,15 @@ class DevicePlugin:
         self._marker.served()
         return answer(served.grant, contract, uid, container)
 
-    def _drifted(self, served: Served) -> None:
-        self._metrics.drifted()
+    def _report_other_card_ids(self, served: Served) -> None:
+        self._metrics.other_card_ids()
         for owner in served.owners:
             log.warning("ids of other cards container=%s given=%s", owner, served.grant)
-            self._notices.other_ids(owner, served.grant)
+            self._event_messages.other_card_ids(owner, served.grant)
 
     def _cards_changed(self, before: Cards, after: Cards) -> None:
-        self._node.tell()
-        self._notices.cards_changed(before, after, self._pods.now()[0].values())
+        self._node.request_write()
+        self._event_messages.cards_changed(before, after, self._pods.now()[0].values())
 
     def _live(self) -> Mapping[str, str]:
         stuck = "" if self._registration.alive() else "its thread has ended"
@@ -221,9 +223,9 @@ class DevicePlugin:
     def _ready(self) -> Mapping[str, str]:
         synced = "" if self._reflector.status.synced else "not listed yet"
         return {
-            "registration": self._registration.wrong(),
+            "registration": self._registration.problem(),
             "pods": synced,
-            "node": self._node.wrong(),
+            "node": self._node.problem(),
         }
 
 

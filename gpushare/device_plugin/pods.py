@@ -14,7 +14,7 @@ from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.annotations import Names
-from gpushare.wire.codec import Decoded, Event, UnreadableObject
+from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
 
 log = logging.getLogger("gpushare.pods")
@@ -114,7 +114,7 @@ class Pods:
             self._put(pods)
             self.listed = True
 
-    def apply(self, event: Event[Pod]) -> None:
+    def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one change (of the watch)."""
         if event.object is None:
             _logged((event.bad,) if event.bad else ())

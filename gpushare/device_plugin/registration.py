@@ -105,7 +105,7 @@ class Registration:
             self._thread.join(15.0)
         self._server.stop()
 
-    def wrong(self) -> str:
+    def problem(self) -> str:
         """Return why the kubelet does not know of us, or ""."""
         if self._registered is None:
             return self._said or "not registered with the kubelet yet"

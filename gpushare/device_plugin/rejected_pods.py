@@ -21,7 +21,7 @@ _REASON = "UnexpectedAdmissionError"
 _TIMEOUT = 5.0
 
 
-class Rejected:
+class RejectedPods:
     """Deletes them; each pod that has ended is read once."""
 
     def __init__(self, api: Api) -> None:

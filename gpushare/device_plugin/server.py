@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, device_id
-from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import NO_PROXY, answer_message, plugin_options
 from gpushare.errors import GpuShareError, RequestRefused
@@ -50,7 +50,7 @@ class PluginServer:
         allocator: Allocator,
         check: Callable[[list[str]], None],
         *,
-        answer: Callable[[Served], Answer],
+        answer: Callable[[Served], ContainerAllocation],
         observe: Observe,
     ) -> None:
         self.socket = socket

@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Cards, uuids_of
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, devices_told
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, visible_devices
 from gpushare.device_plugin.identity import Candidate, Listed, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -45,10 +45,10 @@ class StartCheck:
     def __init__(
         self,
         pods: Pods,
-        entries: Callable[[], Sequence[Entry]],
+        entries: Callable[[], Sequence[CheckpointEntry]],
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
-        parse: Callable[[bytes], Answer],
+        parse: Callable[[bytes], ContainerAllocation],
         *,
         certain: Callable[[Collection[str]], bool] = lambda ids: True,
     ) -> None:
@@ -84,11 +84,11 @@ class StartCheck:
                 " which devices it has; the kubelet tries again"
             )
 
-    def record(self) -> Sequence[Entry]:
+    def record(self) -> Sequence[CheckpointEntry]:
         """Return what the kubelet has on record. Raises GpuShareError."""
         return self._entries()
 
-    def wrong(self, entry: Entry) -> Wrong | None:
+    def wrong(self, entry: CheckpointEntry) -> Wrong | None:
         """Return what is wrong with a container on record, or None: nothing, or its pod is gone.
 
         Raises MessageError.
@@ -114,10 +114,10 @@ class StartCheck:
         has = ", ".join(sorted(told)) or "none"
         return Wrong(pod, part.name, f"was bound to {grant}, but was told of device {has}", given)
 
-    def _told(self, entry: Entry) -> frozenset[str]:
-        return devices_told(self._parse(entry.response))
+    def _told(self, entry: CheckpointEntry) -> frozenset[str]:
+        return visible_devices(self._parse(entry.response))
 
-    def _of_its_own_cards(self, entry: Entry) -> bool:
+    def _of_its_own_cards(self, entry: CheckpointEntry) -> bool:
         """Whether the ids are of the cards that it was told of: a choice of this plug-in's."""
         return self._told(entry) == uuids_of(entry.ids)
 

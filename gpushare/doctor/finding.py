@@ -47,7 +47,7 @@ def skip(check: str, what: str, todo: str = "") -> Finding:
     return Finding(check, "skip", what, todo)
 
 
-def judged(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
+def grouped(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
     """Yield one finding for all things with the same verdict, which begins with their names.
 
     If there are very many verdicts, the last ones are only counted.

@@ -10,7 +10,7 @@ from gpushare.wire.preempt import PreemptArgs
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class VerbAnswer:
     """The body of an answer, one word for metrics, and what the log line says besides."""
 
     body: bytes

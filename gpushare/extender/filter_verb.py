@@ -16,7 +16,7 @@ from gpushare.core.model import Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import node_books
-from gpushare.extender.answer import Answer, pod_name
+from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import (
@@ -60,19 +60,19 @@ class FilterVerb:
         self._refusal_hold = refusal_hold
         self._last_hour = last_hour
 
-    def answer(self, body: bytes) -> Answer:
+    def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
         try:
             args = decode_filter(body)
         except MessageError as error:
             answer = encode_filter(None, error=f"gpushare: {error}")
-            return Answer(answer, "malformed", {"error": str(error)})
+            return VerbAnswer(answer, "malformed", {"error": str(error)})
         name = pod_name(args)
         try:
             self._check_ready()
         except NotReady as error:
             line = {"pod": name, "error": str(error)}
-            return Answer(encode_filter(args, error=str(error)), "not_ready", line)
+            return VerbAnswer(encode_filter(args, error=str(error)), "not_ready", line)
         try:
             resource_request = self._resources.resolve(args.pod)
         except WireError as error:
@@ -80,17 +80,19 @@ class FilterVerb:
             self._cache_request(args, None, (), valid=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
-            return Answer(encode_filter(args, unresolvable=refused), "refused", line)
+            return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
         if resource_request is None:
             known_nodes = next(iter(self._resources)).ledger.snapshot().row
             self._cache_request(args, None, [name for name in args.names if name in known_nodes])
-            return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
+            return VerbAnswer(encode_filter(args, fit=args.names), "plain", {"pod": name})
         return self._answer_for(args, *resource_request)
 
-    def _answer_for(self, args: FilterArgs, managed: ManagedResource, request: Request) -> Answer:
+    def _answer_for(
+        self, args: FilterArgs, managed: ManagedResource, request: Request
+    ) -> VerbAnswer:
         snapshot, result = self._filter_nodes(managed, args.names, request)
         many = len(result.fit)
-        result = self._narrow(args, managed, request, snapshot, result)
+        result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
         self._cache_request(args, (managed, request), fit)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
@@ -115,11 +117,11 @@ class FilterVerb:
             "never": len(unresolvable),
             "unknown": len(result.unknown),
         }
-        return Answer(
+        return VerbAnswer(
             encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
         )
 
-    def _narrow(
+    def _restrict(
         self,
         args: FilterArgs,
         managed: ManagedResource,

@@ -74,14 +74,16 @@ class Extender:
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
-        self._learning = PolicyRefresher(self._managed_resources, make_policies, try_policies)
+        self._policy_refresher = PolicyRefresher(
+            self._managed_resources, make_policies, try_policies
+        )
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         pod_handler = PodEventHandler(
             self._managed_resources,
-            self._learning.created,
-            self._learning.moved,
+            self._policy_refresher.created,
+            self._policy_refresher.moved,
             self._event_messages.mistaken_pods,
         )
         sources = watched_sources(
@@ -167,7 +169,7 @@ class Extender:
         self._readiness.start()
         self._events.start()
         self._auditor.start()
-        self._learning.start()
+        self._policy_refresher.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -182,7 +184,7 @@ class Extender:
         self._readiness.stop(self._binder.settled)
         self._auditor.stop()
         self._events.stop()
-        self._learning.stop()
+        self._policy_refresher.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _warm(self) -> None:
@@ -224,7 +226,7 @@ class Extender:
             pending = pending_without_call(self._managed_resources, called, since, time.time())
         unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
-        parts = (self._auditor, self._readiness, self._binder, self._events, self._learning)
+        parts = (self._auditor, self._readiness, self._binder, self._events, self._policy_refresher)
         own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}
 

@@ -40,7 +40,7 @@ class SendDeadline(threading.local):
 send_deadline = SendDeadline()
 
 
-class PlainConnection(HTTPConnection):
+class OneWriteConnection(HTTPConnection):
     """A connection that keeps its socket: http.client drops it when the answer says `close`.
 
     It looks at the clock last, when it is connected: a name server that does not answer, say,
@@ -79,5 +79,5 @@ class PlainConnection(HTTPConnection):
             self._parts.append(data)
 
 
-class TlsConnection(PlainConnection, HTTPSConnection):
+class TlsConnection(OneWriteConnection, HTTPSConnection):
     """The same over TLS."""

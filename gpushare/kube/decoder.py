@@ -31,7 +31,7 @@ class Page(Protocol):
         ...
 
 
-class Event(Protocol):
+class DecodedEvent(Protocol):
     """A decoded line of a watch."""
 
     @property
@@ -56,9 +56,9 @@ class Event(Protocol):
 
 
 PageT = TypeVar("PageT", bound=Page)
-EventT = TypeVar("EventT", bound=Event)
+EventT = TypeVar("EventT", bound=DecodedEvent)
 PageT_co = TypeVar("PageT_co", bound=Page, covariant=True)
-EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
+EventT_co = TypeVar("EventT_co", bound=DecodedEvent, covariant=True)
 
 
 class Decoder(Protocol[PageT_co, EventT_co]):

@@ -16,14 +16,14 @@ import urllib3
 from urllib3 import HTTPConnectionPool, HTTPHeaderDict
 from urllib3.exceptions import ProtocolError
 
-from gpushare.kube.connection import PlainConnection, send_deadline
+from gpushare.kube.connection import OneWriteConnection, send_deadline
 
 
 class KeptResponse:
     """An answer on a kept connection, with what responses.py uses of urllib3's answers."""
 
     def __init__(
-        self, pool: HTTPConnectionPool, connection: PlainConnection, answer: HTTPResponse
+        self, pool: HTTPConnectionPool, connection: OneWriteConnection, answer: HTTPResponse
     ) -> None:
         self._pool = pool
         self._answer = answer
@@ -67,7 +67,7 @@ class KeptConnection:
     """An open connection, taken from its pool for one call."""
 
     pool: HTTPConnectionPool
-    connection: PlainConnection
+    connection: OneWriteConnection
 
     def call(
         self,
@@ -120,7 +120,7 @@ def take_open(pool: HTTPConnectionPool) -> KeptConnection | None:
     connection = pool._get_conn()  # noqa: SLF001 -- it closes what its server has closed
     # A proxy that forwards calls wants headers of its own.
     if (
-        isinstance(connection, PlainConnection)
+        isinstance(connection, OneWriteConnection)
         and not connection.is_closed
         and not connection.proxy_is_forwarding
     ):

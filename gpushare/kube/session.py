@@ -23,7 +23,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
 from gpushare.kube.api_errors import one_line
-from gpushare.kube.connection import PlainConnection, TlsConnection
+from gpushare.kube.connection import OneWriteConnection, TlsConnection
 from gpushare.kube.trust import trust_as_kubernetes
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Session:
         self.prefix = settings.host.rstrip("/") if proxied else quote(host.path, _SAFE).rstrip("/")
         read = {"ssl_context": context, **dict.fromkeys(_FILES)}
         self.pool = manager.connection_from_url(settings.host, read)
-        self.pool.ConnectionCls = TlsConnection if tls else PlainConnection
+        self.pool.ConnectionCls = TlsConnection if tls else OneWriteConnection
         address = host.netloc.rpartition("@")[2]
         self._fixed_headers = {
             "Host": address if address.isascii() else address.encode("idna").decode(),

@@ -49,7 +49,7 @@ class _Identified(Struct, gc=False):
     metadata: _Identity | None = None
 
 
-class _WatchEvent(Struct, gc=False):
+class _RawWatchEvent(Struct, gc=False):
     type: str
     object: Raw = Raw(b"null")
 
@@ -83,7 +83,7 @@ class Decoded(Generic[_T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[_T]):
+class WatchEvent(Generic[_T]):
     """One watch event.
 
     kind: ADDED, MODIFIED, DELETED (then `object`, or `bad` where it could not be decoded), BOOKMARK
@@ -138,23 +138,23 @@ class Codec(Generic[_T]):
         items, meta = self._items(page), page.metadata or _ListMeta()
         return Decoded(items, meta.resource_version or "", meta.continue_ or "")
 
-    def decode_event(self, line: bytes) -> Event[_T]:
+    def decode_event(self, line: bytes) -> WatchEvent[_T]:
         """Return one line of a watch. Raises MessageError where the line is no event."""
         event = decode_with(_EVENT, line, "watch event")
         if event.type == "ERROR":
             status = decode_with(_STATUS, event.object, "watch event")
-            return Event(event.type, code=status.code or 0, message=status.message or "")
+            return WatchEvent(event.type, code=status.code or 0, message=status.message or "")
         if event.type == "BOOKMARK":
             metadata = decode_with(_IDENTIFIED, event.object, "watch event").metadata
-            return Event(event.type, resource_version=_version_of(metadata))
+            return WatchEvent(event.type, resource_version=_version_of(metadata))
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise MessageError(f"watch event: unknown type {event.type[:20]!a}")
         try:
             found = self._one.decode(event.object)
         except _UNDECODABLE as error:
             bad, version = _describe(event.object, error)
-            return Event(event.type, resource_version=version, bad=bad)
-        return Event(event.type, found, _version_of(getattr(found, "metadata", None)))
+            return WatchEvent(event.type, resource_version=version, bad=bad)
+        return WatchEvent(event.type, found, _version_of(getattr(found, "metadata", None)))
 
     def _item_by_item(self, body: bytes) -> Decoded[_T]:
         page = decode_with(_RAW_LIST, body, "list")
@@ -229,7 +229,7 @@ def _error_text(error: Exception) -> str:
 
 
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-_EVENT = Decoder(_WatchEvent)
+_EVENT = Decoder(_RawWatchEvent)
 _STATUS = Decoder(_Status)
 _IDENTIFIED = Decoder(_Identified)
 _RAW_LIST: Decoder[_List[Raw]] = Decoder(_List[Raw])

@@ -254,7 +254,7 @@ class Replica:
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=shape.best_only,
-            bind_slots=BindSlots(64, patience=0),
+            bind_slots=BindSlots(64, max_wait=0),
             observe=lambda *_: None,
             refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
             if shape.patient

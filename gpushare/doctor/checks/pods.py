@@ -8,7 +8,7 @@ from functools import partial
 
 from gpushare.core.model import NodeSpec
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, judged, ok, skip, some, warn
+from gpushare.doctor.finding import Finding, fail, grouped, ok, skip, some, warn
 from gpushare.wire.request_mistakes import wrong_unit
 
 _SERVED = 300.0
@@ -42,7 +42,7 @@ def _amounts(pods: PodsSeen, facts: Facts) -> Iterator[Finding]:
     if not wrong:
         yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
     todo = "create it again with an amount that is right"
-    yield from judged((name, fail("pods", why, todo)) for name, why in wrong)
+    yield from grouped((name, fail("pods", why, todo)) for name, why in wrong)
 
 
 def _largest(nodes: tuple[NodeSeen, ...] | Unread) -> int:
@@ -55,16 +55,16 @@ def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:
     if not isinstance(facts.scheduler, SchedulerFile):
         return skip(name, "which names kube-scheduler goes by is in its file (--scheduler-config)")
     known = facts.scheduler.config.scheduler_names
-    astray = [
+    others = [
         pod
         for pod in pods.gpu
         if pod.scheduler not in known and not (pod.node and pod.placement is not None)
     ]
-    if astray:
+    if others:
         return fail(
             name,
-            f"{some(pod.name for pod in astray)}: schedulerName"
-            f" {some({pod.scheduler for pod in astray})}, so they never come to the extender",
+            f"{some(pod.name for pod in others)}: schedulerName"
+            f" {some({pod.scheduler for pod in others})}, so they never come to the extender",
             f"write schedulerName: {known[0]} into them",
         )
     return ok(name, f"GPU pods go by {', '.join(known)}")

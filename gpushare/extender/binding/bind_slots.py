@@ -8,18 +8,18 @@ after the other, and so decides no faster than pods are bound.
 
 import threading
 
-_PATIENCE = 0.1
+_MAX_WAIT = 0.1
 """Seconds that filter waits at most: all pods of a kube-scheduler wait with it."""
 
 
 class BindSlots:
     """The binds under way: at most `most`. From three quarters of it on they are many.
 
-    Every method may be called from any thread. patience: seconds that filter waits at most.
+    Every method may be called from any thread. max_wait: seconds that filter waits at most.
     """
 
-    def __init__(self, most: int, patience: float = _PATIENCE) -> None:
-        self._most, self._patience = most, patience
+    def __init__(self, most: int, max_wait: float = _MAX_WAIT) -> None:
+        self._most, self._max_wait = most, max_wait
         self._under_way = 0
         self._ended = threading.Condition()
 
@@ -38,6 +38,6 @@ class BindSlots:
             self._ended.notify_all()
 
     def wait_while_many(self) -> None:
-        """Return once the binds under way are not many, or when the patience is over."""
+        """Return once the binds under way are not many, or when the max_wait is over."""
         with self._ended:
-            self._ended.wait_for(lambda: self._under_way < self._most * 3 / 4, self._patience)
+            self._ended.wait_for(lambda: self._under_way < self._most * 3 / 4, self._max_wait)

@@ -11,7 +11,7 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.extender.binding.bind_transaction import BUDGET, BindTransaction
 from gpushare.extender.binding.charge import observed_pod
-from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.binding.steps import BindResult, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
@@ -57,7 +57,7 @@ class Binder:
 
     def bind(
         self, ref: PodRef, node: str, approved: bool, resource_request: ResourceRequest | None
-    ) -> Answer:
+    ) -> BindResult:
         """Return the outcome of binding the pod to the node, within BUDGET seconds.
 
         `approved`: filter has approved the pod for the node, and `resource_request` is what the pod
@@ -71,7 +71,7 @@ class Binder:
         )
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
-            while not isinstance(step, Answer):
+            while not isinstance(step, BindResult):
                 step = self._execute(bind, step, deadline)
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.

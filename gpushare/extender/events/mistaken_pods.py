@@ -19,7 +19,7 @@ from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, pod_ref, scheduler_of
 from gpushare.wire.request_mistakes import mistake_of
 
-UNSERVED_SECONDS = 30.0
+SCHEDULER_GRACE_SECONDS = 30.0
 """Seconds within which some scheduler looks at a pod."""
 
 _MAX_PODS = 4096
@@ -97,9 +97,9 @@ class MistakenPods:
             names = ", ".join(sorted(schedulers))
             return (
                 f"its schedulerName is {scheduler_of(pod)[:80]!r}, and no scheduler of that name"
-                f" has looked at it for {UNSERVED_SECONDS:.0f} s; the one that gives out GPU memory"
-                f" here goes by {names}: create the pod again with that schedulerName",
-                UNSERVED_SECONDS,
+                f" has looked at it for {SCHEDULER_GRACE_SECONDS:.0f} s; the one that gives out"
+                f" GPU memory here goes by {names}: create the pod again with that schedulerName",
+                SCHEDULER_GRACE_SECONDS,
             )
         return "", 0.0
 

@@ -185,7 +185,10 @@ class Connection(TConn):
         return True
 
     def _find_end(self) -> bool:
-        """Return whether the head is there, so that the request's end is known. Raises Refused."""
+        """Return whether the head is complete, so that the request's end is known.
+
+        Raises FramingError.
+        """
         if self.received.startswith(_TLS_HELLO):
             # At once, or kube-scheduler would stand still till the deadline. Go says of this
             # answer "server gave HTTP response to HTTPS client".

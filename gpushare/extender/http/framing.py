@@ -30,7 +30,7 @@ class FramingError(Exception):
 def body_length(head: bytes) -> int:
     """Return the length in bytes of the body behind a head, which ends with HEAD_END.
 
-    Raises Refused.
+    Raises FramingError.
     """
     lines = head[: -len(HEAD_END)].split(b"\r\n")
     # Control characters may only be the ends of these lines: no bare CR or LF, no NUL.

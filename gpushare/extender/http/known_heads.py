@@ -64,7 +64,7 @@ class KnownHeads:
         """Return what WSGI is told of such a request, but for its connection, body and length."""
         return self._environs.get(form.text)
 
-    def remember(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
+    def add(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
         """Keep what gunicorn tells WSGI of a request on a TConn, where that may be used again."""
         form = form_of(head)
         plain = req.method == "POST" and req.version == (1, 1) and not req.should_close()
@@ -78,7 +78,7 @@ class KnownHeads:
         self._environs[form.text] = kept | {"wsgi.multithread": True}
 
 
-class PlainRequest:
+class CachedRequest:
     """A request as gunicorn's hook `pre_request` sees it."""
 
     method = "POST"

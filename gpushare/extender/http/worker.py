@@ -177,12 +177,12 @@ class BufferedThreadWorker(ThreadWorker):
         """Answer a request that gunicorn has parsed, and remember its head."""
         keep = bool(super().handle_request(req, conn))
         if keep:
-            conn.heads.remember(conn.head, req, conn, self.cfg)
+            conn.heads.add(conn.head, req, conn, self.cfg)
         return keep
 
     def _answer(self, conn: Connection, environ: "WSGIEnvironment") -> bool:
         """Answer a request whose head is known as gunicorn would; return whether to keep it."""
-        request = known_heads.PlainRequest(environ["PATH_INFO"])
+        request = known_heads.CachedRequest(environ["PATH_INFO"])
         try:
             self.cfg.pre_request(self, request)
             full = not self.cfg.keepalive or len(self.keepalived_conns) >= self.max_keepalived

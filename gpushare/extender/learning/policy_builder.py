@@ -7,9 +7,9 @@ by being the first without an answer: the others are made without it, in another
 
 A thread of ours would hold the interpreter lock for the 40 to 90 ms that a policy's prices take;
 a process that was *forked* from one with threads may hang on a lock nobody is left to release, so
-it is a new one (`python -P -c`, with `_LOWLY`). Without -P it would import what lies in the working
-directory before what is installed. It ends when its work is done: there are minutes between two of
-them, and what it would save by staying is half a second of starting.
+it is a new one (`python -P -c`, with `_CHILD_PROGRAM`). Without -P it would import what lies in the
+working directory before what is installed. It ends when its work is done: there are minutes between
+two of them, and what it would save by staying is half a second of starting.
 """
 
 import io
@@ -34,7 +34,7 @@ TIMEOUT = 120.0
 """Seconds for one process; on a busy machine it waits for everybody else."""
 CANDIDATE_TIMEOUT = 240.0
 """Seconds for one candidate in a trial, where it computes for up to half a minute."""
-_LOWLY = """
+_CHILD_PROGRAM = """
 import contextlib, os
 os.nice(10)
 with contextlib.suppress(OSError):
@@ -51,12 +51,12 @@ _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", 
 
 _Answer = tuple[str, bytes, str]
 """Name of a call, what it returned (pickled), and what is wrong, or ""."""
-_Tell = Callable[[_Answer], None]
+_Send = Callable[[_Answer], None]
 _Call = tuple[Callable[..., object], tuple[object, ...]]
-"""A function of a module, and what it is called with besides a _Tell."""
-_HELLO: _Answer = ("", b"", "")
+"""A function of a module, and what it is called with besides a _Send."""
+_STARTED: _Answer = ("", b"", "")
 """The first answer: what comes after it is about the calls, not about the process."""
-_TRIAL, _TURN = "trial", "turn of "
+_TRIAL, _CANDIDATE_STARTED = "trial", "turn of "
 """Name of the call that is a trial; of an answer before the code of a candidate runs in it."""
 
 
@@ -107,12 +107,16 @@ def try_policies(
     while left:
         call = (_try, (limit, (snapshot, workload, tuple(left), seed)))
         answers, ended = _answers({_TRIAL: call}, timeout=limit * len(left) + TIMEOUT)
-        last, data, wrong = answers[-1] if answers else _HELLO
+        last, data, wrong = answers[-1] if answers else _STARTED
         if last == _TRIAL and not wrong:
             trial: Trial | None = pickle.loads(data)  # noqa: S301 -- our own child wrote it
             return trial and replace(trial, failed=failed)
         ended = wrong or ended
-        turns = [name.removeprefix(_TURN) for name, *_ in answers if name.startswith(_TURN)]
+        turns = [
+            name.removeprefix(_CANDIDATE_STARTED)
+            for name, *_ in answers
+            if name.startswith(_CANDIDATE_STARTED)
+        ]
         if not turns:
             raise RefitFailed(ended)
         left.remove(turns[-1])
@@ -123,8 +127,8 @@ def try_policies(
 def _answers(
     calls: Mapping[str, _Call], command: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> tuple[list[_Answer], str]:
-    """Return (what a process answered before it ended, beginning with _HELLO; how it ended)."""
-    started = command or (sys.executable, "-P", "-c", _LOWLY)
+    """Return (what a process answered before it ended, beginning with _STARTED; how it ended)."""
+    started = command or (sys.executable, "-P", "-c", _CHILD_PROGRAM)
     told = pickle.dumps((calls, timeout))
     try:
         with subprocess.Popen(  # noqa: S603 -- the command is our own
@@ -146,7 +150,7 @@ def _answers(
     except OSError as error:
         return [], str(error)
     found = list(_read(answered))
-    if found[:1] != [_HELLO]:
+    if found[:1] != [_STARTED]:
         return [], f"{ended}; what it answered cannot be read"
     return found, ended
 
@@ -181,33 +185,33 @@ def main() -> None:
     signal.alarm(int(seconds) + 10)
     with open(answer, "wb") as out:  # noqa: PTH123 -- a descriptor has no path
 
-        def tell(answer: _Answer) -> None:
+        def send(answer: _Answer) -> None:
             pickle.dump(answer, out, pickle.HIGHEST_PROTOCOL)
             out.flush()
 
-        tell(_HELLO)
+        send(_STARTED)
         for name, (function, arguments) in calls.items():
             try:
-                data = pickle.dumps(function(tell, *arguments), pickle.HIGHEST_PROTOCOL)
+                data = pickle.dumps(function(send, *arguments), pickle.HIGHEST_PROTOCOL)
             except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
-                tell((name, b"", str(error) or type(error).__name__))
+                send((name, b"", str(error) or type(error).__name__))
             else:
-                tell((name, data, ""))
+                send((name, data, ""))
 
 
-def _make(_: _Tell, name: str, workload: Workload) -> Policy:
+def _make(_: _Send, name: str, workload: Workload) -> Policy:
     return load_policy(name, workload)
 
 
 def _try(
-    tell: _Tell, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
+    send: _Send, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
 ) -> Trial | None:
     """Return the trial; SIGALRM ends this process when a candidate has had its seconds."""
     left = defaultdict[str, float](lambda: limit)
 
     @contextmanager
     def turn(name: str) -> Iterator[None]:
-        tell((f"{_TURN}{name}", b"", ""))
+        send((f"{_CANDIDATE_STARTED}{name}", b"", ""))
         begin = time.monotonic()
         # No handler: it would wait for the end of a call into a library, and could be caught.
         signal.setitimer(signal.ITIMER_REAL, max(left[name], 0.001))

@@ -41,72 +41,72 @@ _EARLY = 200
 _LATEST = 64
 """How many times SPACING it takes at most until a policy that failed is tried again."""
 _LOOK_EVERY = 1.0
-_WARMED = 16
+_PREPARED_KINDS = 16
 """Kinds of request, those asked for last, that a new ranking knows before it is used."""
-_BREATH = 0.01
+_STEP_PAUSE = 0.01
 """Seconds between two steps of that: their arithmetic is in the way of requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
+class _FailedPolicy:
     """A policy that could not be made: how often in a row, and when it is tried again."""
 
     times: int = 0
     again_at: float = float("-inf")
 
-    def once_more(self, now: float) -> "_Broken":
-        return _Broken(self.times + 1, now + SPACING * min(2**self.times, _LATEST))
+    def failed_again(self, now: float) -> "_FailedPolicy":
+        return _FailedPolicy(self.times + 1, now + SPACING * min(2**self.times, _LATEST))
 
 
 @dataclass(slots=True)
-class _Course:
+class _ResourceState:
     """What has been learned for one resource, and how making policies went.
 
     layout: the capacities of the devices as last looked at. failing: nothing could be made the last
-    time. broken: by name, the policies that could not be made while others could.
+    time. failed_policies: by name, those that could not be made while others could.
     """
 
-    books: ManagedResource
+    managed: ManagedResource
     trials: PolicyTrials
-    learned: WorkloadEstimator = field(default_factory=WorkloadEstimator)
+    estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
     made: int = 0
     failed: int = 0
     failing: bool = False
-    broken: dict[str, "_Broken"] = field(default_factory=dict)
+    failed_policies: dict[str, "_FailedPolicy"] = field(default_factory=dict)
     tried: float = float("-inf")
     done: float = 0.0
     took: float = 0.0
 
     def is_due(self, now: float) -> bool:
         """Return whether policies are to be made now."""
-        learned = self.learned
+        estimator = self.estimator
         if now >= self.tried + SPACING:
-            return learned.is_due()
+            return estimator.is_due()
         # The first pods tell most, and come fast where a cluster fills.
-        return not self.failing and learned.fit_at <= min(learned.arrivals.seen, _EARLY)
+        return not self.failing and estimator.fit_at <= min(estimator.arrivals.seen, _EARLY)
 
     def names(self, now: float) -> tuple[str, ...]:
         """Return the policies that are to be made now."""
-        none = _Broken()
+        none = _FailedPolicy()
         return tuple(
             name
-            for name in self.books.rankings
-            if name != AUTO and now >= self.broken.get(name, none).again_at
+            for name in self.managed.rankings
+            if name != AUTO and now >= self.failed_policies.get(name, none).again_at
         )
 
-    def made_without(self, failed: Iterable[str], now: float) -> None:
+    def record_failures(self, failed: Iterable[str], now: float) -> None:
         """Note that these could not be made, while others could."""
         for name in failed:
-            last = self.broken.get(name, _Broken())
-            self.broken[name] = last.once_more(now)
+            last = self.failed_policies.get(name, _FailedPolicy())
+            self.failed_policies[name] = last.failed_again(now)
 
-    def look(self) -> None:
+    def observe_devices(self) -> None:
         """Take note of the devices that there are."""
-        layout = self.books.ledger.snapshot().capacity
+        layout = self.managed.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
             self.layout = layout
-            self.learned.devices = Counter(layout[layout > 0].tolist())
+            self.estimator.devices = Counter(layout[layout > 0].tolist())
 
 
 class PolicyRefresher:
@@ -114,15 +114,17 @@ class PolicyRefresher:
 
     def __init__(
         self,
-        library: ManagedResources,
+        resources: ManagedResources,
         make: Make,
         try_policies: Try,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._courses = {
-            books.names.resource: _Course(books, PolicyTrials(books, try_policies, wall))
-            for books in library
+        self._states = {
+            managed.names.resource: _ResourceState(
+                managed, PolicyTrials(managed, try_policies, wall)
+            )
+            for managed in resources
         }
         self._make = make
         self._clock = clock
@@ -130,15 +132,15 @@ class PolicyRefresher:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def created(self, books: ManagedResource, request: Request) -> None:
+    def created(self, managed: ManagedResource, request: Request) -> None:
         """Count a pod that was created and asks for this resource; call it once for each pod."""
         with self._counting:
-            self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
+            self._states[managed.names.resource].estimator.arrivals.observe(class_of(request))
 
-    def moved(self, books: ManagedResource, by: int) -> None:
+    def moved(self, managed: ManagedResource, by: int) -> None:
         """Count that a pod has been placed (by: 1), or that one that had been is gone (-1)."""
         with self._counting:
-            self._courses[books.names.resource].learned.arrivals.moved(by)
+            self._states[managed.names.resource].estimator.arrivals.moved(by)
 
     def start(self) -> None:
         """Begin to make policies, in a thread."""
@@ -154,29 +156,27 @@ class PolicyRefresher:
 
     def tick(self) -> None:
         """Make and try the policies that are due; returns when they are in use."""
-        for course in self._courses.values():
-            course.look()
-            if course.is_due(self._clock()):
-                self._renew(course)
-            if course.trials.is_due(course.learned.arrivals.seen, self._clock()):
-                self._try(course)
+        for state in self._states.values():
+            state.observe_devices()
+            if state.is_due(self._clock()):
+                self._renew(state)
+            if state.trials.is_due(state.estimator.arrivals.seen, self._clock()):
+                self._try(state)
 
     def state(self) -> dict[str, float]:
         """Return the figures for metrics, over all resources; the age is that of the oldest
         policies.
         """
-        courses = self._courses.values()
+        states = self._states.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(course.learned.arrivals.seen for course in courses),
-            "refits_total": sum(course.made for course in courses),
-            "refit_failures_total": sum(course.failed for course in courses),
-            "refit_duration_seconds": max(course.took for course in courses),
-            "refit_age_seconds": max(
-                now - course.done if course.made else 0.0 for course in courses
-            ),
-            "trials_total": sum(course.trials.made for course in courses),
-            "trial_failures_total": sum(course.trials.failed for course in courses),
+            "learned_pods_total": max(state.estimator.arrivals.seen for state in states),
+            "refits_total": sum(state.made for state in states),
+            "refit_failures_total": sum(state.failed for state in states),
+            "refit_duration_seconds": max(state.took for state in states),
+            "refit_age_seconds": max(now - state.done if state.made else 0.0 for state in states),
+            "trials_total": sum(state.trials.made for state in states),
+            "trial_failures_total": sum(state.trials.failed for state in states),
         }
 
     def _run(self) -> None:
@@ -187,82 +187,88 @@ class PolicyRefresher:
                 # The thread must go on: the pods that come would change, and nobody learn it.
                 log.exception("learning failed")
 
-    def _renew(self, course: _Course) -> None:
-        course.tried = start = self._clock()
-        books, learned = course.books, course.learned
-        sizes = learned.sizes
+    def _renew(self, state: _ResourceState) -> None:
+        state.tried = start = self._clock()
+        managed, estimator = state.managed, state.estimator
+        sizes = estimator.sizes
         with self._counting:
-            seen, workload = learned.arrivals.seen, learned.workload()
-        fresh, failed = self._fresh(course, workload)
+            seen, workload = estimator.arrivals.seen, estimator.workload()
+        rankings, failed = self._new_rankings(state, workload)
         if failed:
-            course.failed += 1
-            self._tell_failed(course, failed, seen)
-        course.failing = not fresh
-        if not fresh:
+            state.failed += 1
+            self._log_failures(state, failed, seen)
+        state.failing = not rankings
+        if not rankings:
             return
-        books.rankings.update(fresh)
-        course.trials.settle()
-        for name in fresh:
-            course.broken.pop(name, None)
-        course.made_without(failed, self._clock())
-        course.made += 1
-        learned.made(seen, sizes)
-        course.done = self._clock()
-        course.took = course.done - start
+        managed.rankings.update(rankings)
+        state.trials.settle()
+        for name in rankings:
+            state.failed_policies.pop(name, None)
+        state.record_failures(failed, self._clock())
+        state.made += 1
+        estimator.made(seen, sizes)
+        state.done = self._clock()
+        state.took = state.done - start
         classes = len(workload.classes)
         line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
-        log.info(Line("policies made anew", **line, s=round(course.took, 2)))
+        log.info(Line("policies made anew", **line, s=round(state.took, 2)))
 
-    def _try(self, course: _Course) -> None:
-        books = course.books
+    def _try(self, state: _ResourceState) -> None:
+        managed = state.managed
         with self._counting:
-            workload = course.learned.workload()
-        winner = course.trials.run(workload, self._clock())
-        if winner != books.ranking_policy:
-            self._warmed(books.rankings[winner], books.rankings[AUTO].asked, books)
-        course.trials.settle()
+            workload = state.estimator.workload()
+        winner = state.trials.run(workload, self._clock())
+        if winner != managed.ranking_policy:
+            self._prepared(managed.rankings[winner], managed.rankings[AUTO].asked, managed)
+        state.trials.settle()
 
-    def _fresh(
-        self, course: _Course, workload: Workload
+    def _new_rankings(
+        self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
         """Return the new rankings by name, and why there is none of the others."""
-        books, names = course.books, course.names(course.tried)
+        managed, names = state.managed, state.names(state.tried)
         # One that nobody has asked yet shows by the last kind of pod whether it judges at all.
-        last = books.rankings[books.default_policy].asked[-1:]
-        fresh: dict[str, Ranking] = {}
+        last = managed.rankings[managed.default_policy].asked[-1:]
+        rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
             made = self._make(names, workload)
         except Exception as error:
-            return fresh, dict.fromkeys(names, error)
+            return rankings, dict.fromkeys(names, error)
         for name in names:
             policy = made[name]
             try:
                 if isinstance(policy, Exception):
                     raise policy
-                asked = books.rankings[name].asked or last
-                fresh[name] = self._warmed(Ranking(policy), asked, books)
+                asked = managed.rankings[name].asked or last
+                rankings[name] = self._prepared(Ranking(policy), asked, managed)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
-        return fresh, failed
+        return rankings, failed
 
-    def _tell_failed(self, course: _Course, failed: Mapping[str, BaseException], seen: int) -> None:
+    def _log_failures(
+        self, state: _ResourceState, failed: Mapping[str, BaseException], seen: int
+    ) -> None:
         """Log one line for each error, of those policies that have not been logged as failing."""
         alike: dict[str, list[str]] = defaultdict(list)
         for name, error in failed.items():
             alike[f"{type(error).__name__}: {error}"].append(name)
         for text, names in alike.items():
-            told = course.failing or all(name in course.broken for name in names)
+            told = state.failing or all(name in state.failed_policies for name in names)
             level = logging.DEBUG if told else logging.WARNING
             values = {"policies": ",".join(names), "error": text, "pods": seen}
             log.log(level, Line("policies stay as they are", **values))
 
-    def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: ManagedResource) -> Ranking:
+    def _prepared(
+        self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
+    ) -> Ranking:
         """Return the ranking, prepared for the kinds that the one before it was asked for last."""
-        for kind in asked[-_WARMED:]:
+        for kind in asked[-_PREPARED_KINDS:]:
             request = _asked(kind)
-            fresh.prepare(books.ledger.snapshot(), request, lambda: self._stopping.wait(_BREATH))
-        return fresh
+            ranking.prepare(
+                managed.ledger.snapshot(), request, lambda: self._stopping.wait(_STEP_PAUSE)
+            )
+        return ranking
 
 
 def _asked(kind: Kind) -> Request:

@@ -36,9 +36,9 @@ class PolicyTrials:
     """The trials of one resource."""
 
     def __init__(
-        self, books: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
+        self, managed: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
     ) -> None:
-        self._books = books
+        self._managed = managed
         self._try = try_policies
         self._wall = wall
         self._again_at = -math.inf
@@ -48,14 +48,14 @@ class PolicyTrials:
 
     def is_due(self, seen: int, now: float) -> bool:
         """Return whether a trial is due after so many pods."""
-        wanted = self._books.default_policy == AUTO and bool(self._candidates())
+        wanted = self._managed.default_policy == AUTO and bool(self._candidates())
         return wanted and seen >= FEWEST_SEEN and now >= self._again_at
 
     def run(self, workload: Workload, now: float) -> str:
         """Return the policy that is to rank after a trial; the same as before where it fails."""
         self._again_at = now + TRIAL_SPACING
-        books, resource = self._books, self._books.names.resource
-        snapshot = books.ledger.snapshot()
+        managed, resource = self._managed, self._managed.names.resource
+        snapshot = managed.ledger.snapshot()
         try:
             trial = self._try(self._candidates(), workload, snapshot, secrets.randbits(32))
         except Exception as error:  # it starts a process, and more may go wrong
@@ -63,16 +63,18 @@ class PolicyTrials:
             self._told_failed = True
             self.failed += 1
             said = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
-            log.log(level, Line("policies could not be tried", ranks=books.ranking_policy, **said))
-            return books.ranking_policy
+            log.log(
+                level, Line("policies could not be tried", ranks=managed.ranking_policy, **said)
+            )
+            return managed.ranking_policy
         if trial is None:
             self._again_at = now + _NOTHING_SPACING
-            return books.ranking_policy
+            return managed.ranking_policy
         self._note_failed(trial.failed)
         if not trial.allocated:
-            return books.ranking_policy
-        before, choice = books.ranking_policy, trial.choice(books.choice, self._wall())
-        books.choice = choice
+            return managed.ranking_policy
+        before, choice = managed.ranking_policy, trial.choice(managed.choice, self._wall())
+        managed.choice = choice
         self.made += 1  # after the choice: whoever reads that there was a trial finds its figures
         told = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
         if choice.second:
@@ -83,14 +85,14 @@ class PolicyTrials:
 
     def settle(self) -> None:
         """Put the ranking of the winner, made anew perhaps, in the place of `auto`."""
-        rankings, choice = self._books.rankings, self._books.choice
+        rankings, choice = self._managed.rankings, self._managed.choice
         winner = rankings.get(choice.policy if choice else SAFE)
         if AUTO in rankings and winner is not None:
             rankings[AUTO] = winner
 
     def _candidates(self) -> tuple[str, ...]:
         return tuple(
-            name for name in self._books.candidates if self._failures[name] < _MOST_FAILURES
+            name for name in self._managed.candidates if self._failures[name] < _MOST_FAILURES
         )
 
     def _note_failed(self, failed: Mapping[str, str]) -> None:
@@ -104,4 +106,6 @@ class PolicyTrials:
             if times >= _MOST_FAILURES:
                 text = f"a candidate has failed {times} times in a row and is not tried any more"
             level = logging.WARNING if times in (1, _MOST_FAILURES) else logging.DEBUG
-            log.log(level, Line(text, resource=self._books.names.resource, policy=name, error=why))
+            log.log(
+                level, Line(text, resource=self._managed.names.resource, policy=name, error=why)
+            )

@@ -16,7 +16,7 @@ from gpushare.core.entry import Entry, Waiting
 from gpushare.core.model import NodeSpec
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.ui.explanation_cache import Sentences
+from gpushare.extender.ui.explanation_cache import ExplanationCache
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.ledger import Books
 
@@ -85,13 +85,13 @@ class _Part:
         self._managed = managed
         self._last_hour = last_hour
         self._called = called
-        self._sentences = Sentences(unit)
+        self._explanations = ExplanationCache(unit)
         self._texts: dict[str, tuple[_Key, str]] = {}
 
     @property
     def complete(self) -> bool:
         """Whether nothing is left to be said of the books as they were last."""
-        return self._sentences.complete
+        return self._explanations.complete
 
     def version(self) -> object:
         """Return what is another one when the text is."""
@@ -117,7 +117,7 @@ class _Part:
 
     def _pending(self, books: Books) -> list[dict[str, Any]]:
         ledger, generation = self._managed.ledger, books.snapshot.generation
-        said = self._sentences.about((pod.request for pod in books.waiting), ledger, generation)
+        said = self._explanations.about((pod.request for pod in books.waiting), ledger, generation)
         return [self._waiting(pod, said.get(pod.request)) for pod in books.waiting]
 
     def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:

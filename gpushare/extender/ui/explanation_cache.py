@@ -19,8 +19,8 @@ _REST = 9.0
 """So many times as long as a turn nothing is explained after it."""
 
 
-class Sentences:
-    """The sentences about the requests that wait for one resource.
+class ExplanationCache:
+    """The explanations of the requests that wait for one resource, each in one sentence.
 
     unit: of its memory. clock: seconds of a clock that only goes forward.
     """

@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare.device_plugin import allocator, container, finder, identity, node_pod, start_check
 from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.finder import CandidateFinder, Found
+from gpushare.device_plugin.finder import CandidateFinder, Candidates
 from gpushare.device_plugin.start_check import StartCheck
 from tests.simulation.mutants.museum import Patch, mutant
 
@@ -38,7 +38,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
 
     def find(self: Any, *of: Any) -> Any:
         found = self.unlisted(*of)
-        return Found(found.candidates[:1], True, found.changes)
+        return Candidates(found.candidates[:1], True, found.changes)
 
     return find
 

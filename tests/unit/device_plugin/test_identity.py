@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.device_plugin.cards import Found, device_id, make_cards, uuid_of
+from gpushare.device_plugin.cards import DetectedGpu, device_id, make_cards, uuid_of
 from gpushare.device_plugin.identity import (
     Candidate,
     Decided,
@@ -129,7 +129,7 @@ def test_a_device_that_is_not_there_or_unhealthy_is_named() -> None:
     assert isinstance(decision, Undecided)
     assert "its device GPU-gone is not on this node" in decision.why
     assert not decision.more_may_help
-    sick = make_cards([Found("GPU-0", 0, 16384, problem="hot")], "GiB", 0)
+    sick = make_cards([DetectedGpu("GPU-0", 0, 16384, problem="hot")], "GiB", 0)
     there = placed(part(4, 0))
     decision = decide([Candidate(there, there.parts[0])], 4, sick)
     assert isinstance(decision, Undecided)
