@@ -2,7 +2,7 @@
 
 kubectl runs `kubectl_complete-inspect-gpushare` with the words after the plug-in's name, the last
 one being what is typed so far ("" at a blank), and reads candidates, one a line, and a last line
-`:N` with what its shell script shall do: 4 no file names, 0 file names where there is no candidate
+`:N` with what its shell script shall do: 4 no file names, 0 file names if there is no candidate
 (ShellCompDirective of its library cobra). Whatever fails gives no candidates: a prompt is no place
 for errors.
 """

@@ -38,7 +38,7 @@ _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     return ended_as_kubectl(lambda: _explain(_parser(prog).parse_intermixed_args(words)))
 

@@ -22,7 +22,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     if list(words[:1]) == ["explain"]:
         # Here alone: it needs more than the standard library, and more time to start.

@@ -1,7 +1,7 @@
-"""The books of a live cluster, filled here from lists of its nodes and pods.
+"""Ledgers of a live cluster, filled here from lists of its nodes and pods.
 
 Knows the API server's lists and the ledger, which counts them as the extender counts. Three things
-only the extender knows: binds that are under way, placements as first seen where annotations were
+only the extender knows: binds that are under way, placements as first seen if annotations were
 edited since, and the policy that it ranks by.
 """
 
@@ -24,7 +24,7 @@ from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, ConfigMap, Node, Pod
 from gpushare.wire.pods import observe_pod
 
 DEFAULT_POLICY = "device-bestfit"
-"""The extender's own is chosen by what pods it has seen, which nobody else knows."""
+"""The extender's own policy depends on the pods that it has seen, which only it knows."""
 
 NAMESPACE = "kube-system"
 """Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
@@ -32,7 +32,7 @@ NAMESPACE = "kube-system"
 
 @dataclass(frozen=True)
 class ListedResource:
-    """The books of one managed resource (see `explain.pod.Books`).
+    """One managed resource of a cluster that was listed (see `explain.pod.Books`).
 
     unit: of all amounts. notes: what could not be read.
     """
@@ -52,7 +52,7 @@ class ListedResource:
 
 
 def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how the books are read, and of which cluster."""
+    """Add the flags that say which cluster is listed, and how."""
     add = parser.add_argument
     add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
     add(
@@ -67,9 +67,9 @@ def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
 def list_resources(
     api: Getter, every: Sequence[Names], unit: str, *, policy: str = "", namespace: str = NAMESPACE
 ) -> list[ListedResource]:
-    """Return the books of these resources. unit: "" for what the inventories state, or a guess.
+    """List the cluster; return these resources. unit: "" for that of the inventories, or a guess.
 
-    Raises ApiError, MessageError where an answer cannot be read, and SettingsError where the unit
+    Raises ApiError, MessageError if an answer cannot be read, and SettingsError if the unit
     cannot be told or no node shares any of the resources.
     """
     notes: list[str] = []

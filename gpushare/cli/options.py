@@ -57,7 +57,7 @@ class Options:
 
 
 class _Parser(Parser):
-    """Speaks and ends as kubectl does where a command line is wrong."""
+    """Prints errors and exits as kubectl does if a command line is wrong."""
 
     prefix = "error"
     code = 1

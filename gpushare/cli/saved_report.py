@@ -1,4 +1,4 @@
-"""A saved report (`gpushare inspect -o json`) as books.
+"""A saved report (`gpushare inspect -o json`) as a managed resource with its ledger.
 
 Knows the document and the ledger. The document has no CPU and no memory of the host, so these are
 not counted. Every field is checked; what is wrong is a SettingsError that names it.
@@ -20,7 +20,7 @@ _AGAIN = "save one with `gpushare inspect -o json`"
 
 
 def resource_of_report(document: object, where: str, policy: str) -> ListedResource:
-    """Return the books that a report shows. Raises SettingsError that begins with `where`."""
+    """Return the resource that a report shows. Raises SettingsError that begins with `where`."""
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: is no report; {_AGAIN}")
     _check_version(document, where)
@@ -71,7 +71,7 @@ _REASONS = {reason.value: reason for reason in Reason}
 
 
 def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[ObservedPod]:
-    """Yield the pods of a node, and what is allocated to none of those that are listed."""
+    """Yield the pods of a node, and a pod for what is allocated to none of them."""
     rest = [_number(device, "allocated", where) for device in _list(node, "devices", where)]
     unplaced = _number(node, "unplaced", where)
     for number, pod in enumerate(_list(node, "pods", where)):

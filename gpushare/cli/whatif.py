@@ -50,7 +50,7 @@ _NOT_JUDGED = "taints, affinity other than to GPU models, quotas and priorities 
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     return ended_as_kubectl(lambda: print(_answer(_parser(prog).parse_args(words)), end=""))
 
@@ -106,7 +106,7 @@ def _load(path: str) -> list[object]:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
     try:
-        return [json.loads(text)]  # much faster, where it is JSON
+        return [json.loads(text)]  # much faster, if it is JSON
     except ValueError:
         pass
     try:

@@ -1,8 +1,8 @@
 """The answers to the kubelet: which ids to prefer, what a container gets, whether it may start.
 
 Knows the rules of identity.py, and what has been answered so far. The lock is held for arithmetic
-alone. What the kubelet shows is read while it asks for preferred ids, later only where it did not:
-its List may forget ids that it is just giving out (UpdateAllocatedDevices of its device manager).
+only. The kubelet's List is read when it asks for preferred ids, and at Allocate only if it did not
+ask: the List may miss ids that are being given out (UpdateAllocatedDevices of its device manager).
 """
 
 import logging
@@ -32,7 +32,7 @@ from gpushare.errors import GpuShareError, RequestRefused
 log = logging.getLogger("gpushare.allocate")
 
 MAX_WAIT = 1.0
-"""Seconds to wait for news of the pods before a question that cannot be decided is refused."""
+"""Seconds to wait for changes of the pods before a question that cannot be decided is refused."""
 
 _AGAIN = 0.1
 _MOST_PENDING = 64
@@ -48,9 +48,9 @@ class Served:
 
 
 class Allocator:
-    """Decides; may be called by several threads.
+    """Decides what each container gets; several threads may call it.
 
-    listed: what the kubelet shows now, record: what it has on record; both raise GpuShareError.
+    listed: what the kubelet shows now. record: what it has on record. Both raise GpuShareError.
     cards: the cards as they are now. other_card_ids: called for a container whose ids are of other
     cards than its own.
     """
@@ -77,9 +77,9 @@ class Allocator:
         self._state = AllocationState()
 
     def reset(self, entries: Iterable[CheckpointEntry]) -> None:
-        """Forget all answers but those that the kubelet has on record: it has been restarted.
+        """Forget all answers except those in the kubelet's record: the kubelet has restarted.
 
-        What was not certain does not become so.
+        An answer that was doubtful stays doubtful.
         """
         served = {(entry.uid, entry.container): entry.ids for entry in entries}
         with self._lock:
@@ -88,7 +88,7 @@ class Allocator:
     def prefer(
         self, available: Collection[str], must_include: Collection[str], units: int
     ) -> tuple[str, ...]:
-        """Return the ids to take for so many units. Raises RequestRefused."""
+        """Return the ids to take for this number of units. Raises RequestRefused."""
         decided = self._decide(units)
         with self._lock:
             in_use = self._state.in_use(decided.owners)
@@ -101,9 +101,9 @@ class Allocator:
         return ids
 
     def allocate(self, ids: Collection[str]) -> Served:
-        """Return what the container that the kubelet takes these ids for gets.
+        """Return what a container gets for these ids.
 
-        Raises RequestRefused. Asks nobody, unless the kubelet has not asked for preferred ids.
+        Raises RequestRefused. Makes no call unless the kubelet did not ask for preferred ids.
         """
         known = self._cards()
         strange = [device for device in ids if known.by_uuid(uuid_of(device)) is None]
@@ -124,18 +124,18 @@ class Allocator:
         return served
 
     def certain(self, ids: Collection[str]) -> bool:
-        """Return whether it was known whose ids these are, when they were served."""
+        """Return whether the owner of these ids was known when they were served."""
         with self._lock:
             return frozenset(ids) not in self._state.unshown
 
     def complete(self, pod: NodePod) -> bool:
-        """Return whether each container of the pod has certainly had its answer."""
+        """Return whether each container of the pod has its answer for certain."""
         with self._lock:
             certain = self._state.served.keys() - self._state.doubtful
         return next_part(pod, {}, certain, shown=False) is None
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
-        """Add what the kubelet has on record: whose some answers were was not certain."""
+        """Add the kubelet's record: it shows who got answers whose owner was not certain."""
         with self._lock:
             self._state.learn(entries)
 
@@ -147,7 +147,10 @@ class Allocator:
     # -- which container --------------------------------------------------------------------------
 
     def _decide(self, units: int) -> Decided:
-        """Return what to give; waits for news where that may help. Raises RequestRefused."""
+        """Return what to give; wait for changes of the pods if that may help.
+
+        Raises RequestRefused.
+        """
         deadline = self._clock() + self._max_wait
         read_anew = False
         self._settle()
@@ -156,13 +159,13 @@ class Allocator:
             decision = decide(found.candidates, units, self._cards())
             left = deadline - self._clock()
             if isinstance(decision, Decided):
-                # By the watch alone: a pod that it has yet to show may be meant.
+                # Known from the watch only: the kubelet may mean a pod that the watch lacks so far.
                 if found.shown or left <= 0:
                     return replace(decision, shown=found.shown)
             elif left <= 0 or (found.shown and not decision.more_may_help):
                 if read_anew:
                     raise self._refuse(decision, found.candidates)
-                # The pod fails for good: the watch must not have told of a former one of its name.
+                # A refusal fails the pod for good: make sure that it is no older pod of that name.
                 read_anew = True
                 self._finder.read_anew(found.candidates)
                 continue
@@ -176,7 +179,7 @@ class Allocator:
             return set(self._state.served), set(self._state.refused)
 
     def _settle(self) -> None:
-        """Find out whose the answers were of which that was not certain."""
+        """Look up in the kubelet's record which containers got the doubtful answers."""
         with self._lock:
             doubtful = frozenset(self._state.doubtful)
         entries = self._recorded() if doubtful else None
@@ -185,11 +188,11 @@ class Allocator:
                 self._state.settle(doubtful, entries)
 
     def _catch_up(self) -> None:
-        """Learn what another process of ours served before the kubelet turned to this one."""
+        """Learn what the process before this one has served."""
         self.learn(self._recorded() or ())
 
     def _recorded(self) -> Sequence[CheckpointEntry] | None:
-        """Return what the kubelet has on record, or None where that cannot be read."""
+        """Return what the kubelet has on record, or None if that cannot be read."""
         try:
             return tuple(self._record())
         except GpuShareError as error:
@@ -210,7 +213,10 @@ class Allocator:
             return self._state.pending.pop(asked, None)
 
     def _last_preferred(self, units: int) -> Decided | None:
-        """Return what was decided for so many units, the one decision, where it took other ids."""
+        """Return the only pending decision, if it is for this number of units.
+
+        The kubelet then took other ids than those preferred.
+        """
         with self._lock:
             pending = self._state.pending
             (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
@@ -220,7 +226,7 @@ class Allocator:
             return decided
 
     def _reused(self, asked: frozenset[str]) -> Decided | None:
-        """Return what the container gets that takes over ids of an init container of its pod.
+        """Return what a container gets that reuses ids of an init container of its pod.
 
         The kubelet then asks for no preferred ids.
         """
@@ -239,9 +245,9 @@ class Allocator:
         return self._decided(found, len(asked)) if found else None
 
     def _decide_unasked(self, asked: frozenset[str]) -> Decided:
-        """Return what the container gets whose ids this process was not asked for.
+        """Return what a container gets if this process was not asked for preferred ids.
 
-        They were taken by NUMA node, or the process was asked that this one has taken over from.
+        The kubelet took the ids by NUMA node, or it asked the process before this one.
         """
         if not self._state.pending:
             return self._decide(len(asked))

@@ -83,7 +83,7 @@ def unit_mib(unit: str) -> int:
 def make_cards(found: Sequence[DetectedGpu], unit: str, reserve_mib: int) -> Cards:
     """Return the cards in units. reserve_mib: what of each card is not given out.
 
-    Raises SettingsError where the GPUs cannot be counted, or are too many for the kubelet.
+    Raises SettingsError if the GPUs cannot be counted, or are too many for the kubelet.
     """
     _check(found)
     each = unit_mib(unit)
@@ -110,7 +110,7 @@ def device_id(uuid: str, number: int | str) -> str:
 
 
 def uuid_of(device: str) -> str:
-    """Return the uuid of the card that a unit is of, or "" where the id is none of ours."""
+    """Return the uuid of the card that a unit belongs to, or "" if the id is not ours."""
     match = _ID.fullmatch(device)
     return match["uuid"] if match else ""
 

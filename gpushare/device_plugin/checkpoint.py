@@ -28,7 +28,7 @@ class CheckpointEntry:
 
 
 def entries(text: bytes, resource: str) -> tuple[CheckpointEntry, ...]:
-    """Return what is written of a resource. Raises MessageError where the text is no checkpoint."""
+    """Return the entries of a resource. Raises MessageError if the text is no checkpoint."""
     try:
         document: Any = json.loads(text)
         listed = document["Data"]["PodDeviceEntries"] or ()

@@ -1,4 +1,4 @@
-"""Looks for the containers that the kubelet may be asking for: in its List, and among the pods.
+"""Finds the containers that the kubelet may be asking for: in its List, and among the pods.
 
 Knows the rules of identity.py, and where to read what they need; decides nothing. A pod that the
 kubelet shows and the watch does not is read before it is left out.
@@ -33,9 +33,9 @@ _UNKNOWN_FOR = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """The candidates. changes: how many changes of the pods there had been before.
+    """The candidates. changes: the number of changes of the pods before.
 
-    shown: the kubelet shows them, and no pod without ids that could not be read.
+    shown: the kubelet shows them, and it shows no pod without ids that could not be read.
     """
 
     candidates: Sequence[Candidate]
@@ -44,7 +44,7 @@ class Candidates:
 
 
 class CandidateFinder:
-    """Looks; may be called by several threads.
+    """Finds candidates; several threads may call it.
 
     listed: what the kubelet shows; raises GpuShareError.
     """
@@ -58,11 +58,11 @@ class CandidateFinder:
         self._pods = pods
         self._listed = listed
         self._clock = clock
-        # Of pods that there are none of by the API server: when to ask it again.
+        # Pods that the API server does not have: when to ask it again.
         self._unknown: Mapping[PodKey, float] = {}
 
     def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Candidates:
-        """Return who may be asking for so many units."""
+        """Return the containers that may be asking for this number of units."""
         try:
             listed = self._listed()
         except GpuShareError as error:
@@ -80,7 +80,7 @@ class CandidateFinder:
         if doubtful:
             read = self._pods.look_up(doubtful)
             pods, changes = self._pods.now()
-            # Of one that cannot be read it is not known whether it is still the same.
+            # A pod that cannot be read may have been replaced by a newer one.
             gone = {key for key in doubtful if not read.get(key)}
             pods = {key: pod for key, pod in pods.items() if key not in gone}
             found = candidates(listed, pods, answered, refused, units)
@@ -100,13 +100,13 @@ class CandidateFinder:
         *,
         but: Collection[PodKey] = (),
     ) -> Candidates:
-        """Return who may be asking by the pods alone, but for those of these names."""
+        """Return the candidates among all pods except those named."""
         pods, changes = self._pods.now()
         rest = [pod for key, pod in pods.items() if key not in but]
         return Candidates(unlisted(rest, answered, refused, units), False, changes)
 
     def read_anew(self, found: Sequence[Candidate]) -> None:
-        """Read the pods that may be meant, and those that the kubelet shows and that wait."""
+        """Read again the candidates, and the pods that the kubelet shows without all their ids."""
         pods, _ = self._pods.now()
         keys = {each.pod.key for each in found}
         with suppress(GpuShareError):
@@ -121,8 +121,8 @@ class CandidateFinder:
     def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
         """Return (the pods, how many changes there were, those that could not be read).
 
-        Those that the kubelet shows and the watch does not are read first; not again at once where
-        there is none, as of a static pod without a mirror.
+        Pods that the kubelet shows and the watch does not are read first. If the API server has
+        no such pod (a static pod without a mirror), it is not asked again at once.
         """
         pods, changes = self._pods.now()
         now = self._clock()

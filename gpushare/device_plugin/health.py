@@ -24,9 +24,9 @@ _XID_WAIT = 5.0
 
 
 class Health:
-    """The cards. recover: seconds without a further Xid error after which a card is well again.
+    """The cards. recover: seconds without a further Xid error after which a card is healthy again.
 
-    changed: told of each change, with the cards before and after, by the thread that reads.
+    changed: called after each change, with the cards before and after, by the thread that reads.
     """
 
     def __init__(
@@ -61,17 +61,17 @@ class Health:
         return self._cards
 
     def now(self) -> tuple[Cards, int]:
-        """Return (the cards, the number of changes and calls of `wake` so far)."""
+        """Return (the cards, the number of changes and of calls of `wake`)."""
         with self._news:
             return self._cards, self._version
 
     def wait(self, version: int, seconds: float) -> None:
-        """Return when there has been another one than those counted, or the time is over."""
+        """Return when the version of `now` is another one, or the time is over."""
         with self._news:
             self._news.wait_for(lambda: self._version != version, seconds)
 
     def wake(self) -> None:
-        """Have all that wait look again."""
+        """Wake all threads that wait."""
         with self._news:
             self._version += 1
             self._news.notify_all()
@@ -98,7 +98,7 @@ class Health:
         self._take(self._with_health(found))
 
     def on_xid(self, uuid: str, xid: int) -> None:
-        """Take an error of the driver into account."""
+        """Record an Xid error, and read the cards again unless a program caused it."""
         if xid in APPLICATION_XIDS:
             log.info("xid of a program, the card stays as it is uuid=%s xid=%d", uuid, xid)
             return
@@ -107,7 +107,7 @@ class Health:
         self.refresh()
 
     def check_silence(self) -> None:
-        """Close all cards where the source does not answer: the driver hangs."""
+        """Mark all cards unhealthy if the source does not answer: the driver hangs."""
         if self._clock() > self._answered + SILENCE_SECONDS:
             why = f"the driver has not answered for {SILENCE_SECONDS:.0f} s"
             self._take([replace(gpu, problem=why) for gpu in self._first])
@@ -131,7 +131,7 @@ class Health:
             self.check_silence()
 
     def _with_health(self, found: Sequence[DetectedGpu]) -> list[DetectedGpu]:
-        """Return the cards of the start, each with what is wrong with it now."""
+        """Return the cards of the start, each with its problem of now."""
         now = self._clock()
         by_uuid = {gpu.uuid: gpu for gpu in found}
         gpus = []

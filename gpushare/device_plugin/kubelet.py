@@ -92,7 +92,7 @@ def register(folder: Path, endpoint: str, resource: str) -> None:
 
 
 def plugin_options() -> pb.DevicePluginOptions:
-    """Return what the kubelet shall call beside Allocate."""
+    """Return which optional calls the kubelet is to make."""
     return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 
@@ -133,7 +133,7 @@ class PodsApi:
         self._channel = Channel(socket)
 
     def pods(self) -> Iterable[Pod]:
-        """Return all pods; none where there is no such socket. Raises KubeletError."""
+        """Return all pods; none if there is no such socket. Raises KubeletError."""
         if not self._channel.path.exists():
             return ()
         answer = self._channel.call(
@@ -164,7 +164,7 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
 
 
 def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
-    """Return the message that says what a container is told."""
+    """Return the message of Allocate with what a container is told."""
     return pb.ContainerAllocateResponse(
         envs=answer.envs,
         mounts=[
@@ -222,7 +222,7 @@ def _pod(message: pb.Pod) -> Pod:
 
 
 def _time(message: pb.ObjectMeta | pb.PodStatus, name: str) -> str | None:
-    """Return a text where there is such a time, else None; which time it is, is not needed."""
+    """Return some text if the time is set, else None; nobody needs the time itself."""
     return name if message.HasField(name) else None
 
 

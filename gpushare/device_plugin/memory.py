@@ -1,8 +1,8 @@
-"""What containers really use of the cards, and whether their limits hold: asked against NVML.
+"""What containers really use of the cards, and whether their limits hold, by NVML.
 
 Knows what was asked (the Binding) and what each container was told (the kubelet's record). A limit
-that NVML shows is compared with what was told; where it shows none, use alone can prove that a
-limit does not hold. What NVML does not tell is not guessed: there is no figure then.
+that NVML shows is compared with the one told; if NVML shows none, only use above what was asked
+proves that a limit does not hold. What NVML does not tell is not guessed: there is no figure then.
 """
 
 import logging
@@ -30,7 +30,7 @@ STALE_SECONDS = 60.0
 """Figures that are older are not shown: the driver hangs."""
 
 NO_LIMIT = 2**64 - 1
-"""What NVML shows where there is no limit."""
+"""What NVML shows if there is no limit."""
 
 _MIB = 2**20
 
@@ -39,7 +39,7 @@ _Place = tuple[str, str, str]
 
 
 class MemorySource(Protocol):
-    """What tells of memory; see gpushare.device_plugin.devices.NvmlSource."""
+    """A source of memory figures; see gpushare.device_plugin.devices.NvmlSource."""
 
     def memory(self, uuid: str) -> CardMemory:
         """Return what is used of a card. Raises SettingsError."""
@@ -54,8 +54,8 @@ class MemorySource(Protocol):
 class Use:
     """A container on a card, in bytes.
 
-    asked: 0 on a card that is not its pod's. isolation: what was to limit it. told_limit: what the
-    driver was told, limit: what NVML shows of that, or None.
+    asked: 0 on a card that is not its pod's. isolation: what limits it. told_limit: the limit that
+    the driver was given. limit: the one that NVML shows, or None.
     """
 
     pod: NodePod
@@ -74,7 +74,7 @@ class Use:
 
     @property
     def enforced(self) -> bool | None:
-        """Whether its limit holds; None where it has none, or nothing tells."""
+        """Whether its limit holds; None if it has none, or nothing tells."""
         if self.isolation == "none":
             return None
         if self.exceeded:
@@ -84,7 +84,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look. cards: bytes used of each card, by uuid. at: when it was."""
+    """The figures of one look. cards: bytes used of each card, by uuid. at: when it was."""
 
     uses: tuple[Use, ...] = ()
     cards: Mapping[str, int] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Seen:
 class Memory:
     """The thread. record: the kubelet's, with what each container was told; raises GpuShareError.
 
-    tell: told once of each container that uses more than asked, or whose limit does not hold.
+    tell: called once for each container that uses more than asked, or whose limit does not hold.
     """
 
     def __init__(
@@ -121,12 +121,12 @@ class Memory:
         self._stopping = threading.Event()
 
     def seen(self) -> Seen:
-        """Return the last look, or an empty one where that is too long ago."""
+        """Return the last look, or an empty one if that is too long ago."""
         seen = self._seen
         return seen if self._clock() <= seen.at + STALE_SECONDS else Seen()
 
     def start(self) -> None:
-        """Look in a thread of its own: NVML may hang."""
+        """Start a thread of its own: NVML may hang."""
         threading.Thread(target=self._run, name="memory", daemon=True).start()
 
     def stop(self) -> None:
@@ -143,7 +143,7 @@ class Memory:
                 log.exception("memory of containers not looked at")
 
     def look(self) -> None:
-        """Read what is used, and tell of what is more than asked. Raises GpuShareError."""
+        """Read what is used, and report what is more than asked. Raises GpuShareError."""
         pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
         cards = self._cards()
         used, of_cards = self._used(pods, cards)
@@ -156,7 +156,7 @@ class Memory:
     def _used(
         self, pods: Mapping[str, NodePod], cards: Cards
     ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
-        """(bytes by container and card, None where NVML does not tell; bytes of each card)."""
+        """Return (bytes by container and card, None if NVML does not tell; bytes of each card)."""
         owners = {
             each: (uid, name)
             for uid, pod in pods.items()
@@ -179,7 +179,7 @@ class Memory:
         return used, of_cards
 
     def _memory_of(self, uuid: str) -> CardMemory | None:
-        """Return what NVML tells of a card, or None where that makes no sense."""
+        """Return what NVML tells of a card, or None if that makes no sense."""
         try:
             memory = self._source.memory(uuid)
             if memory.used > memory.total:
@@ -227,7 +227,7 @@ class Memory:
         return folders
 
     def _limit(self, uuid: str, folder: Path) -> tuple[int | None, int | None]:
-        """(limit, used) of a cgroup on a card; None where NVML does not tell."""
+        """Return (limit, used) of a cgroup on a card; None if NVML does not tell."""
         try:
             return self._source.limit(uuid, folder)
         except SettingsError as error:
@@ -243,7 +243,7 @@ class Memory:
             self._tell(use)
 
     def _log_once(self, about: str, text: str) -> None:
-        """Log what is wrong, unless it was logged and has not been well since."""
+        """Log a problem once, until it has gone in between."""
         if about not in self._silent:
             self._silent.add(about)
             log.warning("memory of containers: %s", text)

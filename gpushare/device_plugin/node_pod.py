@@ -20,8 +20,8 @@ from gpushare.wire.pods import has_ended, pod_ref, request_of
 class Part:
     """A container that asks for device memory.
 
-    shares: (device index, units) that it was given. init: a plain init container, which ends before
-    the next one is started.
+    shares: (device index, units) that it was given. init: a plain init container (no sidecar),
+    which ends before the next one starts.
     """
 
     name: str
@@ -34,11 +34,11 @@ class Part:
 class NodePod:
     """A pod.
 
-    parts: its containers that ask, in the order in which the kubelet has them served. uuids: by
+    parts: its containers that ask, in the order in which the kubelet asks for them. uuids: by
     device index, as the Binding names them ("" for a device without one). problem: why its devices
-    cannot be told, or "". started: the kubelet has admitted it before. given: units on cards that a
-    device plug-in has said it was given beside, by uuid. containers: their names by the container
-    runtime's ids, as far as these are known.
+    are not known, or "". started: the kubelet has admitted it before. given: units by uuid that it
+    has besides, as a device plug-in wrote. containers: their names by the container runtime's ids,
+    if known.
     """
 
     ref: PodRef
@@ -63,9 +63,9 @@ class NodePod:
         return next((part for part in self.parts if part.name == name), None)
 
     def with_placement_of(self, first: "NodePod") -> "NodePod":
-        """Return this pod with the devices that were first seen of it.
+        """Return this pod with the devices of the first time it was seen.
 
-        Annotations can be edited later, by whoever may patch pods.
+        Anybody who may patch pods can edit its annotations later.
         """
         if first.problem or not first.parts:
             return self
@@ -73,7 +73,7 @@ class NodePod:
 
 
 def node_pod(pod: Pod, names: Names) -> NodePod:
-    """Return the pod. Raises MessageError where it cannot be told which pod it is."""
+    """Return the pod. Raises MessageError if its name, namespace or uid is missing."""
     ref = pod_ref(pod)
     status = pod.status or PodStatus()
     metadata = pod.metadata
@@ -95,7 +95,7 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
 
 
 def _containers(status: PodStatus) -> dict[str, str] | None:
-    """Return the names of the containers by id; None where none is told of."""
+    """Return the names of the containers by id; None if there are none."""
     if not isinstance(status, StartedPodStatus):
         return None
     listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -110,7 +110,7 @@ def _containers(status: PodStatus) -> dict[str, str] | None:
 def _given(
     pod: Pod, annotations: Mapping[str, str], names: Names
 ) -> tuple[tuple[Part, ...], int, dict[int, str], str]:
-    """(parts, total, uuids, problem)."""
+    """Return (parts, total, uuids, problem)."""
     try:
         request = request_of(pod, names)
         parts = tuple(part for _, part in _parts(pod, names))
@@ -165,7 +165,7 @@ def _placed(
 
 
 def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[tuple[int, int]]]:
-    """(so many units, the rest), from the first device on."""
+    """Return (shares of this number of units, the rest), from the first device on."""
     given, rest = [], []
     for device, there in shares:
         taken = min(there, units)
@@ -178,7 +178,7 @@ def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[t
 
 
 def _parts(pod: Pod, names: Names) -> Iterator[tuple[int, Part]]:
-    """(index in spec.containers, or -1, the container) of those that ask, init containers first."""
+    """Yield (index in spec.containers or -1, container) if it asks; init containers first."""
     spec = pod.spec or PodSpec()
     for container in spec.init_containers or ():
         yield from _part(-1, container, container.restart_policy != "Always", names)

@@ -42,7 +42,7 @@ log = logging.getLogger("gpushare.device_plugin")
 NAME = "gpushare-device-plugin"
 
 _FIRST_SECONDS = 5.0
-"""Seconds to wait for the API server before the kubelet is told of us without it."""
+"""Seconds to wait for the API server; then the plug-in registers without it."""
 _LIMITING_DRIVER = 615
 _CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 
@@ -147,7 +147,7 @@ class DevicePlugin:
         self._registration.start()
 
     def stop(self) -> None:
-        """End: the kubelet counts the devices as unhealthy, and running containers run on."""
+        """Stop all threads; the kubelet counts the devices as unhealthy, containers run on."""
         self._registration.stop()
         self.health.stop()
         if self._memory:
@@ -161,7 +161,7 @@ class DevicePlugin:
         self._client.close()
 
     def _follow_memory(self, cards: Callable[[], Cards]) -> Memory | None:
-        """Return what follows the memory in use; a devices file tells nothing of it."""
+        """Return what follows the memory in use; None with a devices file, which has no figures."""
         if not isinstance(self._source, NvmlSource):
             return None
         cgroups = Cgroups(self._options.host_root)
@@ -173,9 +173,9 @@ class DevicePlugin:
         return Memory(self._source, cgroups, self._pods, record, cards, tell=tell)
 
     def _before_registering(self) -> None:
-        """Take over what the kubelet has on record; the first time, wait for the API server.
+        """Read the kubelet's record; the first time, wait for the API server before.
 
-        Without it, pods that the kubelet's own APIs tell of are served all the same.
+        Without the API server, pods that the kubelet's own APIs show are served all the same.
         """
         if not self._waited:
             self._waited = True
@@ -236,7 +236,7 @@ def _source(options: Options) -> Source:
 
 
 def _isolation(options: Options, source: Source) -> str:
-    """Return what is to be used, auto settled. Raises SettingsError where it cannot work here."""
+    """Return the isolation to use, never auto. Raises SettingsError if it cannot work here."""
     why = ""
     if isinstance(source, NvmlSource):
         major = source.driver_major()

@@ -1,8 +1,8 @@
-"""Was each container told of the devices that its pod was bound to? By the kubelet's own record.
+"""Check that each container was told the devices of its pod's Binding.
 
-The kubelet asks right before it creates a container, each time it is started; what it has stored of
-our answer is what the container will be told. Asked for no more than the ids, so their owner is
-looked up in its checkpoint, which has the pods' uids; its API has names alone.
+The kubelet asks right before it creates a container, each time it starts; it passes the container
+the answer of ours that its checkpoint holds. It asks with the ids only, so their owner is looked up
+in the checkpoint, which has the pods' uids; the kubelet's API has names only.
 """
 
 import logging
@@ -22,7 +22,7 @@ log = logging.getLogger("gpushare.check")
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A container that was told of other devices than its pod was bound to.
+    """A container that was told other devices than those of its pod's Binding.
 
     given: the cards of this node that it was told of, and the units that it may have on each.
     """
@@ -37,9 +37,9 @@ class Wrong:
 
 
 class StartCheck:
-    """The check. entries: the kubelet's record; listed: what it shows. Both raise GpuShareError.
+    """The check. entries: the kubelet's record. listed: what it shows. Both raise GpuShareError.
 
-    certain: whether it was known whose ids these are, when they were served.
+    certain: returns whether the owner of these ids was known when they were served.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class StartCheck:
         self._certain = certain
 
     def check(self, ids: Collection[str]) -> None:
-        """Return where the container of these ids may start. Raises RequestRefused."""
+        """Check that the container of these ids may start. Raises RequestRefused."""
         asked = frozenset(ids)
         try:
             owners = [entry for entry in self._entries() if entry.ids == asked]
@@ -89,7 +89,7 @@ class StartCheck:
         return self._entries()
 
     def wrong(self, entry: CheckpointEntry) -> Wrong | None:
-        """Return what is wrong with a container on record, or None: nothing, or its pod is gone.
+        """Return what is wrong with a container on record; None if nothing, or its pod is gone.
 
         Raises MessageError.
         """
@@ -118,11 +118,11 @@ class StartCheck:
         return visible_devices(self._parse(entry.response))
 
     def _of_its_own_cards(self, entry: CheckpointEntry) -> bool:
-        """Whether the ids are of the cards that it was told of: a choice of this plug-in's."""
+        """Return whether the ids are of the cards it was told: then this plug-in chose them."""
         return self._told(entry) == uuids_of(entry.ids)
 
     def _read(self, asked: frozenset[str]) -> None:
-        """Read the pod that the kubelet shows with these ids. Raises RequestRefused: it is gone."""
+        """Read the pod that the kubelet shows with these ids. Raises RequestRefused if gone."""
         try:
             listed = self._listed()
         except GpuShareError as error:

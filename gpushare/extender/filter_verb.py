@@ -30,7 +30,7 @@ from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.pods import pod_ref
 
 UNKNOWN_NODE = "node not found"
-"""The reason where the ledger does not have a node, without its name."""
+"""The reason for a node that the ledger does not have, without its name."""
 
 
 class FilterVerb:
@@ -76,7 +76,7 @@ class FilterVerb:
         try:
             resource_request = self._resources.resolve(args.pod)
         except WireError as error:
-            # No node will ever do; an Error would have the scheduler try again and again.
+            # No node will ever do; after an Error the scheduler would try again and again.
             self._cache_request(args, None, (), valid=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
@@ -129,11 +129,11 @@ class FilterVerb:
         seen: Snapshot,
         result: FilterResult,
     ) -> FilterResult:
-        """Return the result with one node alone, where there is a reason for it.
+        """Return the result restricted to one node, if there is a reason for it.
 
         A pod that is charged already keeps its node, whatever else fits: kube-scheduler asks again
         when a bind took too long, the pod's own charge must not exclude the node, and on another
-        node the pod would be refused until that bind is settled. Where that node is gone, or its
+        node the pod would be refused until that bind is settled. If that node is gone, or its
         devices are closed or taken, the result stays as it is: its bind is refused, and repeated
         until it is settled. Any other pod may be given its best node.
         """
@@ -149,9 +149,7 @@ class FilterVerb:
     def _filter_nodes(
         self, managed: ManagedResource, names: Sequence[str], request: Request
     ) -> tuple[Snapshot, FilterResult]:
-        """Return the snapshot and the nodes that fit; where none does now, wait a moment (see
-        refusal_hold.py).
-        """
+        """Return the snapshot and the nodes that fit; if none does, wait (refusal_hold.py)."""
         seen = managed.ledger.snapshot()
         result = filter_nodes(seen, names, request)
 
@@ -173,10 +171,11 @@ class FilterVerb:
         reasons: Counter[str],
         explanation: Callable[[], Explanation],
     ) -> bool:
-        """Tell how many nodes do not take the pod for which reason; users, when none does. Return
-        whether none does.
+        """Count the refusals by reason, and write an event if no node fits; return whether none
+        does.
 
-        Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
+        A call about the nominated node alone does not count: kube-scheduler asks about all others
+        in the same cycle.
         """
         if result.unknown:
             reasons[UNKNOWN_NODE] = len(result.unknown)
@@ -197,7 +196,7 @@ class FilterVerb:
         *,
         valid: bool = True,
     ) -> None:
-        """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
+        """Approve the pod for these nodes, unless kube-scheduler does not send such pods here."""
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
             is_ours = not self._resources.scope.refusal(args.pod)

@@ -63,7 +63,7 @@ _WARM_EVERY = 45.0
 
 
 class Extender:
-    """Everything one process needs, wired up; `start` sets it going."""
+    """Everything one process needs, wired up; `start` starts it."""
 
     def __init__(self, settings: Settings, found: SchedulerFile, log_writer: LogWriter) -> None:
         entry = found.entry
@@ -127,7 +127,7 @@ class Extender:
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
-        # The one socket of ours that is there before the fork: a port in use is a wrong setting.
+        # The only socket that is opened before the fork: a port in use is a wrong setting.
         explainer = Explainer(
             self._client,
             self._managed_resources,
@@ -178,7 +178,7 @@ class Extender:
 
     def stop(self) -> None:
         """Stop following and leading. Every request has been answered, unless gunicorn's master
-        ends a worker that did not turn for long: then a bind may be under way.
+        ends a worker that hangs: then a bind may be under way.
         """
         # First: another process waits for the Lease.
         self._readiness.stop(self._binder.settled)
@@ -188,7 +188,7 @@ class Extender:
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _warm(self) -> None:
-        """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
+        """Open connections, or keep them open, so that a burst of binds needs no handshakes."""
         try:
             self._client.warm(self._settings.threads - SPARE_THREADS)
         except ApiError as error:

@@ -80,7 +80,7 @@ class Readiness:
         return next((wrong for wrong in self.checks().values() if wrong), "")
 
     def checks(self) -> dict[str, str]:
-        """Return the problem of each part, "" where there is none."""
+        """Return the problem of each part, "" if there is none."""
         now = self._clock()
         checks = {
             name: self._problem_of(name, source, now) for name, source in self._sources.items()
@@ -124,13 +124,13 @@ class Readiness:
         )
         self._unsynced_since = min(self._unsynced_since, now) if useless else math.inf
         fence = self._lease_runner.fenced_until()
-        # Asked for once: a second request would have a list that is under way begun anew.
+        # Asked for once: a second request would begin again a list that is under way.
         if self._relist_wanted(self._clock()) and self._relisted_for != fence:
             self._relisted_for = fence
             self._sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
-        """Return the resourceVersion up to which the ledger holds that collection; "" where it is
+        """Return the resourceVersion up to which the ledger holds that collection; "" if it is
         not known.
         """
         return self._sources[name].reflector.last_resource_version

@@ -122,7 +122,7 @@ class Service:
         """Return the inspect document of one node, or of all as it was within the last second.
 
         Raises UnknownNode for a node or resource that the ledger does not have, NotReady before the
-        ledger is filled, or where too many requests wait.
+        ledger is filled, or if too many requests wait.
         """
         self._check_ready()
         managed = self._resources.find(resource) if resource else next(iter(self._resources))

@@ -43,15 +43,15 @@ class LeadershipMachine(Protocol):
         ...
 
     def on_lease(self, body: bytes | None, now: float) -> None:
-        """Take what a Read brought."""
+        """Handle the result of a Read."""
         ...
 
     def on_written(self, body: bytes, now: float) -> None:
-        """Take what a Create or Update brought."""
+        """Handle the result of a Create or Update."""
         ...
 
     def on_error(self, error: ApiError | WireError, now: float) -> None:
-        """Take a failure."""
+        """Handle a failure."""
         ...
 
 

@@ -1,7 +1,7 @@
-"""Checks of the pods that wait: each is judged by itself, by what schedulers said of it.
+"""Checks of the pods that wait, each by its condition PodScheduled.
 
-Pure. Instead of events, which end after an hour and need a right of their own,
-the condition PodScheduled is read: kube-scheduler writes the same text there.
+Pure. Events are not read: they end after an hour and need a right of their own, and kube-scheduler
+writes the same text to the condition.
 """
 
 from collections.abc import Iterator

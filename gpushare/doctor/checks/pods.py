@@ -31,7 +31,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
 
 
 def mistake(pod: PodSeen, facts: Facts) -> str:
-    """Return what is wrong with what the pod asks for, and what to write; "" where nothing is."""
+    """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     return pod.broken or wrong_unit(
         pod.request, facts.names, facts.unit, partial(_largest, facts.nodes)
     )
@@ -88,7 +88,7 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
     if isinstance(nodes, Unread):
         return skip(name, "which cards are where is told by the nodes")
     specs = {node.name: node.spec for node in nodes}
-    moved = [pod.name for pod in pods.gpu if pod.node in specs and _astray(pod, specs[pod.node])]
+    moved = [pod.name for pod in pods.gpu if pod.node in specs and _misplaced(pod, specs[pod.node])]
     if moved:
         return warn(
             name,
@@ -100,7 +100,7 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
     return ok(name, "none: every card named by a pod is at its index")
 
 
-def _astray(pod: PodSeen, spec: NodeSpec) -> bool:
+def _misplaced(pod: PodSeen, spec: NodeSpec) -> bool:
     """Return whether a card that the pod names is at another index now, or gone."""
     there = spec.uuids + ("",) * len(pod.uuids)
     beside = zip(pod.placement or (), pod.uuids, strict=False)

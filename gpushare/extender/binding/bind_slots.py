@@ -1,9 +1,9 @@
 """How many binds are under way at once, and how long filter waits while they are many.
 
-A bind waits for the API server, and holds a thread. Where kube-scheduler decides faster than pods
-are bound, binds pile up until one has to be refused, and kube-scheduler tries its pod again seconds
-later. So filter waits for a bind to end while they are many: kube-scheduler calls it for one pod
-after the other, and so decides no faster than pods are bound.
+A bind waits for the API server, and holds a thread. If kube-scheduler decides faster than pods are
+bound, binds pile up until one has to be refused, and kube-scheduler tries its pod again seconds
+later. So while there are many, filter waits for a bind to end: kube-scheduler calls filter for one
+pod after the other, and then decides no faster than pods are bound.
 """
 
 import threading
@@ -13,7 +13,7 @@ _MAX_WAIT = 0.1
 
 
 class BindSlots:
-    """The binds under way: at most `most`. From three quarters of it on they are many.
+    """The binds under way: at most `most`. Three quarters of that are many.
 
     Every method may be called from any thread. max_wait: seconds that filter waits at most.
     """
@@ -38,6 +38,6 @@ class BindSlots:
             self._ended.notify_all()
 
     def wait_while_many(self) -> None:
-        """Return once the binds under way are not many, or when the max_wait is over."""
+        """Wait until the binds under way are not many, at most `max_wait` seconds."""
         with self._ended:
             self._ended.wait_for(lambda: self._under_way < self._most * 3 / 4, self._max_wait)

@@ -182,7 +182,7 @@ class BindTransaction:
         return self._send(now, leads_until)
 
     def _send(self, now: float, leads_until: float) -> Step:
-        """Charge what the pod asks for, and write; nothing is charged where nothing is written."""
+        """Charge what the pod asks for, and return the write; charge nothing if it is refused."""
         if leads_until < now + BUDGET:
             return BindResult("this gpushare extender does not lead (any more)", "not_leading")
         if self.resource_request is None:
@@ -218,9 +218,9 @@ class BindTransaction:
         return self.read_reason is ReadReason.CONFLICT and not self.resent
 
     def _mark_in_doubt(self, now: float) -> None:
-        """Leave a charge that is in flight no more to those who settle what is in doubt.
+        """Mark a charge that is no longer in flight as in doubt, to be settled later.
 
-        What was refused cannot land late: the first read that shows the pod unbound settles it.
+        A refused Binding cannot land late: the first read that shows the pod unbound settles it.
         """
         if self._refused and self.resource_request:
             ledger = self.resource_request[0].ledger
@@ -239,9 +239,7 @@ class BindTransaction:
     def _after_unbound_read(
         self, resource_request: ResourceRequest, now: float, leads_until: float
     ) -> Step:
-        """Return the step after the pod was read as unbound; it depends on the answer to the
-        Binding.
-        """
+        """Return the step after the pod was read as unbound, by the answer to the Binding."""
         if self.read_reason is ReadReason.CONFLICT:
             return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
         if self.read_reason is ReadReason.READ_BACK:
@@ -275,9 +273,7 @@ class BindTransaction:
         return WriteBinding(self.ref, self.node, self.annotations)
 
     def _check_cpu_only(self, seen: Pod | None) -> BindResult:
-        """Return the answer that the pod read gives to a Binding without devices that met a
-        conflict or no answer.
-        """
+        """Return the answer for a Binding without devices, by a read after 409 or no answer."""
         if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
             return BindResult(f"pod {self.ref} is gone", "gone")
         if seen.spec and seen.spec.node_name:

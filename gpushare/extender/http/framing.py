@@ -16,7 +16,7 @@ _NO_CONTROLS = bytes(sorted(frozenset(range(256)) - _CONTROLS))
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
 _LARGEST = 15
-"""Digits of a length: no body is so long that it needs more."""
+"""Digits of a length; no body needs more."""
 
 
 class FramingError(Exception):

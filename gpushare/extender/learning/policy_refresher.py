@@ -1,14 +1,14 @@
-"""What pods come is learned from the pods created, and policies are made anew for it.
+"""Estimates the workload from the pods created, and makes new policies for it.
 
-Knows the books and functions that make and try policies (see policy_builder.py), which take
-seconds: they run in the one thread here, never for a request. A request finds the old ranking or
-the new one, never half of one. A policy that cannot be made leaves the old one where it is, and the
-others alone; it is tried again later and later, since one that never comes to an end has all of
-them wait.
+Knows the managed resources, and functions that make and try policies (see policy_builder.py), which
+take seconds: they run in the one thread here, never for a request. A request finds the old ranking
+or the new one, never half of one. If a policy cannot be made, its old ranking stays, and the others
+are not affected; the pauses before it is tried again grow, since a policy that never returns delays
+all of them.
 
-Every pod created counts, GPU or not, placed or turned away. Those that ran before we began to watch
-do not, since the long-lived would count too much. For which pods policies are made, and at which of
-them, says core/workload_estimator.py; here it is held to once a minute.
+Every pod created counts, GPU or not, placed or refused. Pods that ran before we began to watch do
+not, since long-lived ones would count too much. core/workload_estimator.py says for which workload
+policies are made, and after how many pods; here this is limited to once a minute.
 """
 
 import logging
@@ -32,24 +32,24 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 log = logging.getLogger("gpushare.learning")
 
 Make = Callable[[Sequence[str], Workload], Mapping[str, Policy | Exception]]
-"""Policies by name, made for a workload, or why one cannot be; raises where none can."""
+"""Makes policies for a workload, by name, each the policy or its error; raises if none can be."""
 
 SPACING = 60.0
-"""Seconds from one making to the next, but for the early ones."""
+"""Seconds between two refreshes, except the early ones."""
 
 _EARLY = 200
 _LATEST = 64
-"""How many times SPACING it takes at most until a policy that failed is tried again."""
+"""Multiples of SPACING, at most, until a policy that failed is tried again."""
 _LOOK_EVERY = 1.0
 _PREPARED_KINDS = 16
-"""Kinds of request, those asked for last, that a new ranking knows before it is used."""
+"""Kinds of request, the latest ones, that a new ranking is prepared for before it is used."""
 _STEP_PAUSE = 0.01
-"""Seconds between two steps of that: their arithmetic is in the way of requests."""
+"""Seconds between two steps of preparing: their arithmetic delays requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class _FailedPolicy:
-    """A policy that could not be made: how often in a row, and when it is tried again."""
+    """A policy that could not be made: how often in a row, and when to try it again."""
 
     times: int = 0
     again_at: float = float("-inf")
@@ -60,9 +60,9 @@ class _FailedPolicy:
 
 @dataclass(slots=True)
 class _ResourceState:
-    """What has been learned for one resource, and how making policies went.
+    """The workload estimated for one managed resource, and the results of making policies.
 
-    layout: the capacities of the devices as last looked at. failing: nothing could be made the last
+    layout: the capacities of the devices when last seen. failing: no policy could be made the last
     time. failed_policies: by name, those that could not be made while others could.
     """
 
@@ -79,15 +79,15 @@ class _ResourceState:
     took: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether policies are to be made now."""
+        """Return whether to make policies now."""
         estimator = self.estimator
         if now >= self.tried + SPACING:
             return estimator.is_due()
-        # The first pods tell most, and come fast where a cluster fills.
+        # The first pods tell most, and come fast if a cluster fills.
         return not self.failing and estimator.fit_at <= min(estimator.arrivals.seen, _EARLY)
 
     def names(self, now: float) -> tuple[str, ...]:
-        """Return the policies that are to be made now."""
+        """Return the names of the policies to make now."""
         none = _FailedPolicy()
         return tuple(
             name
@@ -96,13 +96,13 @@ class _ResourceState:
         )
 
     def record_failures(self, failed: Iterable[str], now: float) -> None:
-        """Note that these could not be made, while others could."""
+        """Record that these could not be made while others could."""
         for name in failed:
             last = self.failed_policies.get(name, _FailedPolicy())
             self.failed_policies[name] = last.failed_again(now)
 
     def observe_devices(self) -> None:
-        """Take note of the devices that there are."""
+        """Pass the devices that there are to the estimator."""
         layout = self.managed.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
             self.layout = layout
@@ -110,7 +110,7 @@ class _ResourceState:
 
 
 class PolicyRefresher:
-    """Learns for every resource of the library. `created` may be called from any thread."""
+    """Refreshes the policies of every managed resource. Any thread may call `created`."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class PolicyRefresher:
             self._states[managed.names.resource].estimator.arrivals.observe(class_of(request))
 
     def moved(self, managed: ManagedResource, by: int) -> None:
-        """Count that a pod has been placed (by: 1), or that one that had been is gone (-1)."""
+        """Count a pod that has been placed (by: 1), or a placed one that is gone (-1)."""
         with self._counting:
             self._states[managed.names.resource].estimator.arrivals.moved(by)
 
@@ -149,13 +149,13 @@ class PolicyRefresher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that waits for policies ends when they are there."""
+        """End the thread; if it waits for policies, it ends when they are made."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(1.0)
 
     def tick(self) -> None:
-        """Make and try the policies that are due; returns when they are in use."""
+        """Make and try the policies that are due; return when they are in use."""
         for state in self._states.values():
             state.observe_devices()
             if state.is_due(self._clock()):
@@ -184,7 +184,7 @@ class PolicyRefresher:
             try:
                 self.tick()
             except Exception:
-                # The thread must go on: the pods that come would change, and nobody learn it.
+                # The thread must go on, or policies would never fit a new workload.
                 log.exception("learning failed")
 
     def _renew(self, state: _ResourceState) -> None:
@@ -225,9 +225,9 @@ class PolicyRefresher:
     def _new_rankings(
         self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
-        """Return the new rankings by name, and why there is none of the others."""
+        """Return the new rankings by name, and the errors of the others by name."""
         managed, names = state.managed, state.names(state.tried)
-        # One that nobody has asked yet shows by the last kind of pod whether it judges at all.
+        # A ranking that was never asked is tried with the last kind of request.
         last = managed.rankings[managed.default_policy].asked[-1:]
         rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
@@ -249,7 +249,7 @@ class PolicyRefresher:
     def _log_failures(
         self, state: _ResourceState, failed: Mapping[str, BaseException], seen: int
     ) -> None:
-        """Log one line for each error, of those policies that have not been logged as failing."""
+        """Log one line for each error; as a warning only for policies that did not fail before."""
         alike: dict[str, list[str]] = defaultdict(list)
         for name, error in failed.items():
             alike[f"{type(error).__name__}: {error}"].append(name)
@@ -262,7 +262,7 @@ class PolicyRefresher:
     def _prepared(
         self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
     ) -> Ranking:
-        """Return the ranking, prepared for the kinds that the one before it was asked for last."""
+        """Prepare the ranking for the latest kinds of request of the last one, and return it."""
         for kind in asked[-_PREPARED_KINDS:]:
             request = _asked(kind)
             ranking.prepare(
