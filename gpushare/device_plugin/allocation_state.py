@@ -40,7 +40,7 @@ class AllocationState:
             if len(self.unshown) > _MOST_UNSHOWN:
                 del self.unshown[next(iter(self.unshown))]
         for owner in decided.owners if len(decided.owners) == 1 else ():
-            container = (owner.pod.ref.uid, owner.part.name)
+            container = (owner.pod.ref.uid, owner.container.name)
             self.served[container] = ids
             (self.doubtful.discard if decided.shown else self.doubtful.add)(container)
 

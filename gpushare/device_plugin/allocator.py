@@ -23,7 +23,7 @@ from gpushare.device_plugin.identity import (
     Undecided,
     choose_ids,
     decide,
-    next_part,
+    next_container,
 )
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -132,7 +132,7 @@ class Allocator:
         """Return whether each container of the pod has its answer for certain."""
         with self._lock:
             certain = self._state.served.keys() - self._state.doubtful
-        return next_part(pod, {}, certain, shown=False) is None
+        return next_container(pod, {}, certain, shown=False) is None
 
     def learn(self, entries: Iterable[CheckpointEntry]) -> None:
         """Add the kubelet's record: it shows who got answers whose owner was not certain."""
@@ -237,11 +237,15 @@ class Allocator:
         for pod in pods.values():
             if pod.ended:
                 continue
-            inits = [served.get((pod.ref.uid, part.name)) for part in pod.parts if part.init]
-            part = next_part(pod, {}, served.keys(), shown=False)
+            inits = [
+                served.get((pod.ref.uid, container.name))
+                for container in pod.gpu_containers
+                if container.init
+            ]
+            container = next_container(pod, {}, served.keys(), shown=False)
             ids = frozenset().union(*(each for each in inits if each))
-            if part is not None and part.units == len(asked) and asked <= ids:
-                found.append(Candidate(pod, part))
+            if container is not None and container.units == len(asked) and asked <= ids:
+                found.append(Candidate(pod, container))
         return self._decided(found, len(asked)) if found else None
 
     def _decide_unasked(self, asked: frozenset[str]) -> Decided:

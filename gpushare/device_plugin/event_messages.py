@@ -31,8 +31,8 @@ class PodEventMessages:
     def other_card_ids(self, owner: Candidate, grant: Grant) -> None:
         """Record that the kubelet counts a container by ids of other devices than its own."""
         note = (
-            f"container {owner.part.name} has {grant}; the kubelet had no ids of it free and counts"
-            " the container by others"
+            f"container {owner.container.name} has {grant}; the kubelet had no ids of it free and"
+            " counts the container by others"
         )
         self._warn(owner.pod.ref, "GPUShareOtherDeviceIds", "Allocate", note)
 
@@ -46,8 +46,8 @@ class PodEventMessages:
             if pod.ended:
                 continue
             held: set[str] = set()
-            for part in pod.parts:
-                grant = granted(Candidate(pod, part), after, healthy=False)
+            for container in pod.gpu_containers:
+                grant = granted(Candidate(pod, container), after, healthy=False)
                 held |= gone & grant.uuids if isinstance(grant, Grant) else set()
             for uuid in sorted(held):
                 note = f"the pod's device {uuid} is unhealthy; it gets no other by itself"

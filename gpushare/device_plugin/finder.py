@@ -19,7 +19,7 @@ from gpushare.device_plugin.identity import (
     PodKey,
     candidates,
     may_be_another,
-    next_part,
+    next_container,
     unlisted,
 )
 from gpushare.device_plugin.node_pod import NodePod
@@ -114,7 +114,7 @@ class CandidateFinder:
             keys |= {
                 key
                 for key in listed
-                if key not in pods or next_part(pods[key], listed[key], frozenset())
+                if key not in pods or next_container(pods[key], listed[key], frozenset())
             }
         self._pods.look_up(keys)
 

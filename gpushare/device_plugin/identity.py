@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Card, Cards, device_id, number_of, uuid_of, uuids_of
-from gpushare.device_plugin.node_pod import NodePod, Part
+from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 
 PodKey = tuple[str, str]
 """Namespace and name."""
@@ -27,10 +27,10 @@ class Candidate:
     """A container that the kubelet may be asking for."""
 
     pod: NodePod
-    part: Part
+    container: GpuContainer
 
     def __str__(self) -> str:
-        return f"{self.pod.ref} container {self.part.name}"
+        return f"{self.pod.ref} container {self.container.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +96,9 @@ def candidates(
         pod = pods.get(key)
         if pod is None or pod.ended:
             continue
-        part = next_part(pod, containers, answered)
-        if part is not None and part.units == units:
-            found.append(Candidate(pod, part))
+        container = next_container(pod, containers, answered)
+        if container is not None and container.units == units:
+            found.append(Candidate(pod, container))
     return _likely(found, refused)
 
 
@@ -110,36 +110,36 @@ def unlisted(
 ) -> tuple[Candidate, ...]:
     """Return the candidates if the kubelet shows none: any container without an answer."""
     found = [
-        Candidate(pod, part)
+        Candidate(pod, container)
         for pod in pods
         if not pod.ended
-        for part in (next_part(pod, {}, answered, shown=False),)
-        if part is not None and part.units == units
+        for container in (next_container(pod, {}, answered, shown=False),)
+        if container is not None and container.units == units
     ]
     return _likely(found, refused)
 
 
-def next_part(
+def next_container(
     pod: NodePod,
     containers: Mapping[str, frozenset[str]],
     answered: Set[tuple[str, str]],
     *,
     shown: bool = True,
-) -> Part | None:
+) -> GpuContainer | None:
     """Return the container that the kubelet asks for next, or None if all have their answer.
 
     shown: whether `containers` is what the kubelet shows; it never shows plain init containers.
     """
     following = None
-    for part in reversed(pod.parts):
-        if part.init or not shown:
-            served = (pod.ref.uid, part.name) in answered
+    for container in reversed(pod.gpu_containers):
+        if container.init or not shown:
+            served = (pod.ref.uid, container.name) in answered
         else:
-            served = bool(containers.get(part.name))
+            served = bool(containers.get(container.name))
         if served:
             # Those before it are served too: the kubelet keeps to their order.
             return following
-        following = part
+        following = container
     return following
 
 
@@ -154,12 +154,12 @@ def may_be_another(
     That is so if a container lacks ids although the known pod was served or refused, has started,
     or is ending.
     """
-    if next_part(pod, containers, answered) is None:
+    if next_container(pod, containers, answered) is None:
         return False
     lost = any(
-        (pod.ref.uid, part.name) in answered and not containers.get(part.name)
-        for part in pod.parts
-        if not part.init
+        (pod.ref.uid, container.name) in answered and not containers.get(container.name)
+        for container in pod.gpu_containers
+        if not container.init
     )
     gone = pod.ended or pod.terminating or pod.ref.uid in refused
     return lost or gone or pod.assigned or pod.started
@@ -198,7 +198,7 @@ def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Gran
     """
     pod = candidate.pod
     shares = []
-    for index, units in candidate.part.shares:
+    for index, units in candidate.container.shares:
         uuid = (pod.uuids or {}).get(index, "")
         card = cards.by_uuid(uuid) if uuid else cards.by_index(index)
         if card is None:

@@ -158,7 +158,7 @@ class Marker:
     def _unmarked(self) -> Iterator[NodePod]:
         for pod in self._pods.now()[0].values():
             done = pod.ended or pod.assigned or pod.ref.uid in self._marked
-            if pod.parts and not done and self._allocator.complete(pod):
+            if pod.gpu_containers and not done and self._allocator.complete(pod):
                 yield pod
 
     def _mark(self, pod: NodePod) -> None:

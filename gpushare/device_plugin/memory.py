@@ -160,7 +160,7 @@ class Memory:
         owners = {
             each: (uid, name)
             for uid, pod in pods.items()
-            for each, name in (pod.containers or {}).items()
+            for each, name in (pod.container_names or {}).items()
         }
         used: dict[_Place, int | None] = {}
         of_cards: dict[str, int] = {}
@@ -199,11 +199,19 @@ class Memory:
         folders = self._folders() if any(driver_limit(answer) for _, answer in told) else {}
         for entry, answer in told:
             pod = pods.get(entry.uid)
-            part = pod.part(entry.container) if pod else None
-            grant = granted(Candidate(pod, part), cards, healthy=False) if pod and part else None
+            container = pod.gpu_container(entry.container) if pod else None
+            grant = (
+                granted(Candidate(pod, container), cards, healthy=False)
+                if pod and container
+                else None
+            )
             if pod is None or not isinstance(grant, Grant):
                 continue
-            ids = [each for each, name in (pod.containers or {}).items() if name == entry.container]
+            ids = [
+                each
+                for each, name in (pod.container_names or {}).items()
+                if name == entry.container
+            ]
             folder = next((folders[each] for each in ids if each in folders), None)
             for card in cards.all:
                 asked = grant.units_of(card.uuid) * cards.unit_mib * _MIB

@@ -194,14 +194,17 @@ class DevicePlugin:
         """Return what the container is told. Raises RequestRefused."""
         contract = replace(self._contract, cgpu_disabled=self._node.cgpu_disabled)
         owner = served.owners[0] if len(served.owners) == 1 else None
-        uid, container = (owner.pod.ref.uid, owner.part.name) if owner else ("", "")
+        uid, container = (owner.pod.ref.uid, owner.container.name) if owner else ("", "")
         if contract.isolation == "hami-core":
             if owner is None:
                 raise RequestRefused("hami-core needs to know the pod, and several may be meant")
             _make_folder(hami_core_folder(contract, uid, container))
         for each in served.owners:
             log.info(
-                "served pod=%s container=%s given=%s", each.pod.ref, each.part.name, served.grant
+                "served pod=%s container=%s given=%s",
+                each.pod.ref,
+                each.container.name,
+                served.grant,
             )
         self._marker.served()
         return answer(served.grant, contract, uid, container)

@@ -57,7 +57,7 @@ class Pods:
     @property
     def asking(self) -> int:
         """How many pods ask for device memory."""
-        return sum(bool(pod.parts) for pod in self.now()[0].values())
+        return sum(bool(pod.gpu_containers) for pod in self.now()[0].values())
 
     def by_uid(self, uid: str) -> NodePod | None:
         """Return the pod of that uid, or None if it is not known."""
@@ -174,7 +174,7 @@ def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
     if before is None or before.ref.uid != pod.ref.uid:
         return pod
     kept = pod.with_placement_of(before)
-    return replace(kept, containers=kept.containers or before.containers)
+    return replace(kept, container_names=kept.container_names or before.container_names)
 
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:

@@ -30,7 +30,7 @@ class RejectedPods:
 
     def clear(self, pods: Iterable[NodePod]) -> None:
         """Delete the pods that were rejected. What fails is tried again next time."""
-        ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.parts}
+        ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.gpu_containers}
         self._seen &= ended.keys()
         for uid, pod in ended.items():
             if uid not in self._seen:

@@ -94,8 +94,8 @@ class StartCheck:
         Raises MessageError.
         """
         pod = self._pods.by_uid(entry.uid)
-        part = pod.part(entry.container) if pod else None
-        if pod is None or part is None or pod.ended:
+        container = pod.gpu_container(entry.container) if pod else None
+        if pod is None or container is None or pod.ended:
             return None
         told, cards = self._told(entry), self._cards()
         given = {
@@ -104,15 +104,17 @@ class StartCheck:
             if card.uuid in told or str(card.index) in told
         }
         if pod.problem:
-            return Wrong(pod, part.name, pod.problem, given)
-        grant = granted(Candidate(pod, part), cards, healthy=False)
+            return Wrong(pod, container.name, pod.problem, given)
+        grant = granted(Candidate(pod, container), cards, healthy=False)
         if isinstance(grant, str):
-            return Wrong(pod, part.name, grant, given)
+            return Wrong(pod, container.name, grant, given)
         indices = {str(card.index) for card, _ in grant.shares}
         if told in (grant.uuids, indices):
             return None
         has = ", ".join(sorted(told)) or "none"
-        return Wrong(pod, part.name, f"was bound to {grant}, but was told of device {has}", given)
+        return Wrong(
+            pod, container.name, f"was bound to {grant}, but was told of device {has}", given
+        )
 
     def _told(self, entry: CheckpointEntry) -> frozenset[str]:
         return visible_devices(self._parse(entry.response))

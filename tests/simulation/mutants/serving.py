@@ -74,7 +74,7 @@ def gives_each_container_the_whole_pod(original: Any) -> Any:
     return placed
 
 
-@mutant("C10", "the original knows no init containers", node_pod, "_parts")
+@mutant("C10", "the original knows no init containers", node_pod, "_gpu_containers")
 def knows_no_init_containers(original: Any) -> Any:
     return lambda *of: ((index, part) for index, part in original(*of) if index >= 0)
 

@@ -79,8 +79,8 @@ class World:
         served = self.allocator.allocate(self.allocator.prefer([*available], [*must], units))
         for owner in served.owners:
             containers = self.shown.get((owner.pod.ref.namespace, owner.pod.ref.name), {})
-            if owner.part.name in containers:
-                containers[owner.part.name] = served.ids
+            if owner.container.name in containers:
+                containers[owner.container.name] = served.ids
         return set(served.grant.uuids)
 
 
@@ -173,7 +173,7 @@ def test_a_container_that_takes_over_ids_gets_the_device_of_its_pod(world: World
     ids = world.allocator.prefer(ALL, [], 3)
     world.allocator.allocate(ids)
     served = world.allocator.allocate(ids[:2])
-    assert [owner.part.name for owner in served.owners] == ["c0"]
+    assert [owner.container.name for owner in served.owners] == ["c0"]
     assert served.grant.uuids == {"GPU-1"}
     assert world.other_card_ids == []
 
@@ -226,7 +226,7 @@ def test_a_kubelet_that_was_restarted_has_its_record_believed(world: World) -> N
     assert world.ask(2) == {"GPU-1"}
     world.allocator.reset([CheckpointEntry(uid, "i0", ids, b"")])
     served = world.allocator.allocate(ids)
-    assert [owner.part.name for owner in served.owners] == ["c0"]
+    assert [owner.container.name for owner in served.owners] == ["c0"]
 
 
 def test_a_pod_is_complete_when_each_container_has_been_served(world: World) -> None:
@@ -427,7 +427,7 @@ def test_a_pod_whose_turn_went_to_one_that_nobody_knew_is_served_when_its_own_co
     world.watch(known)
     world.broken = 1000
     served = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
-    assert [str(owner.part.name) for owner in served.owners] == ["i0"]
+    assert [str(owner.container.name) for owner in served.owners] == ["i0"]
     assert not world.allocator.certain(served.ids)
     # The kubelet had asked for the other pod, as its record says.
     world.record.append(CheckpointEntry(late["metadata"]["uid"], "c0", served.ids, b""))
@@ -449,7 +449,7 @@ def test_a_container_that_the_record_has_is_served_though_that_was_not_certain(
     first = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
     world.record.append(CheckpointEntry(body["metadata"]["uid"], "i0", first.ids, b""))
     second = world.allocator.allocate(world.allocator.prefer(ALL, first.ids, 1))
-    assert [str(owner.part.name) for owner in second.owners] == ["c0"]
+    assert [str(owner.container.name) for owner in second.owners] == ["c0"]
 
 
 def test_a_pod_is_complete_by_an_uncertain_answer_once_the_record_has_it(world: World) -> None:

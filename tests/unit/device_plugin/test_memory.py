@@ -238,7 +238,7 @@ def test_ids_of_containers_stay_where_the_kubelets_own_api_tells_none(world: Wor
     world.pods.apply(event)
     pod = world.pods.by_uid(body["metadata"]["uid"])
     assert pod is not None
-    assert pod.containers == {ids[0]: "c0"}
+    assert pod.container_names == {ids[0]: "c0"}
 
 
 @pytest.mark.parametrize(
@@ -248,4 +248,4 @@ def test_a_pod_that_does_not_run_yet_has_no_containers(statuses: object) -> None
     body = pod_json(4)
     body["status"] |= {"containerStatuses": statuses, "initContainerStatuses": None}
     pod: NodePod = node_pod(STARTED_PODS.decode(_text(body)), ALIYUN)
-    assert pod.containers is None
+    assert pod.container_names is None
