@@ -152,7 +152,7 @@ class Allocator:
         Raises RequestRefused.
         """
         deadline = self._clock() + self._max_wait
-        read_anew = False
+        read_again = False
         self._settle()
         while True:
             found = self._finder.find(units, *self._past())
@@ -163,11 +163,11 @@ class Allocator:
                 if found.shown or left <= 0:
                     return replace(decision, shown=found.shown)
             elif left <= 0 or (found.shown and not decision.more_may_help):
-                if read_anew:
+                if read_again:
                     raise self._refuse(decision, found.candidates)
                 # A refusal fails the pod for good: make sure that it is no older pod of that name.
-                read_anew = True
-                self._finder.read_anew(found.candidates)
+                read_again = True
+                self._finder.read_again(found.candidates)
                 continue
             else:
                 self._catch_up()

@@ -105,7 +105,7 @@ class CandidateFinder:
         rest = [pod for key, pod in pods.items() if key not in but]
         return Candidates(unlisted(rest, answered, refused, units), False, changes)
 
-    def read_anew(self, found: Sequence[Candidate]) -> None:
+    def read_again(self, found: Sequence[Candidate]) -> None:
         """Read again the candidates, and the pods that the kubelet shows without all their ids."""
         pods, _ = self._pods.now()
         keys = {each.pod.key for each in found}

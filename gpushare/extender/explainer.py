@@ -1,4 +1,4 @@
-"""Explanations of pods by this process's books, for its health listener.
+"""Explanations of pods by this process's ledgers, for its health listener.
 
 Reads one pod from the API server for each, and changes nothing. Callers that ask all the time must
 not cost the verbs more than a share of the interpreter: one explanation is made at a time, and

@@ -126,7 +126,7 @@ class PodEventHandler:
             self._mistaken_pods.gone(uid)
 
     def _tell(self, managed: ManagedResource, changes: Changes) -> None:
-        """Call `created` and `moved` for what has changed."""
+        """Call `created` and `moved` for the changes."""
         for request, on_node in changes.new:
             if self._created is not None and (self._listed or not on_node):
                 self._created(managed, request)

@@ -1,7 +1,7 @@
 """The Lease document, and the actions of an elector: bytes and values, no calls, no clock.
 
 Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them. Times in the
-document are wall clocks of whoever wrote it; who may lead is decided by the local monotonic clock.
+document are the writer's wall clock; who may lead is decided by the local monotonic clock.
 """
 
 import json

@@ -48,7 +48,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     "a pod that has come again is taken for the one before",
     finder,
     "may_be_another",
-    ((CandidateFinder, "read_anew", _reads_nothing_anew),),
+    ((CandidateFinder, "read_again", _reads_nothing_anew),),
 )
 def takes_a_new_pod_for_the_old(original: Any) -> Any:
     del original
