@@ -88,7 +88,7 @@ def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
 
     What DaemonSets take of a node is there whatever comes: it makes the node smaller, and they are
     no pods here. A node that is closed is left out. Raises ApiError, and
-    MessageError where an answer cannot be read.
+    MessageError if an answer cannot be read.
     """
     found = Cluster()
     specs = {}
@@ -106,7 +106,7 @@ def list_cluster(api: Getter, names: Names, unit: str) -> Cluster:
 
 
 def _unfit(spec: NodeSpec) -> str | None:
-    """Return why the node cannot be simulated; "" where it shares nothing, None where it can."""
+    """Return why the node cannot be simulated; "" if it shares nothing, None if it can."""
     if spec.closed is not None:
         return spec.closed.value
     if not spec.capacity:

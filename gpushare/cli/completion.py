@@ -2,7 +2,7 @@
 
 kubectl runs `kubectl_complete-inspect-gpushare` with the words after the plug-in's name, the last
 one being what is typed so far ("" at a blank), and reads candidates, one a line, and a last line
-`:N` with what its shell script shall do: 4 no file names, 0 file names where there is no candidate
+`:N` with what its shell script shall do: 4 no file names, 0 file names if there is no candidate
 (ShellCompDirective of its library cobra). Whatever fails gives no candidates: a prompt is no place
 for errors.
 """
@@ -10,8 +10,8 @@ for errors.
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare.cli.facts import elements, mapping, read_node, text
-from gpushare.cli.feed import NODES
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.lister import NODES
 from gpushare.cli.options import FORMATS, PASSED_ON, connection
 from gpushare.errors import GpuShareError
 from gpushare.wire.annotations import ALIYUN, Names

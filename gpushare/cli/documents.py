@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpushare.cli.facts import PendingFacts
 from gpushare.cli.report import DeviceLine, NodeLine, PodLine, Report
-from gpushare.cli.yamltext import to_yaml
+from gpushare.cli.yaml_writer import to_yaml
 
 if TYPE_CHECKING:  # it loads more than the rest of the command
     from gpushare.wire.metrics import RankingPolicy

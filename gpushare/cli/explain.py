@@ -14,10 +14,10 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpushare.cli.books import DEFAULT_POLICY, add_books, read_books
 from gpushare.cli.documents import dumped
-from gpushare.cli.ending import ended_as_kubectl
+from gpushare.cli.exit_codes import ended_as_kubectl
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.listed_cluster import DEFAULT_POLICY, add_cluster_flags, list_resources
 from gpushare.cli.options import connection, make_parser, report_format
 from gpushare.cli.tables import printable
 from gpushare.errors import MessageError, SettingsError
@@ -38,7 +38,7 @@ _OWN_POLICY = "the extender may rank by another policy: --policy names it, or --
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare explain") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     return ended_as_kubectl(lambda: _explain(_parser(prog).parse_intermixed_args(words)))
 
@@ -62,7 +62,7 @@ def _explained(options: argparse.Namespace) -> dict[str, Any]:
     path = f"/api/v1/namespaces/{namespace}/pods/{name}"
     pod = PODS.decode_answer(kubectl.request("GET", path, query={}), namespace, name)
     every = [Names.for_resource(resource) for resource in options.resource or [ALIYUN.resource]]
-    found = read_books(
+    found = list_resources(
         kubectl, every, options.unit, policy=options.policy, namespace=options.extender_namespace
     )
     for note in found[0].notes:
@@ -141,5 +141,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"a managed resource, can be repeated (default: {ALIYUN.resource})",
     )
-    add_books(parser)
+    add_cluster_flags(parser)
     return parser

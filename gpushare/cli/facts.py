@@ -1,9 +1,9 @@
 """Facts about a managed resource in one Node or Pod, as the API server writes it.
 
 Knows the JSON of both kinds and the rules of the ledger, which are in `gpushare/wire/pods.py` and
-`nodes.py` over typed structs; here they are said once more over plain dicts, for GPU memory alone,
-because the command line has to start at once and takes the standard library only. What the ledger
-charge is what this reads: a contract test holds the two together. Knows nothing of other objects.
+`nodes.py` over typed structs. Here they are repeated over plain dicts, for GPU memory only, because
+the command line has to start at once and uses the standard library only. A contract test checks
+that both read the same. Knows nothing of other objects.
 
 A field of an impossible type counts as absent; the API server lets none through.
 """
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Reason, Request, Shares
 from gpushare.errors import AnnotationError, QuantityError
 from gpushare.wire.annotations import Names, device_uuids, placement
-from gpushare.wire.given import read_given
+from gpushare.wire.given_annotation import read_given
 from gpushare.wire.inventory import MAX_DEVICES, Device, decode_inventory
 from gpushare.wire.pod_peak import peak
 from gpushare.wire.quantity import to_units
@@ -28,9 +28,9 @@ _ENDED = frozenset({"Succeeded", "Failed"})
 class NodeFacts:
     """A node that shares devices, or should.
 
-    address: its InternalIP, or "". unit: what its inventory counts memory in, "" where it has none.
+    address: its InternalIP, or "". unit: what its inventory counts memory in, "" if it has none.
     devices: by index, memory in that unit. closed: why no pod may be placed there, or None; detail
-    says more where there is more to say.
+    says more if there is more to say.
     """
 
     name: str
@@ -46,7 +46,7 @@ class NodeFacts:
 class PodFacts:
     """A pod that holds memory of a node: units in all, and on which devices if it is known.
 
-    shares: as its annotations name them; uuids: theirs, () where none is named. given: what its
+    shares: as its annotations name them; uuids: theirs, () if none is named. given: what its
     device plug-in says that it has on other cards.
     """
 
@@ -70,17 +70,17 @@ class PendingFacts:
 
 
 def mapping(value: object) -> Fields:
-    """Return the JSON object, or an empty one where it is none."""
+    """Return the JSON object, or an empty one if it is none."""
     return value if isinstance(value, dict) else {}
 
 
 def text(value: object) -> str:
-    """Return the text, or an empty one where it is none."""
+    """Return the text, or an empty one if it is none."""
     return value if isinstance(value, str) else ""
 
 
 def elements(value: object) -> Sequence[object]:
-    """Return the JSON list, or an empty one where it is none."""
+    """Return the JSON list, or an empty one if it is none."""
     return value if isinstance(value, list) else ()
 
 
@@ -91,10 +91,10 @@ def pod_ref(pod: Fields) -> PodRef:
 
 
 def read_node(node: Fields, names: Names) -> NodeFacts | None:
-    """Return what the node shares; None where it shares nothing.
+    """Return what the node shares; None if it shares nothing.
 
     An inventory annotation leads; without one every device has total / count units of the node's
-    capacity, or of allocatable where that alone is given. Whatever cannot be read closes the node.
+    capacity, or of allocatable if that alone is given. Whatever cannot be read closes the node.
     """
     metadata, status = mapping(node.get("metadata")), mapping(node.get("status"))
     name, address = text(metadata.get("name")), _address(status)
@@ -112,9 +112,9 @@ def read_node(node: Fields, names: Names) -> NodeFacts | None:
 
 
 def read_pod(pod: Fields, names: Names) -> PodFacts | None:
-    """Return what the pod holds; None where it holds nothing: unscheduled, ended, or asks for none.
+    """Return what the pod holds; None if it holds nothing: unscheduled, ended, or asks for none.
 
-    Memory is held from the binding until the pod has ended or is gone. Raises QuantityError where
+    Memory is held from the binding until the pod has ended or is gone. Raises QuantityError if
     what it asks for cannot be read.
     """
     spec, metadata = mapping(pod.get("spec")), mapping(pod.get("metadata"))
@@ -137,10 +137,10 @@ def read_pod(pod: Fields, names: Names) -> PodFacts | None:
 
 
 def read_pending(pod: Fields, names: Names) -> PendingFacts | None:
-    """Return what the pod waits for; None where it has a node, has ended or asks for no memory.
+    """Return what the pod waits for; None if it has a node, has ended or asks for no memory.
 
     The reason is its scheduler's, as it stands in the condition PodScheduled. Raises QuantityError
-    where what it asks for cannot be read.
+    if what it asks for cannot be read.
     """
     spec, status = mapping(pod.get("spec")), mapping(pod.get("status"))
     if text(spec.get("nodeName")) or text(status.get("phase")) in _ENDED:
@@ -186,7 +186,7 @@ def _from_totals(
 ) -> tuple[tuple[Device, ...], Reason | None]:
     """Return the devices of a node without inventory, and why it is closed if it is.
 
-    The kubelet takes unhealthy devices out of allocatable: where that says 0 they all are.
+    The kubelet takes unhealthy devices out of allocatable: if that says 0 they all are.
     """
     total = _units(capacity.get(names.resource, allocatable.get(names.resource, 0)))
     count = _units(capacity.get(names.count, allocatable.get(names.count, 0)))

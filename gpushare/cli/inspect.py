@@ -11,8 +11,8 @@ from dataclasses import replace
 from typing import NoReturn
 
 from gpushare.cli.documents import as_names, dumped, report_document
-from gpushare.cli.ending import ended_as_kubectl
-from gpushare.cli.feed import Observed, Scope, observe
+from gpushare.cli.exit_codes import ended_as_kubectl
+from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.cli.options import Options, read_options
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.style import PLAIN, Style, style_of
@@ -22,7 +22,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "kubectl inspect gpushare") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     if list(words[:1]) == ["explain"]:
         # Here alone: it needs more than the standard library, and more time to start.
@@ -113,7 +113,7 @@ def _observations(options: Options, scope: Scope) -> Iterator[Observed]:
         return
     import signal
 
-    from gpushare.cli.follow import follow
+    from gpushare.cli.watch import follow
 
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _end)  # an end in order takes the kubectls along

@@ -18,7 +18,7 @@ from gpushare.cli.facts import Fields, mapping
 from gpushare.errors import ApiError, ApiGone, ApiNotFound, MessageError, SettingsError
 
 PROMPT_AFTER = 1.0
-"""Seconds after which what kubectl says is passed on although it has not ended."""
+"""Seconds after which kubectl's stderr is printed although it has not ended."""
 
 _REFUSED = re.compile(r"^Error from server(?: \((?P<reason>\w+)\))?:")
 _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
@@ -31,7 +31,7 @@ _KINDS: Mapping[str, tuple[type[ApiError], int]] = {
 _COMPLAINT = re.compile(
     rb"^(?:error: |Error from server|The connection to the server|Unable to connect)", re.MULTILINE
 )
-"""How the error begins with which kubectl ends; it is told once, by whoever called."""
+"""The beginning of the error with which kubectl ends; the caller prints it, once."""
 _LOG_LINE = re.compile(r"[IWEF][0-9]{4} ")
 _MAX_LENGTH = 1000
 
@@ -51,8 +51,8 @@ class Kubectl:
     def get(self, path: str, **query: str) -> Fields:
         """Return the JSON object at a path of the API.
 
-        Raises ApiError with what kubectl said, SettingsError where it cannot be started, or
-        MessageError where what came is no JSON object.
+        Raises ApiError with what kubectl said, SettingsError if it cannot be started, or
+        MessageError if what came is no JSON object.
         """
         body = self.request("GET", path, query=query)
         try:
@@ -71,7 +71,7 @@ class Kubectl:
         return self.run(*_raw(path, query))
 
     def namespace(self) -> str:
-        """Return the namespace that kubectl uses where none is named."""
+        """Return the namespace that kubectl uses if none is named."""
         try:
             shown = self.run("config", "view", "--minify", "--output=jsonpath={..namespace}")
         except ApiError:  # there is no kubeconfig, as in a pod

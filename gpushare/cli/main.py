@@ -1,6 +1,4 @@
-"""`gpushare`: one command, one area. An area is imported when its command is called, so that none
-pays for others.
-"""
+"""`gpushare`: one command, one area. An area is imported only when its command is called."""
 
 import gc
 import sys
@@ -9,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 
 from gpushare import __version__
-from gpushare.cli.ending import ended
+from gpushare.cli.exit_codes import ended
 from gpushare.commandline import USAGE, hint
 
 _USAGE = """\
@@ -51,8 +49,8 @@ _MODULES = {
 }
 """By command the module whose `main` runs it."""
 
-_ROOMS = {"explain": "gpushare.explain", "whatif": "gpushare.explain"}
-"""What a command needs besides its own package; some image leaves each out (see Dockerfile)."""
+_EXTRA_PACKAGES = {"explain": "gpushare.explain", "whatif": "gpushare.explain"}
+"""What a command needs besides its own package; some images leave it out (see Dockerfile)."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -67,7 +65,7 @@ def _run(words: Sequence[str]) -> int:
         case ["--help" | "-h" | "help"]:
             print(_USAGE, end="")
         case [command, *rest] if command in _MODULES:
-            needs = _ROOMS.get(command) or _MODULES[command].rpartition(".")[0]
+            needs = _EXTRA_PACKAGES.get(command) or _MODULES[command].rpartition(".")[0]
             if find_spec(needs) is None:
                 none_has = command in ("demo", "simulate")
                 elsewhere = "" if none_has else ", or in another image (see Dockerfile)"

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpushare import __version__
-from gpushare.cli.feed import Scope
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.lister import Scope
 from gpushare.commandline import Parser
 from gpushare.errors import SettingsError
 from gpushare.wire.annotations import ALIYUN, Names
@@ -57,7 +57,7 @@ class Options:
 
 
 class _Parser(Parser):
-    """Speaks and ends as kubectl does where a command line is wrong."""
+    """Prints errors and exits as kubectl does if a command line is wrong."""
 
     prefix = "error"
     code = 1

@@ -1,6 +1,6 @@
-"""Which policy ranks pods: what the extender's health listener tells of it.
+"""Which policy ranks pods, read from the extender's health listener.
 
-Loaded where --extender is given alone: HTTP takes longer to import than all of the command.
+Loaded if --extender is given alone: HTTP takes longer to import than all of the command.
 """
 
 import http.client

@@ -39,7 +39,7 @@ class DeviceLine:
 
 @dataclass(frozen=True, slots=True)
 class PodLine:
-    """One pod that holds memory; shares is () where it is unplaced."""
+    """One pod that holds memory; shares is () if it is unplaced."""
 
     ref: PodRef
     phase: str
@@ -83,8 +83,8 @@ class Report:
     """Nodes by name, and what is wrong, one line each.
 
     unit: what all numbers count. unit_from: "inventory", "flag" or "guess". policy: the one that
-    ranks pods, None where nobody was asked or it is not known. pending: pods that wait, by
-    namespace and name; () where they were not asked for.
+    ranks pods, None if nobody was asked or it is not known. pending: pods that wait, by
+    namespace and name; () if they were not asked for.
     """
 
     resource: str
@@ -127,7 +127,7 @@ def make_report(
     """Return the report of these nodes; pods on other nodes are left out.
 
     unit: what nodes without inventory count in. If it is not given it is the one that inventories
-    name, and where none does it is guessed. pending: pods that wait. closed: by node the devices
+    name, and if none does it is guessed. pending: pods that wait. closed: by node the devices
     that ConfigMaps close, by index or uuid.
     """
     sorted_nodes = sorted(
@@ -210,7 +210,7 @@ def _node_line(node: NodeFacts, pods: Iterable[PodFacts], unit: str, scale: int)
 
 def _shares(pod: PodFacts, node: NodeFacts) -> Shares:
     """Return the shares by the indices that the pod's cards have now, as the ledger finds them; ()
-    where unplaced.
+    if unplaced.
     """
     if node.closed is None and node.devices and pod.shares:
         capacity = tuple(device.mem for device in node.devices)

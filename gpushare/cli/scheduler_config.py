@@ -44,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def _release(kubeconfig: str, context: str) -> str:
-    """Return the release of the cluster, and say so. Raises SettingsError where none tells it."""
+    """Return the release of the cluster, and say so. Raises SettingsError if none tells it."""
     from gpushare.cli.cluster import release
 
     try:

@@ -12,7 +12,7 @@ _COLOURS = {"room": "32", "little": "33", "full": "31", "closed": "2", "head": "
 _ESCAPES = re.compile("\x1b\\[[0-9]*m")
 _BAR = 8
 _LITTLE = 0.75
-"""The share in use from which on there is little room left."""
+"""The share in use from which on little room is left."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class Style:
     colours: bool = False
 
     def device(self, used: int, total: int, *, closed: bool) -> str:
-        """Return what is in use of a device, with a bar where there are bars."""
+        """Return what is in use of a device, with a bar if there are bars."""
         amount = f"{used}/{total}"
         if not self.bars:
             return amount
@@ -37,7 +37,7 @@ class Style:
         return f"{bar} {amount}"
 
     def painted(self, colour: str, text: str) -> str:
-        """Return the text in the colour, where there are colours."""
+        """Return the text in the colour, if there are colours."""
         return f"\x1b[{_COLOURS[colour]}m{text}\x1b[0m" if self.colours and text else text
 
 

@@ -13,7 +13,7 @@ from gpushare.cli.style import PLAIN, Style, width
 _PADDING = 2
 
 Row = Sequence[str]
-"""Cells of a line. The last one ends the line; where it is empty, the one before it is padded."""
+"""Cells of a line. The last one ends the line; if it is empty, the one before it is padded."""
 
 
 def printable(text: str) -> str:
@@ -226,5 +226,5 @@ def _cluster_sum(report: Report) -> str:
 
 
 def _percent(part: NodeLine | Report) -> int:
-    """Return the percentage, truncated as the original's; 0 where there is nothing."""
+    """Return the percentage, truncated as the original's; 0 if there is nothing."""
     return part.allocated * 100 // part.total if part.total else 0

@@ -15,13 +15,18 @@ from typing import Any
 
 import yaml
 
-from gpushare.cli.books import DEFAULT_POLICY, ClusterBooks, add_books, read_books
 from gpushare.cli.documents import API_VERSION, dumped
-from gpushare.cli.ending import ended_as_kubectl
+from gpushare.cli.exit_codes import ended_as_kubectl
+from gpushare.cli.listed_cluster import (
+    DEFAULT_POLICY,
+    ListedResource,
+    add_cluster_flags,
+    list_resources,
+)
 from gpushare.cli.options import connection, make_parser, report_format
-from gpushare.cli.saved import books_of_report
+from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.tables import printable
-from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
 from gpushare.core.model import NodeSpec
 from gpushare.core.policy import load_policy
 from gpushare.errors import SettingsError
@@ -45,7 +50,7 @@ _NOT_JUDGED = "taints, affinity other than to GPU models, quotas and priorities 
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "gpushare whatif") -> int:
-    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 where nobody reads it."""
+    """Return the exit code: 0, 1 for an error, 130 after Ctrl-C, 141 if nobody reads it."""
     words = sys.argv[1:] if argv is None else argv
     return ended_as_kubectl(lambda: print(_answer(_parser(prog).parse_args(words)), end=""))
 
@@ -69,14 +74,14 @@ def _answer(options: argparse.Namespace) -> str:
     return "".join(f"{printable(line)}\n" for line in _lines(outcome, books, options, added))
 
 
-def _books(options: argparse.Namespace, every: Sequence[Names]) -> ClusterBooks:
+def _books(options: argparse.Namespace, every: Sequence[Names]) -> ListedResource:
     if options.unit:
         check_unit(options.unit)
     if options.snapshot:
         document = _load(options.snapshot)[0]
-        return books_of_report(document, options.snapshot, options.policy)
+        return resource_of_report(document, options.snapshot, options.policy)
     kubectl = connection(vars(options), os.environ)
-    return read_books(
+    return list_resources(
         kubectl,
         every[:1],
         options.unit,
@@ -101,7 +106,7 @@ def _load(path: str) -> list[object]:
     except (OSError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path} cannot be read: {error}") from error
     try:
-        return [json.loads(text)]  # much faster, where it is JSON
+        return [json.loads(text)]  # much faster, if it is JSON
     except ValueError:
         pass
     try:
@@ -112,7 +117,7 @@ def _load(path: str) -> list[object]:
 
 def _lines(
     outcome: Outcome,
-    books: ClusterBooks,
+    books: ListedResource,
     options: argparse.Namespace,
     added: Sequence[NodeSpec],
 ) -> Iterator[str]:
@@ -155,7 +160,9 @@ def _some(parts: Sequence[str]) -> str:
     return ", ".join([*parts[:_MOST_NODES], *more])
 
 
-def _document(outcome: Outcome, books: ClusterBooks, options: argparse.Namespace) -> dict[str, Any]:
+def _document(
+    outcome: Outcome, books: ListedResource, options: argparse.Namespace
+) -> dict[str, Any]:
     return {
         "apiVersion": API_VERSION,
         "kind": KIND,
@@ -202,5 +209,5 @@ def _parser(prog: str) -> argparse.ArgumentParser:
         metavar="NAME",
         help=f"the first is judged; others only tell pods of two (default: {ALIYUN.resource})",
     )
-    add_books(parser)
+    add_cluster_flags(parser)
     return parser

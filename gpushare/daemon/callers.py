@@ -3,7 +3,7 @@ browser.
 
 Pure. A page that somebody reads on this machine can make a browser send requests to loopback, but
 cannot remove the headers that reveal it: `Origin`, `Sec-Fetch-Site`, and the `Host` of the page's
-own name, where that name was made to resolve to 127.0.0.1.
+own name, if that name was made to resolve to 127.0.0.1.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Callers:
     hosts: frozenset[str] | None = None
 
     def allows_certificate(self, certificate: frozenset[str]) -> bool:
-        """Return whether a caller may call whose certificate has these names."""
+        """Return whether a caller with these names in its certificate may call."""
         return not self.names or bool(self.names & certificate)
 
     def allows_host(self, host: str) -> bool:
@@ -45,7 +45,7 @@ class Callers:
 def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
     """Return the common names and DNS names of a certificate, as `SSLSocket.getpeercert` gives it.
 
-    No addresses and no URIs: a name that is let in must not be found by another meaning.
+    No addresses and no URIs: an allowed name must not match something of another kind.
     """
     found = certificate or {}
     names = {value for kind, value in found.get("subjectAltName", ()) if kind == "DNS"}
@@ -55,7 +55,7 @@ def names_of(certificate: Mapping[str, Any] | None) -> frozenset[str]:
 
 
 def browser_header(environ: Mapping[str, Any]) -> str:
-    """Return the header by which a browser tells that a page calls; "" where there is none.
+    """Return the header that shows that a page in a browser calls; "" if there is none.
 
     environ: of WSGI.
     """
@@ -63,7 +63,7 @@ def browser_header(environ: Mapping[str, Any]) -> str:
 
 
 def _host_name(host: str) -> str:
-    """Return the name or address in HOST:PORT, in small letters; "" where there can be none."""
+    """Return the name or address in HOST:PORT, in small letters; "" if there can be none."""
     if len(host) > _MAX_NAME_LENGTH + len("[]:65535"):
         return ""
     if host.startswith("["):

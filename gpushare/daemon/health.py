@@ -1,8 +1,8 @@
 """A small listener for probes and metrics, so that slow callers of the verbs cannot block it.
 
 Standard library only. A connection that says nothing is closed after a few seconds. Explanations
-name pods, so they are for callers on this machine alone: whoever may run `kubectl port-forward`
-to the pod is one, and nobody else of the cluster.
+name pods, so they are only for callers on this machine: with `kubectl port-forward` to the pod one
+is, but nobody else of the cluster.
 """
 
 import re
@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from gpushare.daemon.listener import Handler, Listener
 
 Checks = Callable[[], Mapping[str, str]]
-"""By name, what is wrong with it, or "" where it is well."""
+"""Returns the problem of each check by name, "" if there is none."""
 
 
 Explain = Callable[[str, str], tuple[int, bytes]]
@@ -38,7 +38,7 @@ class HealthServer(Listener):
         *,
         explain: Explain | None = None,
     ) -> None:
-        """Bind the socket: an address in use fails here. explain: None where nothing explains."""
+        """Bind the socket: an address in use fails here. explain: None if nothing explains."""
         pages = {"/livez": live, "/healthz": live, "/readyz": ready}
 
         class Probes(Handler):

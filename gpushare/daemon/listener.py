@@ -134,7 +134,7 @@ class _Server(ThreadingHTTPServer):
         self._tls = tls
 
     def server_bind(self) -> None:
-        """Bind the socket; [::] takes IPv4 too, where the system does not forbid it."""
+        """Bind the socket; [::] takes IPv4 too, if the system does not forbid it."""
         if self.address_family == socket.AF_INET6:
             with contextlib.suppress(OSError):
                 self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -1,8 +1,8 @@
 """The answers to the kubelet: which ids to prefer, what a container gets, whether it may start.
 
 Knows the rules of identity.py, and what has been answered so far. The lock is held for arithmetic
-alone. What the kubelet shows is read while it asks for preferred ids, later only where it did not:
-its List may forget ids that it is just giving out (UpdateAllocatedDevices of its device manager).
+only. The kubelet's List is read when it asks for preferred ids, and at Allocate only if it did not
+ask: the List may miss ids that are being given out (UpdateAllocatedDevices of its device manager).
 """
 
 import logging
@@ -11,9 +11,9 @@ import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from gpushare.device_plugin.answered import Answered, Container
+from gpushare.device_plugin.allocation_state import AllocationState, Container
 from gpushare.device_plugin.cards import Cards, uuid_of, uuids_of
-from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.finder import CandidateFinder
 from gpushare.device_plugin.identity import (
     Candidate,
@@ -23,7 +23,7 @@ from gpushare.device_plugin.identity import (
     Undecided,
     choose_ids,
     decide,
-    next_part,
+    next_container,
 )
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -31,8 +31,8 @@ from gpushare.errors import GpuShareError, RequestRefused
 
 log = logging.getLogger("gpushare.allocate")
 
-PATIENCE = 1.0
-"""Seconds to wait for news of the pods before a question that cannot be decided is refused."""
+MAX_WAIT = 1.0
+"""Seconds to wait for changes of the pods before a question that cannot be decided is refused."""
 
 _AGAIN = 0.1
 _MOST_PENDING = 64
@@ -48,11 +48,11 @@ class Served:
 
 
 class Allocator:
-    """Decides; may be called by several threads.
+    """Decides what each container gets; several threads may call it.
 
-    listed: what the kubelet shows now, record: what it has on record; both raise GpuShareError.
-    cards: the cards as they are now. drifted: told of a container whose ids are of other cards than
-    its own.
+    listed: what the kubelet shows now. record: what it has on record. Both raise GpuShareError.
+    cards: the cards as they are now. other_card_ids: called for a container whose ids are of other
+    cards than its own.
     """
 
     def __init__(
@@ -61,39 +61,39 @@ class Allocator:
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
         *,
-        record: Callable[[], Iterable[Entry]] = tuple,
-        drifted: Callable[[Served], None] = lambda served: None,
+        record: Callable[[], Iterable[CheckpointEntry]] = tuple,
+        other_card_ids: Callable[[Served], None] = lambda served: None,
         clock: Callable[[], float] = time.monotonic,
-        patience: float = PATIENCE,
+        max_wait: float = MAX_WAIT,
     ) -> None:
         self._pods = pods
         self._finder = CandidateFinder(pods, listed, clock)
         self._cards = cards
         self._record = record
-        self._drifted = drifted
+        self._other_card_ids = other_card_ids
         self._clock = clock
-        self._patience = patience
+        self._max_wait = max_wait
         self._lock = threading.Lock()
-        self._answered = Answered()
+        self._state = AllocationState()
 
-    def reset(self, entries: Iterable[Entry]) -> None:
-        """Forget all answers but those that the kubelet has on record: it has been restarted.
+    def reset(self, entries: Iterable[CheckpointEntry]) -> None:
+        """Forget all answers except those in the kubelet's record: the kubelet has restarted.
 
-        What was not certain does not become so.
+        An answer that was doubtful stays doubtful.
         """
         served = {(entry.uid, entry.container): entry.ids for entry in entries}
         with self._lock:
-            self._answered = Answered(served=served, unshown=self._answered.unshown)
+            self._state = AllocationState(served=served, unshown=self._state.unshown)
 
     def prefer(
         self, available: Collection[str], must_include: Collection[str], units: int
     ) -> tuple[str, ...]:
-        """Return the ids to take for so many units. Raises RequestRefused."""
+        """Return the ids to take for this number of units. Raises RequestRefused."""
         decided = self._decide(units)
         with self._lock:
-            in_use = self._answered.in_use(decided.owners)
+            in_use = self._state.in_use(decided.owners)
             ids, _ = choose_ids(decided.grant, available, must_include, in_use)
-            pending = self._answered.pending
+            pending = self._state.pending
             pending.pop(frozenset(ids), None)
             pending[frozenset(ids)] = decided
             while len(pending) > _MOST_PENDING:
@@ -101,9 +101,9 @@ class Allocator:
         return ids
 
     def allocate(self, ids: Collection[str]) -> Served:
-        """Return what the container that the kubelet takes these ids for gets.
+        """Return what a container gets for these ids.
 
-        Raises RequestRefused. Asks nobody, unless the kubelet has not asked for preferred ids.
+        Raises RequestRefused. Makes no call unless the kubelet did not ask for preferred ids.
         """
         known = self._cards()
         strange = [device for device in ids if known.by_uuid(uuid_of(device)) is None]
@@ -118,53 +118,56 @@ class Allocator:
         )
         served = Served(decided.grant, asked, decided.owners)
         with self._lock:
-            self._answered.note(asked, decided)
+            self._state.note(asked, decided)
         if not uuids_of(asked) <= decided.grant.uuids:
-            self._drifted(served)
+            self._other_card_ids(served)
         return served
 
     def certain(self, ids: Collection[str]) -> bool:
-        """Return whether it was known whose ids these are, when they were served."""
+        """Return whether the owner of these ids was known when they were served."""
         with self._lock:
-            return frozenset(ids) not in self._answered.unshown
+            return frozenset(ids) not in self._state.unshown
 
     def complete(self, pod: NodePod) -> bool:
-        """Return whether each container of the pod has certainly had its answer."""
+        """Return whether each container of the pod has its answer for certain."""
         with self._lock:
-            certain = self._answered.served.keys() - self._answered.doubtful
-        return next_part(pod, {}, certain, shown=False) is None
+            certain = self._state.served.keys() - self._state.doubtful
+        return next_container(pod, {}, certain, shown=False) is None
 
-    def learn(self, entries: Iterable[Entry]) -> None:
-        """Add what the kubelet has on record: whose some answers were was not certain."""
+    def learn(self, entries: Iterable[CheckpointEntry]) -> None:
+        """Add the kubelet's record: it shows who got answers whose owner was not certain."""
         with self._lock:
-            self._answered.learn(entries)
+            self._state.learn(entries)
 
     def forget(self, alive: Collection[str]) -> None:
         """Drop what is known of pods that are not among these uids."""
         with self._lock:
-            self._answered.forget(alive)
+            self._state.forget(alive)
 
     # -- which container --------------------------------------------------------------------------
 
     def _decide(self, units: int) -> Decided:
-        """Return what to give; waits for news where that may help. Raises RequestRefused."""
-        deadline = self._clock() + self._patience
-        read_anew = False
+        """Return what to give; wait for changes of the pods if that may help.
+
+        Raises RequestRefused.
+        """
+        deadline = self._clock() + self._max_wait
+        read_again = False
         self._settle()
         while True:
             found = self._finder.find(units, *self._past())
             decision = decide(found.candidates, units, self._cards())
             left = deadline - self._clock()
             if isinstance(decision, Decided):
-                # By the watch alone: a pod that it has yet to show may be meant.
+                # Known from the watch only: the kubelet may mean a pod that the watch lacks so far.
                 if found.shown or left <= 0:
                     return replace(decision, shown=found.shown)
             elif left <= 0 or (found.shown and not decision.more_may_help):
-                if read_anew:
+                if read_again:
                     raise self._refuse(decision, found.candidates)
-                # The pod fails for good: the watch must not have told of a former one of its name.
-                read_anew = True
-                self._finder.read_anew(found.candidates)
+                # A refusal fails the pod for good: make sure that it is no older pod of that name.
+                read_again = True
+                self._finder.read_again(found.candidates)
                 continue
             else:
                 self._catch_up()
@@ -173,23 +176,23 @@ class Allocator:
     def _past(self) -> tuple[set[Container], set[str]]:
         """Return (containers that have had an answer, uids of pods that had an error)."""
         with self._lock:
-            return set(self._answered.served), set(self._answered.refused)
+            return set(self._state.served), set(self._state.refused)
 
     def _settle(self) -> None:
-        """Find out whose the answers were of which that was not certain."""
+        """Look up in the kubelet's record which containers got the doubtful answers."""
         with self._lock:
-            doubtful = frozenset(self._answered.doubtful)
+            doubtful = frozenset(self._state.doubtful)
         entries = self._recorded() if doubtful else None
         if entries is not None:
             with self._lock:
-                self._answered.settle(doubtful, entries)
+                self._state.settle(doubtful, entries)
 
     def _catch_up(self) -> None:
-        """Learn what another process of ours served before the kubelet turned to this one."""
+        """Learn what the process before this one has served."""
         self.learn(self._recorded() or ())
 
-    def _recorded(self) -> Sequence[Entry] | None:
-        """Return what the kubelet has on record, or None where that cannot be read."""
+    def _recorded(self) -> Sequence[CheckpointEntry] | None:
+        """Return what the kubelet has on record, or None if that cannot be read."""
         try:
             return tuple(self._record())
         except GpuShareError as error:
@@ -199,7 +202,7 @@ class Allocator:
     def _refuse(self, decision: Undecided, found: Sequence[Candidate]) -> RequestRefused:
         with self._lock:
             if len(found) == 1:
-                self._answered.refused.add(found[0].pod.ref.uid)
+                self._state.refused.add(found[0].pod.ref.uid)
         return RequestRefused(decision.why)
 
     # -- which container, by its ids --------------------------------------------------------------
@@ -207,12 +210,15 @@ class Allocator:
     def _preferred(self, asked: frozenset[str]) -> Decided | None:
         """Return what was decided when these ids were preferred."""
         with self._lock:
-            return self._answered.pending.pop(asked, None)
+            return self._state.pending.pop(asked, None)
 
     def _last_preferred(self, units: int) -> Decided | None:
-        """Return what was decided for so many units, the one decision, where it took other ids."""
+        """Return the only pending decision, if it is for this number of units.
+
+        The kubelet then took other ids than those preferred.
+        """
         with self._lock:
-            pending = self._answered.pending
+            pending = self._state.pending
             (ids, decided), *others = pending.items() or [(frozenset[str](), None)]
             if others or len(ids) != units:
                 return None
@@ -220,30 +226,34 @@ class Allocator:
             return decided
 
     def _reused(self, asked: frozenset[str]) -> Decided | None:
-        """Return what the container gets that takes over ids of an init container of its pod.
+        """Return what a container gets that reuses ids of an init container of its pod.
 
         The kubelet then asks for no preferred ids.
         """
         pods, _ = self._pods.now()
         with self._lock:
-            served = dict(self._answered.served)
+            served = dict(self._state.served)
         found = []
         for pod in pods.values():
             if pod.ended:
                 continue
-            inits = [served.get((pod.ref.uid, part.name)) for part in pod.parts if part.init]
-            part = next_part(pod, {}, served.keys(), shown=False)
+            inits = [
+                served.get((pod.ref.uid, container.name))
+                for container in pod.gpu_containers
+                if container.init
+            ]
+            container = next_container(pod, {}, served.keys(), shown=False)
             ids = frozenset().union(*(each for each in inits if each))
-            if part is not None and part.units == len(asked) and asked <= ids:
-                found.append(Candidate(pod, part))
+            if container is not None and container.units == len(asked) and asked <= ids:
+                found.append(Candidate(pod, container))
         return self._decided(found, len(asked)) if found else None
 
     def _decide_unasked(self, asked: frozenset[str]) -> Decided:
-        """Return what the container gets whose ids this process was not asked for.
+        """Return what a container gets if this process was not asked for preferred ids.
 
-        They were taken by NUMA node, or the process was asked that this one has taken over from.
+        The kubelet took the ids by NUMA node, or it asked the process before this one.
         """
-        if not self._answered.pending:
+        if not self._state.pending:
             return self._decide(len(asked))
         found = self._finder.unlisted(len(asked), *self._past()).candidates
         decided = self._decided(found, len(asked), "the kubelet took ids without asking which: ")

@@ -32,7 +32,7 @@ class Card:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class DetectedGpu:
     """What was found out about one GPU. problem: why it cannot be used now, or ""."""
 
     uuid: str
@@ -80,10 +80,10 @@ def unit_mib(unit: str) -> int:
     return mib_of(unit)
 
 
-def make_cards(found: Sequence[Found], unit: str, reserve_mib: int) -> Cards:
+def make_cards(found: Sequence[DetectedGpu], unit: str, reserve_mib: int) -> Cards:
     """Return the cards in units. reserve_mib: what of each card is not given out.
 
-    Raises SettingsError where the GPUs cannot be counted, or are too many for the kubelet.
+    Raises SettingsError if the GPUs cannot be counted, or are too many for the kubelet.
     """
     _check(found)
     each = unit_mib(unit)
@@ -110,7 +110,7 @@ def device_id(uuid: str, number: int | str) -> str:
 
 
 def uuid_of(device: str) -> str:
-    """Return the uuid of the card that a unit is of, or "" where the id is none of ours."""
+    """Return the uuid of the card that a unit belongs to, or "" if the id is not ours."""
     match = _ID.fullmatch(device)
     return match["uuid"] if match else ""
 
@@ -138,7 +138,7 @@ def message_size(cards: Iterable[Card]) -> int:
     return size
 
 
-def _check(found: Sequence[Found]) -> None:
+def _check(found: Sequence[DetectedGpu]) -> None:
     if not found:
         raise SettingsError("there is no GPU on this node")
     if len(found) > MAX_DEVICES:
@@ -155,7 +155,7 @@ def _check(found: Sequence[Found]) -> None:
         seen.add(gpu.uuid)
 
 
-def _too_many(found: Sequence[Found], unit: str, reserve_mib: int, size: int) -> str:
+def _too_many(found: Sequence[DetectedGpu], unit: str, reserve_mib: int, size: int) -> str:
     each = unit_mib(unit)
     for chunk in _CHUNKS:
         if chunk > each:

@@ -18,9 +18,9 @@ _MOST_FOLDERS = 10_000
 
 
 def container_of(path: str) -> str:
-    """Return the id of the container that a cgroup is of, or "". path: or /proc/PID/cgroup's text.
+    """Return the id of the container in the path of a cgroup, or in the text of /proc/PID/cgroup.
 
-    The first one counts: a container may run others in cgroups below its own.
+    "" if there is none. The first one counts: a container may run others in cgroups below its own.
     """
     match = _CONTAINER.search(path)
     return match[1] if match else ""
@@ -34,7 +34,7 @@ class Cgroups:
         self._cgroup = root / "sys/fs/cgroup"
 
     def container(self, pid: int) -> str:
-        """Return the id of the container that a process is in, or "": in none, or it has ended."""
+        """Return the id of the container of a process; "" if it is in none, or has ended."""
         try:
             with (self._proc / str(pid) / "cgroup").open("rb") as file:
                 return container_of(file.read(_LONGEST).decode("ascii", "replace"))
@@ -42,7 +42,7 @@ class Cgroups:
             return ""
 
     def folders(self) -> Mapping[str, Path]:
-        """Return the cgroup of each container by the container's id, as far as they are seen."""
+        """Return the cgroups of containers that can be seen, by the container's id."""
         return dict(self._walk())
 
     def _walk(self) -> Iterator[tuple[str, Path]]:

@@ -18,7 +18,7 @@ FILE = "kubelet_internal_checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """A container of a pod, its ids, and the ContainerAllocateResponse that it was given."""
 
     uid: str
@@ -27,8 +27,8 @@ class Entry:
     response: bytes
 
 
-def entries(text: bytes, resource: str) -> tuple[Entry, ...]:
-    """Return what is written of a resource. Raises MessageError where the text is no checkpoint."""
+def entries(text: bytes, resource: str) -> tuple[CheckpointEntry, ...]:
+    """Return the entries of a resource. Raises MessageError if the text is no checkpoint."""
     try:
         document: Any = json.loads(text)
         listed = document["Data"]["PodDeviceEntries"] or ()
@@ -37,14 +37,14 @@ def entries(text: bytes, resource: str) -> tuple[Entry, ...]:
         raise MessageError(f"{FILE}: {type(error).__name__}: {error}") from error
 
 
-def _entries(listed: Any, resource: str) -> Iterator[Entry]:  # noqa: ANN401 -- parsed JSON
+def _entries(listed: Any, resource: str) -> Iterator[CheckpointEntry]:  # noqa: ANN401 -- parsed JSON
     for item in listed:
         if item["ResourceName"] != resource:
             continue
         ids = item["DeviceIDs"] or {}
         # By NUMA node; a list alone before 1.20.
         groups = ids.values() if isinstance(ids, dict) else (ids,)
-        yield Entry(
+        yield CheckpointEntry(
             str(item["PodUID"]),
             str(item["ContainerName"]),
             frozenset(str(device) for group in groups for device in group),

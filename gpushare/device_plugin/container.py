@@ -25,7 +25,7 @@ _MIB_TEXT = re.compile(r"[0-9]{1,9}")
 
 _CDI_ANNOTATION = "cdi.k8s.io/gpushare_devices"
 _NO_DEVICES = "void"
-"""Which the NVIDIA runtime takes for: leave this container alone; the devices come by CDI."""
+"""To the NVIDIA runtime it means: leave this container alone. The devices come by CDI."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class ContainerAllocation:
     """What goes to the kubelet for one container."""
 
     envs: Mapping[str, str]
@@ -49,7 +49,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Contract:
-    """How containers are told, as the settings say.
+    """How the settings say that containers get devices and limits.
 
     isolation: what keeps a container to its memory; auto has been settled. hami_core: the folder on
     the node that has libvgpu.so. mps_pipe, mps_shm: folders of the user's MPS daemon.
@@ -68,8 +68,8 @@ class Contract:
     cgpu_disabled: bool = False
 
 
-def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Answer:
-    """Return what the container is told. uid: of its pod, where that is known for certain."""
+def answer(grant: Grant, contract: Contract, uid: str, container: str) -> ContainerAllocation:
+    """Return what the container is told. uid: of its pod, "" if that is not certain."""
     envs = _original(grant, contract)
     mounts: tuple[Mount, ...] = ()
     match contract.isolation:
@@ -86,14 +86,14 @@ def answer(grant: Grant, contract: Contract, uid: str, container: str) -> Answer
     ]
     match contract.list_strategy:
         case "cdi-cri":
-            return Answer(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
+            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, names)
         case "cdi-annotations":
             more = {_CDI_ANNOTATION: ",".join(names)}
-            return Answer(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
-    return Answer(envs, mounts)
+            return ContainerAllocation(envs | {VISIBLE: _NO_DEVICES}, mounts, annotations=more)
+    return ContainerAllocation(envs, mounts)
 
 
-def devices_told(told: Answer) -> frozenset[str]:
+def visible_devices(told: ContainerAllocation) -> frozenset[str]:
     """Return the uuids, or the indices, of the devices that a container was told of."""
     by_annotation = told.annotations.get(_CDI_ANNOTATION, "").split(",")
     names = [*told.cdi_devices, *by_annotation]
@@ -104,16 +104,16 @@ def devices_told(told: Answer) -> frozenset[str]:
     return frozenset(visible.split(",")) if visible else frozenset()
 
 
-def isolation_told(told: Answer) -> str:
-    """Return what was to limit the memory of a container, one of ISOLATIONS but for auto."""
+def isolation_of(told: ContainerAllocation) -> str:
+    """Return what limits the memory of a container: one of ISOLATIONS, never auto."""
     for name, kind in _TELLTALE.items():
         if name in told.envs:
             return kind
     return "none"
 
 
-def driver_limit(told: Answer) -> int:
-    """Return the MiB that the driver was told to limit a container to, 0 where it was not."""
+def driver_limit(told: ContainerAllocation) -> int:
+    """Return the limit in MiB that the driver was given for a container, 0 if none."""
     text = told.envs.get(_DRIVER_LIMIT, "")
     return int(text) if _MIB_TEXT.fullmatch(text) else 0
 
@@ -140,10 +140,10 @@ def _mib(units: int, contract: Contract) -> int:
 
 
 def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
-    """For NVIDIA's driver from R615 on, applied by its container toolkit from 1.20.1 on.
+    """Return the variables for NVIDIA's driver from R615 on (container toolkit from 1.20.1 on).
 
-    Whole MiB, one number for all cards of the container: so the least that it has on one of them. A
-    soft limit would stay on the parent cgroups when the container has ended, so there is none.
+    Whole MiB, one number for all cards of the container: so the least that it has on one of them.
+    No soft limit: it would stay on the parent cgroups when the container has ended.
     """
     least = min(units for _, units in grant.shares)
     return {
@@ -155,9 +155,9 @@ def _driver(grant: Grant, contract: Contract) -> dict[str, str]:
 def _hami_core(
     grant: Grant, contract: Contract, uid: str, container: str
 ) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """For libvgpu.so of HAMi-core, which the user has put on the node.
+    """Return variables and mounts for HAMi-core's libvgpu.so, which the user puts on the node.
 
-    The file that the processes of a container share keeps the limits of who makes it, so each
+    The file that the processes of a container share keeps the limits of its maker, so each
     container has a folder of its own.
     """
     folder = "/usr/local/vgpu"
@@ -182,10 +182,10 @@ def hami_core_folder(contract: Contract, uid: str, container: str) -> str:
 
 
 def _mps(grant: Grant, contract: Contract) -> tuple[dict[str, str], tuple[Mount, ...]]:
-    """For clients of an MPS daemon that the user runs; the limit is of each process.
+    """Return variables and mounts for clients of the user's MPS daemon, with a limit per process.
 
-    A card is named by its number within the container: an entry for one that a process cannot see
-    drops all limits.
+    A card is named by its number within the container: an entry for a card that a process cannot
+    see drops all limits.
     """
     limits = [
         f"{number}={_mib(units, contract)}M" for number, (_, units) in enumerate(grant.shares)

@@ -1,7 +1,7 @@
 """Where the GPUs of the node are read from: NVML, or a file on nodes without a GPU of NVIDIA's.
 
-Knows NVML (a library of the driver, which may be absent, or hang) and the file's format. A source
-says what it finds each time it is asked; what that means for pods is decided elsewhere.
+Knows NVML (a library of the driver, which may be absent, or hang) and the file's format. Each read
+returns what there is at that moment; what that means for pods is decided elsewhere.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import pynvml  # type: ignore[import-untyped]  # it has no annotations
 
-from gpushare.device_plugin.cards import Found
+from gpushare.device_plugin.cards import DetectedGpu
 from gpushare.errors import SettingsError
 from gpushare.wire.inventory import MAX_DEVICES
 
@@ -32,24 +32,24 @@ _KEYS = {"uuid", "index", "memoryMiB", "model", "healthy"}
 
 
 class Source(Protocol):
-    """Where GPUs are read from; asked by one thread, but for `xids`, which has its own."""
+    """A source of GPUs; one thread calls `read`, another `xids`."""
 
-    def read(self) -> Sequence[Found]:
+    def read(self) -> Sequence[DetectedGpu]:
         """Return all GPUs, those with a problem too. Raises SettingsError."""
         ...
 
     def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
-        """Return (uuid, number) of errors that the driver reports, for at most so long."""
+        """Return (uuid, number) of the errors that the driver reports within these seconds."""
         ...
 
 
 class FileSource:
-    """GPUs by a file, which is read anew each time."""
+    """GPUs by a file, which is read again each time."""
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
 
-    def read(self) -> Sequence[Found]:
+    def read(self) -> Sequence[DetectedGpu]:
         """Return what the file says. Raises SettingsError."""
         try:
             document: Any = json.loads(self._path.read_text(encoding="utf-8"))
@@ -63,11 +63,11 @@ class FileSource:
         ]
 
     def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
-        """Return none, after so long."""
+        """Return no error, after these seconds."""
         time.sleep(seconds)
         return iter(())
 
-    def _device(self, item: Any, where: str) -> Found:  # noqa: ANN401 -- parsed JSON
+    def _device(self, item: Any, where: str) -> DetectedGpu:  # noqa: ANN401 -- parsed JSON
         if not isinstance(item, dict) or not item.keys() <= _KEYS:
             raise SettingsError(f"{where} must be an object with {', '.join(sorted(_KEYS))}")
         uuid, model = item.get("uuid"), item.get("model", "")
@@ -82,12 +82,12 @@ class FileSource:
         if type(healthy) is not bool:
             raise SettingsError(f"{where}.healthy must be true or false")
         problem = "" if healthy else "the devices file says that it is not healthy"
-        return Found(uuid, index, memory, model, problem=problem)
+        return DetectedGpu(uuid, index, memory, model, problem=problem)
 
 
 @dataclass(frozen=True, slots=True)
 class CardMemory:
-    """Memory of a card, in bytes. used: of all of it; by_process: by pid, None where not told."""
+    """Memory of a card, in bytes. used: of all of it; by_process: by pid, None if not told."""
 
     total: int
     used: int
@@ -101,7 +101,7 @@ class NvmlSource:
     """
 
     def __init__(self, *, topology: bool = False, root: Path = Path("/")) -> None:
-        """Load the library. Raises SettingsError where there is none, or no driver."""
+        """Load the library. Raises SettingsError if there is none, or no driver."""
         self._topology = topology
         self._pci = root / "sys/bus/pci/devices"
         self._events: Any = None
@@ -114,8 +114,8 @@ class NvmlSource:
                 " --devices-file"
             ) from error
 
-    def read(self) -> Sequence[Found]:
-        """Return all GPUs. Raises SettingsError where NVML does not tell how many there are."""
+    def read(self) -> Sequence[DetectedGpu]:
+        """Return all GPUs. Raises SettingsError if NVML does not tell how many there are."""
         try:
             count = pynvml.nvmlDeviceGetCount()
         except pynvml.NVMLError as error:
@@ -123,7 +123,7 @@ class NvmlSource:
         return [self._card(index) for index in range(count)]
 
     def driver_major(self) -> int:
-        """Return the first number of the driver's version, 0 where it cannot be told."""
+        """Return the first number of the driver's version, 0 if it cannot be told."""
         try:
             return int(str(pynvml.nvmlSystemGetDriverVersion()).partition(".")[0])
         except (pynvml.NVMLError, ValueError):
@@ -132,9 +132,9 @@ class NvmlSource:
     def memory(self, uuid: str) -> CardMemory:
         """Return what is used of a card, and by which processes. Raises SettingsError.
 
-        A process counts once: it is in more than one list where it also draws, or is a client of
-        MPS. Pids are those of this process's own namespace; others are not listed. The binding
-        says of an older driver by no NVMLError that it lacks the newest form, so that is named.
+        A process counts once: it is in more than one list if it also draws, or is a client of
+        MPS. Pids are of this process's own namespace; others are not listed. The calls are _v3 by
+        name: with an older driver pynvml's newest form fails, and not with an NVMLError.
         """
         try:
             handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
@@ -171,7 +171,7 @@ class NvmlSource:
         return int(asked.hardLimit), int(asked.currentUsed)
 
     def xids(self, seconds: float) -> Iterator[tuple[str, int]]:
-        """Return the critical errors that come within so many seconds; none where NVML has none."""
+        """Return the critical errors that come within these seconds. Raises SettingsError."""
         try:
             if self._events is None:
                 self._events = self._subscribed()
@@ -192,20 +192,22 @@ class NvmlSource:
                 pynvml.nvmlDeviceRegisterEvents(handle, wanted, events)
         return events
 
-    def _card(self, index: int) -> Found:
-        """Return a GPU; one that does not even tell its uuid has its index all the same."""
+    def _card(self, index: int) -> DetectedGpu:
+        """Return a GPU; without a uuid from NVML it gets a name by its index."""
         try:
             handle = pynvml.nvmlDeviceGetHandleByIndex(index)
             uuid = str(pynvml.nvmlDeviceGetUUID(handle))
         except pynvml.NVMLError as error:
-            return Found(f"lost-{index}", index, 0, problem=f"NVML does not tell its uuid: {error}")
+            return DetectedGpu(
+                f"lost-{index}", index, 0, problem=f"NVML does not tell its uuid: {error}"
+            )
         try:
             model = str(pynvml.nvmlDeviceGetName(handle))
             memory = int(pynvml.nvmlDeviceGetMemoryInfo(handle).total) // 2**20
             problem = "is in MIG mode, which is not shared by memory" if _mig(handle) else ""
-            return Found(uuid, index, memory, model, self._numa(handle), problem)
+            return DetectedGpu(uuid, index, memory, model, self._numa(handle), problem)
         except pynvml.NVMLError as error:
-            return Found(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
+            return DetectedGpu(uuid, index, 0, problem=f"NVML does not tell its memory: {error}")
 
     def _numa(self, handle: Any) -> int | None:  # noqa: ANN401 -- a handle of the library
         """Return the NUMA node that the card's slot is at.

@@ -1,4 +1,4 @@
-"""Looks for the containers that the kubelet may be asking for: in its List, and among the pods.
+"""Finds the containers that the kubelet may be asking for: in its List, and among the pods.
 
 Knows the rules of identity.py, and where to read what they need; decides nothing. A pod that the
 kubelet shows and the watch does not is read before it is left out.
@@ -12,14 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gpushare.device_plugin.answered import Container
+from gpushare.device_plugin.allocation_state import Container
 from gpushare.device_plugin.identity import (
     Candidate,
     Listed,
     PodKey,
     candidates,
     may_be_another,
-    next_part,
+    next_container,
     unlisted,
 )
 from gpushare.device_plugin.node_pod import NodePod
@@ -32,10 +32,10 @@ _UNKNOWN_FOR = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The candidates. changes: how many changes of the pods there had been before.
+class Candidates:
+    """The candidates. changes: the number of changes of the pods before.
 
-    shown: the kubelet shows them, and no pod without ids that could not be read.
+    shown: the kubelet shows them, and it shows no pod without ids that could not be read.
     """
 
     candidates: Sequence[Candidate]
@@ -44,7 +44,7 @@ class Found:
 
 
 class CandidateFinder:
-    """Looks; may be called by several threads.
+    """Finds candidates; several threads may call it.
 
     listed: what the kubelet shows; raises GpuShareError.
     """
@@ -58,11 +58,11 @@ class CandidateFinder:
         self._pods = pods
         self._listed = listed
         self._clock = clock
-        # Of pods that there are none of by the API server: when to ask it again.
+        # Pods that the API server does not have: when to ask it again.
         self._unknown: Mapping[PodKey, float] = {}
 
-    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Found:
-        """Return who may be asking for so many units."""
+    def find(self, units: int, answered: Set[Container], refused: Collection[str]) -> Candidates:
+        """Return the containers that may be asking for this number of units."""
         try:
             listed = self._listed()
         except GpuShareError as error:
@@ -80,15 +80,15 @@ class CandidateFinder:
         if doubtful:
             read = self._pods.look_up(doubtful)
             pods, changes = self._pods.now()
-            # Of one that cannot be read it is not known whether it is still the same.
+            # A pod that cannot be read may have been replaced by a newer one.
             gone = {key for key in doubtful if not read.get(key)}
             pods = {key: pod for key, pod in pods.items() if key not in gone}
             found = candidates(listed, pods, answered, refused, units)
             unread |= gone - read.keys()
         if found:
-            return Found(found, all(all(listed[key].values()) for key in unread), changes)
+            return Candidates(found, all(all(listed[key].values()) for key in unread), changes)
         if any(key not in pods for key in listed):
-            return Found((), True, changes)
+            return Candidates((), True, changes)
         # A kubelet that does not show the pod it is admitting.
         return self.unlisted(units, answered, refused, but=listed)
 
@@ -99,14 +99,14 @@ class CandidateFinder:
         refused: Collection[str],
         *,
         but: Collection[PodKey] = (),
-    ) -> Found:
-        """Return who may be asking by the pods alone, but for those of these names."""
+    ) -> Candidates:
+        """Return the candidates among all pods except those named."""
         pods, changes = self._pods.now()
         rest = [pod for key, pod in pods.items() if key not in but]
-        return Found(unlisted(rest, answered, refused, units), False, changes)
+        return Candidates(unlisted(rest, answered, refused, units), False, changes)
 
-    def read_anew(self, found: Sequence[Candidate]) -> None:
-        """Read the pods that may be meant, and those that the kubelet shows and that wait."""
+    def read_again(self, found: Sequence[Candidate]) -> None:
+        """Read again the candidates, and the pods that the kubelet shows without all their ids."""
         pods, _ = self._pods.now()
         keys = {each.pod.key for each in found}
         with suppress(GpuShareError):
@@ -114,15 +114,15 @@ class CandidateFinder:
             keys |= {
                 key
                 for key in listed
-                if key not in pods or next_part(pods[key], listed[key], frozenset())
+                if key not in pods or next_container(pods[key], listed[key], frozenset())
             }
         self._pods.look_up(keys)
 
     def _known(self, listed: Listed) -> tuple[Mapping[PodKey, NodePod], int, set[PodKey]]:
         """Return (the pods, how many changes there were, those that could not be read).
 
-        Those that the kubelet shows and the watch does not are read first; not again at once where
-        there is none, as of a static pod without a mirror.
+        Pods that the kubelet shows and the watch does not are read first. If the API server has
+        no such pod (a static pod without a mirror), it is not asked again at once.
         """
         pods, changes = self._pods.now()
         now = self._clock()

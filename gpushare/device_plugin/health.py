@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from gpushare.device_plugin.cards import Cards, Found, make_cards
+from gpushare.device_plugin.cards import Cards, DetectedGpu, make_cards
 from gpushare.device_plugin.devices import APPLICATION_XIDS, Source
 from gpushare.errors import SettingsError
 
@@ -24,9 +24,9 @@ _XID_WAIT = 5.0
 
 
 class Health:
-    """The cards. recover: seconds without a further Xid error after which a card is well again.
+    """The cards. recover: seconds without a further Xid error after which a card is healthy again.
 
-    changed: told of each change, with the cards before and after, by the thread that reads.
+    changed: called after each change, with the cards before and after, by the thread that reads.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Health:
         self._changed = changed
         self._clock = clock
         self._poll = poll
-        self._first: tuple[Found, ...] = tuple(source.read())
+        self._first: tuple[DetectedGpu, ...] = tuple(source.read())
         self._cards = make_cards(self._first, unit, reserve_mib)
         self._version = 0
         self._news = threading.Condition()
@@ -61,17 +61,17 @@ class Health:
         return self._cards
 
     def now(self) -> tuple[Cards, int]:
-        """Return (the cards, the number of changes and calls of `wake` so far)."""
+        """Return (the cards, the number of changes and of calls of `wake`)."""
         with self._news:
             return self._cards, self._version
 
     def wait(self, version: int, seconds: float) -> None:
-        """Return when there has been another one than those counted, or the time is over."""
+        """Return when the version of `now` is another one, or the time is over."""
         with self._news:
             self._news.wait_for(lambda: self._version != version, seconds)
 
     def wake(self) -> None:
-        """Have all that wait look again."""
+        """Wake all threads that wait."""
         with self._news:
             self._version += 1
             self._news.notify_all()
@@ -80,14 +80,14 @@ class Health:
         """Read in threads of their own: either may hang in the driver."""
         for name, run in (("devices", self._run), ("xids", self._follow_xids)):
             threading.Thread(target=run, name=name, daemon=True).start()
-        threading.Thread(target=self._mind, name="device silence", daemon=True).start()
+        threading.Thread(target=self._watch_silence, name="device silence", daemon=True).start()
 
     def stop(self) -> None:
         """End the threads that do not hang."""
         self._stopping.set()
         self.wake()
 
-    def look(self) -> None:
+    def refresh(self) -> None:
         """Read the cards once."""
         try:
             found = tuple(self._source.read())
@@ -95,46 +95,46 @@ class Health:
             log.warning("devices not read, they stay as they were error=%s", error)
             return
         self._answered = self._clock()
-        self._take(self._judged(found))
+        self._take(self._with_health(found))
 
-    def report(self, uuid: str, xid: int) -> None:
-        """Take an error of the driver into account."""
+    def on_xid(self, uuid: str, xid: int) -> None:
+        """Record an Xid error, and read the cards again unless a program caused it."""
         if xid in APPLICATION_XIDS:
             log.info("xid of a program, the card stays as it is uuid=%s xid=%d", uuid, xid)
             return
         log.warning("xid uuid=%s xid=%d", uuid, xid)
         self._xids[uuid] = (xid, self._clock())
-        self.look()
+        self.refresh()
 
-    def mind(self) -> None:
-        """Close all cards where the source does not answer: the driver hangs."""
+    def check_silence(self) -> None:
+        """Mark all cards unhealthy if the source does not answer: the driver hangs."""
         if self._clock() > self._answered + SILENCE_SECONDS:
             why = f"the driver has not answered for {SILENCE_SECONDS:.0f} s"
             self._take([replace(gpu, problem=why) for gpu in self._first])
 
     def _run(self) -> None:
         while not self._stopping.wait(self._poll):
-            self.look()
+            self.refresh()
 
     def _follow_xids(self) -> None:
         while not self._stopping.is_set():
             try:
                 for uuid, xid in self._source.xids(_XID_WAIT):
-                    self.report(uuid, xid)
+                    self.on_xid(uuid, xid)
             except SettingsError as error:
                 log.warning("%s; health goes by polling alone", error)
                 return
             self._stopping.wait(0.1)
 
-    def _mind(self) -> None:
+    def _watch_silence(self) -> None:
         while not self._stopping.wait(self._poll):
-            self.mind()
+            self.check_silence()
 
-    def _judged(self, found: Sequence[Found]) -> list[Found]:
-        """Return the cards of the start, each with what is wrong with it now."""
+    def _with_health(self, found: Sequence[DetectedGpu]) -> list[DetectedGpu]:
+        """Return the cards of the start, each with its problem of now."""
         now = self._clock()
         by_uuid = {gpu.uuid: gpu for gpu in found}
-        judged = []
+        gpus = []
         for first in self._first:
             seen = by_uuid.get(first.uuid)
             xid, at = self._xids.get(first.uuid, (0, now))
@@ -148,14 +148,14 @@ class Health:
                 problem = f"has {seen.memory_mib} MiB and had {first.memory_mib}"
             else:
                 problem = ""
-            judged.append(replace(first, problem=problem))
+            gpus.append(replace(first, problem=problem))
         new = by_uuid.keys() - {gpu.uuid for gpu in self._first}
         if new:
             log.warning("new GPUs count after a restart of the plug-in: %s", ", ".join(sorted(new)))
-        return judged
+        return gpus
 
-    def _take(self, judged: Sequence[Found]) -> None:
-        cards = make_cards(judged, self._unit, self._reserve_mib)
+    def _take(self, gpus: Sequence[DetectedGpu]) -> None:
+        cards = make_cards(gpus, self._unit, self._reserve_mib)
         with self._news:
             before = self._cards
             if cards == before:
@@ -163,7 +163,7 @@ class Health:
             self._cards = cards
             self._version += 1
             self._news.notify_all()
-        for gpu in judged:
+        for gpu in gpus:
             if gpu.problem:
                 log.warning("GPU unhealthy uuid=%s index=%d: %s", gpu.uuid, gpu.index, gpu.problem)
         self._changed(before, cards)

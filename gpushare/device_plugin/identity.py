@@ -1,17 +1,17 @@
 """Which container the kubelet asks for, and which units of which card it gets.
 
 Pure. The kubelet's question names a number of units and no pod. But it adds one pod after the other
-to what it manages, and admits each before it adds the next (k8s.io/kubernetes
-pkg/kubelet/allocation): so while it asks, its pod-resources API shows one pod alone that has a
-container without its units, and that is the one. Where there are several, after a restart or by a
-kubelet that works otherwise, they count as one if all would get the same; else nothing is decided.
+to those it manages, and admits each before it adds the next (k8s.io/kubernetes
+pkg/kubelet/allocation). So while it asks, its pod-resources API shows only one pod that has a
+container without its units: this is the pod. If there are several (after a restart, or with a
+kubelet that works otherwise), they count as one if all would get the same; else nothing is decided.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Card, Cards, device_id, number_of, uuid_of, uuids_of
-from gpushare.device_plugin.node_pod import NodePod, Part
+from gpushare.device_plugin.node_pod import GpuContainer, NodePod
 
 PodKey = tuple[str, str]
 """Namespace and name."""
@@ -27,10 +27,10 @@ class Candidate:
     """A container that the kubelet may be asking for."""
 
     pod: NodePod
-    part: Part
+    container: GpuContainer
 
     def __str__(self) -> str:
-        return f"{self.pod.ref} container {self.part.name}"
+        return f"{self.pod.ref} container {self.container.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Grant:
         return sum(units for _, units in self.shares)
 
     def units_of(self, uuid: str) -> int:
-        """Units on the card of that uuid; 0 where it is none of its cards."""
+        """Return the units on the card of that uuid; 0 if there are none."""
         return sum(units for card, units in self.shares if card.uuid == uuid)
 
     def __str__(self) -> str:
@@ -60,9 +60,9 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What to give, and to whom: one, or several of which each would get the same.
+    """What to give, and to whom: one container, or several that would all get the same.
 
-    shown: the kubelet has shown that it asks for them; else a pod that is not known may be meant.
+    shown: the kubelet has shown that it asks for them; else an unknown pod may be meant.
     """
 
     grant: Grant
@@ -72,7 +72,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Undecided:
-    """Why nothing is decided. more_may_help: news of the pods may change that."""
+    """Why nothing is decided. more_may_help: changes of the pods may help."""
 
     why: str
     more_may_help: bool = True
@@ -85,20 +85,20 @@ def candidates(
     refused: Collection[str],
     units: int,
 ) -> tuple[Candidate, ...]:
-    """Return the containers that a question for so many units may be about.
+    """Return the containers that a question for this number of units may be about.
 
-    answered: (uid, container) of those that have had an answer. refused: uids of pods that had an
-    error, with which a kubelet fails them; like those that have run before, or are being deleted,
-    they count where there is no other.
+    answered: (uid, container) of each that has its answer. refused: uids of pods that got an error,
+    with which a kubelet fails them. These, and pods that have started or are being deleted, count
+    only if there is no other.
     """
     found = []
     for key, containers in listed.items():
         pod = pods.get(key)
         if pod is None or pod.ended:
             continue
-        part = next_part(pod, containers, answered)
-        if part is not None and part.units == units:
-            found.append(Candidate(pod, part))
+        container = next_container(pod, containers, answered)
+        if container is not None and container.units == units:
+            found.append(Candidate(pod, container))
     return _likely(found, refused)
 
 
@@ -108,38 +108,38 @@ def unlisted(
     refused: Collection[str],
     units: int,
 ) -> tuple[Candidate, ...]:
-    """Return the candidates where the kubelet shows nothing: any container without an answer."""
+    """Return the candidates if the kubelet shows none: any container without an answer."""
     found = [
-        Candidate(pod, part)
+        Candidate(pod, container)
         for pod in pods
         if not pod.ended
-        for part in (next_part(pod, {}, answered, shown=False),)
-        if part is not None and part.units == units
+        for container in (next_container(pod, {}, answered, shown=False),)
+        if container is not None and container.units == units
     ]
     return _likely(found, refused)
 
 
-def next_part(
+def next_container(
     pod: NodePod,
     containers: Mapping[str, frozenset[str]],
     answered: Set[tuple[str, str]],
     *,
     shown: bool = True,
-) -> Part | None:
-    """Return the container that the kubelet has served next, or None where all have been.
+) -> GpuContainer | None:
+    """Return the container that the kubelet asks for next, or None if all have their answer.
 
     shown: whether `containers` is what the kubelet shows; it never shows plain init containers.
     """
     following = None
-    for part in reversed(pod.parts):
-        if part.init or not shown:
-            served = (pod.ref.uid, part.name) in answered
+    for container in reversed(pod.gpu_containers):
+        if container.init or not shown:
+            served = (pod.ref.uid, container.name) in answered
         else:
-            served = bool(containers.get(part.name))
+            served = bool(containers.get(container.name))
         if served:
-            # Those before it have been served, too: the kubelet goes by their order.
+            # Those before it are served too: the kubelet keeps to their order.
             return following
-        following = part
+        following = container
     return following
 
 
@@ -151,22 +151,22 @@ def may_be_another(
 ) -> bool:
     """Return whether the kubelet may mean a newer pod of that name.
 
-    One has a container without ids, and the pod that is known was served or refused, has run, or is
-    to go.
+    That is so if a container lacks ids although the known pod was served or refused, has started,
+    or is ending.
     """
-    if next_part(pod, containers, answered) is None:
+    if next_container(pod, containers, answered) is None:
         return False
     lost = any(
-        (pod.ref.uid, part.name) in answered and not containers.get(part.name)
-        for part in pod.parts
-        if not part.init
+        (pod.ref.uid, container.name) in answered and not containers.get(container.name)
+        for container in pod.gpu_containers
+        if not container.init
     )
     gone = pod.ended or pod.terminating or pod.ref.uid in refused
     return lost or gone or pod.assigned or pod.started
 
 
 def decide(found: Sequence[Candidate], units: int, cards: Cards) -> Decided | Undecided:
-    """Return what to give to the one that is asked for; `found`: the candidates."""
+    """Return what to give to the container that the kubelet means, one of `found`."""
     if not found:
         return Undecided(
             f"no pod of this node is known that waits for {units} units; was it bound past the"
@@ -198,7 +198,7 @@ def granted(candidate: Candidate, cards: Cards, *, healthy: bool = True) -> Gran
     """
     pod = candidate.pod
     shares = []
-    for index, units in candidate.part.shares:
+    for index, units in candidate.container.shares:
         uuid = (pod.uuids or {}).get(index, "")
         card = cards.by_uuid(uuid) if uuid else cards.by_index(index)
         if card is None:
@@ -217,8 +217,8 @@ def choose_ids(
 ) -> tuple[tuple[str, ...], bool]:
     """Return (ids of as many units as the grant has, whether all are of its cards).
 
-    available: what the kubelet may take, must_include: what it takes in any case. in_use: ids that
-    another container still has by what this plug-in knows; they are taken last.
+    available: what the kubelet may take. must_include: what it takes in any case. in_use: ids that
+    another container still has, as far as is known; they are taken last.
     """
     chosen = list(dict.fromkeys(must_include))[: grant.units]
 
@@ -232,13 +232,13 @@ def choose_ids(
     for card, units in grant.shares:
         take((card.uuid,), units - sum(uuid_of(device) == card.uuid for device in chosen))
     if len(chosen) < grant.units:
-        # The kubelet's ids of its card are in other hands: a plug-in that did not care gave them.
+        # The ids of its cards are taken: another plug-in gave them out for other cards.
         take(uuids_of(available) - {""}, grant.units)
     return tuple(chosen), {uuid_of(device) for device in chosen} <= grant.uuids
 
 
 def _likely(found: Sequence[Candidate], refused: Collection[str]) -> tuple[Candidate, ...]:
-    """Those whose pods are new, if there are any; else all."""
+    """Return the candidates whose pods are new, or all if there are none."""
     new = [
         each
         for each in found

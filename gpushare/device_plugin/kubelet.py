@@ -13,8 +13,8 @@ import grpc
 from google.protobuf.message import DecodeError, Message
 
 from gpushare.device_plugin import kubelet_pb2 as pb
-from gpushare.device_plugin.checkpoint import FILE, Entry, entries
-from gpushare.device_plugin.container import Answer, Mount
+from gpushare.device_plugin.checkpoint import FILE, CheckpointEntry, entries
+from gpushare.device_plugin.container import ContainerAllocation, Mount
 from gpushare.device_plugin.identity import Listed
 from gpushare.errors import GpuShareError, MessageError
 from gpushare.wire.objects import Container, Metadata, Pod, PodSpec, PodStatus, Resources
@@ -89,7 +89,7 @@ def register(folder: Path, endpoint: str, resource: str) -> None:
 
 
 def plugin_options() -> pb.DevicePluginOptions:
-    """Return what the kubelet shall call beside Allocate."""
+    """Return which optional calls the kubelet is to make."""
     return pb.DevicePluginOptions(pre_start_required=True, get_preferred_allocation_available=True)
 
 
@@ -130,7 +130,7 @@ class PodsApi:
         self._channel = Channel(socket)
 
     def pods(self) -> Iterable[Pod]:
-        """Return all pods; none where there is no such socket. Raises KubeletError."""
+        """Return all pods; none if there is no such socket. Raises KubeletError."""
         if not self._channel.path.exists():
             return ()
         answer = self._channel.call(
@@ -146,7 +146,7 @@ class PodsApi:
         self._channel.close()
 
 
-def read_checkpoint(folder: Path, resource: str) -> tuple[Entry, ...]:
+def read_checkpoint(folder: Path, resource: str) -> tuple[CheckpointEntry, ...]:
     """Return what the kubelet has on record. Raises KubeletError, MessageError.
 
     A kubelet that has given out nothing yet has no record.
@@ -160,8 +160,8 @@ def read_checkpoint(folder: Path, resource: str) -> tuple[Entry, ...]:
     return entries(text, resource)
 
 
-def answer_message(answer: Answer) -> pb.ContainerAllocateResponse:
-    """Return the message that says what a container is told."""
+def answer_message(answer: ContainerAllocation) -> pb.ContainerAllocateResponse:
+    """Return the message of Allocate with what a container is told."""
     return pb.ContainerAllocateResponse(
         envs=answer.envs,
         mounts=[
@@ -177,13 +177,13 @@ def answer_message(answer: Answer) -> pb.ContainerAllocateResponse:
     )
 
 
-def parse_answer(data: bytes) -> Answer:
+def parse_answer(data: bytes) -> ContainerAllocation:
     """Return what a container was told, from the kubelet's record. Raises MessageError."""
     try:
         message = pb.ContainerAllocateResponse.FromString(data)
     except DecodeError as error:
         raise MessageError(f"{FILE}: AllocResp cannot be read: {error}") from error
-    return Answer(
+    return ContainerAllocation(
         dict(message.envs),
         [Mount(each.container_path, each.host_path, each.read_only) for each in message.mounts],
         [device.name for device in message.cdi_devices],
@@ -219,7 +219,7 @@ def _pod(message: pb.Pod) -> Pod:
 
 
 def _time(message: pb.ObjectMeta | pb.PodStatus, name: str) -> str | None:
-    """Return a text where there is such a time, else None; which time it is, is not needed."""
+    """Return some text if the time is set, else None; nobody needs the time itself."""
     return name if message.HasField(name) else None
 
 

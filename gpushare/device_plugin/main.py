@@ -19,7 +19,7 @@ log = logging.getLogger("gpushare.device_plugin")
 
 _LAST_LINES = 2.0
 _SWITCH_INTERVAL = 0.001
-"""Seconds that a thread may keep others from running: the kubelet waits for one of them."""
+"""Seconds that a thread may run while others wait: the kubelet waits for one of them."""
 
 
 def main(argv: Sequence[str]) -> int:

@@ -1,8 +1,8 @@
-"""What is told of pods after they were served: the mark ASSIGNED, and every 30 s what is wrong.
+"""Marks pods ASSIGNED once they are served, and reports every 30 s which have wrong devices.
 
-Knows the API server's calls. Beside the mark one annotation is written: what a pod was given that
-it was not bound to, which the extender then charges as well. The assume time, which the original
-writes anew, is left as the Binding has it: it tells one Binding from another.
+Knows the API server's calls. One more annotation is written: what a pod was given that it was not
+bound to, which the extender then charges as well. The assume time, which the original writes again,
+stays as the Binding has it: it tells one Binding from another.
 """
 
 import json
@@ -18,7 +18,7 @@ from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnreachable, GpuShareError
 from gpushare.kube.api import Api
-from gpushare.wire.given import write_given
+from gpushare.wire.given_annotation import write_given
 
 log = logging.getLogger("gpushare.pods")
 
@@ -33,8 +33,8 @@ _ANOTHER = frozenset({404, 409, 422})
 
 
 class Marker:
-    """The thread. tell: told once of each container that has wrong devices. clear: given all pods,
-    each time that is looked for.
+    """The thread. tell: called once for each container that has wrong devices. clear: called with
+    all pods before each look.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Marker:
         """Containers on record that have other devices than their pods were bound to."""
 
     def start(self) -> None:
-        """Mark, and look, in a thread."""
+        """Start the thread."""
         threading.Thread(target=self._run, name="marks", daemon=True).start()
 
     def stop(self) -> None:
@@ -77,13 +77,13 @@ class Marker:
         self._wake.set()
 
     def served(self) -> None:
-        """Have the pods marked of which each container has had its answer."""
+        """Wake the thread: a container was served, so a pod may be complete."""
         self._wake.set()
 
     def step(self) -> float:
-        """Do what is due; return in how many seconds there is more, if no pod is served before.
+        """Do what is due; return the seconds to the next step, if no pod is served before.
 
-        Where marks do not land, the pauses grow, however many pods are served meanwhile.
+        While marks fail, the pauses grow, however many pods are served meanwhile.
         """
         now = self._clock()
         if now >= self._look_at:
@@ -139,7 +139,7 @@ class Marker:
                     break  # nor would the others be
 
     def mark_all(self) -> bool:
-        """Return whether a pod is left that could not be marked now."""
+        """Mark all pods that are due; return whether one could not be marked now."""
         left = False
         for pod in self._unmarked():
             try:
@@ -158,7 +158,7 @@ class Marker:
     def _unmarked(self) -> Iterator[NodePod]:
         for pod in self._pods.now()[0].values():
             done = pod.ended or pod.assigned or pod.ref.uid in self._marked
-            if pod.parts and not done and self._allocator.complete(pod):
+            if pod.gpu_containers and not done and self._allocator.complete(pod):
                 yield pod
 
     def _mark(self, pod: NodePod) -> None:
@@ -177,7 +177,7 @@ class Marker:
 
 
 def _beside(wrongs: Sequence[Wrong]) -> Iterator[tuple[NodePod, Mapping[str, int]]]:
-    """Yield the pods of which not all is told yet, with what their containers have by uuid."""
+    """Yield the pods whose annotation must change, with what their containers have by uuid."""
     had: dict[str, Counter[str]] = {}
     pods = {wrong.pod.ref.uid: wrong.pod for wrong in wrongs}
     for wrong in wrongs:

@@ -1,8 +1,8 @@
-"""What containers really use of the cards, and whether their limits hold: asked against NVML.
+"""What containers really use of the cards, and whether their limits hold, by NVML.
 
 Knows what was asked (the Binding) and what each container was told (the kubelet's record). A limit
-that NVML shows is compared with what was told; where it shows none, use alone can prove that a
-limit does not hold. What NVML does not tell is not guessed: there is no figure then.
+that NVML shows is compared with the one told; if NVML shows none, only use above what was asked
+proves that a limit does not hold. What NVML does not tell is not guessed: there is no figure then.
 """
 
 import logging
@@ -15,8 +15,8 @@ from typing import Protocol
 
 from gpushare.device_plugin.cards import Cards
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, driver_limit, isolation_told
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, driver_limit, isolation_of
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.identity import Candidate, Grant, granted
 from gpushare.device_plugin.node_pod import NodePod
@@ -30,7 +30,7 @@ STALE_SECONDS = 60.0
 """Figures that are older are not shown: the driver hangs."""
 
 NO_LIMIT = 2**64 - 1
-"""What NVML shows where there is no limit."""
+"""What NVML shows if there is no limit."""
 
 _MIB = 2**20
 
@@ -39,7 +39,7 @@ _Place = tuple[str, str, str]
 
 
 class MemorySource(Protocol):
-    """What tells of memory; see gpushare.device_plugin.devices.NvmlSource."""
+    """A source of memory figures; see gpushare.device_plugin.devices.NvmlSource."""
 
     def memory(self, uuid: str) -> CardMemory:
         """Return what is used of a card. Raises SettingsError."""
@@ -54,8 +54,8 @@ class MemorySource(Protocol):
 class Use:
     """A container on a card, in bytes.
 
-    asked: 0 on a card that is not its pod's. isolation: what was to limit it. told_limit: what the
-    driver was told, limit: what NVML shows of that, or None.
+    asked: 0 on a card that is not its pod's. isolation: what limits it. told_limit: the limit that
+    the driver was given. limit: the one that NVML shows, or None.
     """
 
     pod: NodePod
@@ -74,7 +74,7 @@ class Use:
 
     @property
     def enforced(self) -> bool | None:
-        """Whether its limit holds; None where it has none, or nothing tells."""
+        """Whether its limit holds; None if it has none, or nothing tells."""
         if self.isolation == "none":
             return None
         if self.exceeded:
@@ -84,7 +84,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One look. cards: bytes used of each card, by uuid. at: when it was."""
+    """The figures of one look. cards: bytes used of each card, by uuid. at: when it was."""
 
     uses: tuple[Use, ...] = ()
     cards: Mapping[str, int] = field(default_factory=dict)
@@ -94,7 +94,7 @@ class Seen:
 class Memory:
     """The thread. record: the kubelet's, with what each container was told; raises GpuShareError.
 
-    tell: told once of each container that uses more than asked, or whose limit does not hold.
+    tell: called once for each container that uses more than asked, or whose limit does not hold.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Memory:
         source: MemorySource,
         cgroups: Cgroups,
         pods: Pods,
-        record: Callable[[], Sequence[tuple[Entry, Answer]]],
+        record: Callable[[], Sequence[tuple[CheckpointEntry, ContainerAllocation]]],
         cards: Callable[[], Cards],
         *,
         tell: Callable[[Use], None],
@@ -121,12 +121,12 @@ class Memory:
         self._stopping = threading.Event()
 
     def seen(self) -> Seen:
-        """Return the last look, or an empty one where that is too long ago."""
+        """Return the last look, or an empty one if that is too long ago."""
         seen = self._seen
         return seen if self._clock() <= seen.at + STALE_SECONDS else Seen()
 
     def start(self) -> None:
-        """Look in a thread of its own: NVML may hang."""
+        """Start a thread of its own: NVML may hang."""
         threading.Thread(target=self._run, name="memory", daemon=True).start()
 
     def stop(self) -> None:
@@ -143,7 +143,7 @@ class Memory:
                 log.exception("memory of containers not looked at")
 
     def look(self) -> None:
-        """Read what is used, and tell of what is more than asked. Raises GpuShareError."""
+        """Read what is used, and report what is more than asked. Raises GpuShareError."""
         pods = {pod.ref.uid: pod for pod in self._pods.now()[0].values() if not pod.ended}
         cards = self._cards()
         used, of_cards = self._used(pods, cards)
@@ -156,11 +156,11 @@ class Memory:
     def _used(
         self, pods: Mapping[str, NodePod], cards: Cards
     ) -> tuple[Mapping[_Place, int | None], Mapping[str, int]]:
-        """(bytes by container and card, None where NVML does not tell; bytes of each card)."""
+        """Return (bytes by container and card, None if NVML does not tell; bytes of each card)."""
         owners = {
             each: (uid, name)
             for uid, pod in pods.items()
-            for each, name in (pod.containers or {}).items()
+            for each, name in (pod.container_names or {}).items()
         }
         used: dict[_Place, int | None] = {}
         of_cards: dict[str, int] = {}
@@ -179,7 +179,7 @@ class Memory:
         return used, of_cards
 
     def _memory_of(self, uuid: str) -> CardMemory | None:
-        """Return what NVML tells of a card, or None where that makes no sense."""
+        """Return what NVML tells of a card, or None if that makes no sense."""
         try:
             memory = self._source.memory(uuid)
             if memory.used > memory.total:
@@ -199,11 +199,19 @@ class Memory:
         folders = self._folders() if any(driver_limit(answer) for _, answer in told) else {}
         for entry, answer in told:
             pod = pods.get(entry.uid)
-            part = pod.part(entry.container) if pod else None
-            grant = granted(Candidate(pod, part), cards, healthy=False) if pod and part else None
+            container = pod.gpu_container(entry.container) if pod else None
+            grant = (
+                granted(Candidate(pod, container), cards, healthy=False)
+                if pod and container
+                else None
+            )
             if pod is None or not isinstance(grant, Grant):
                 continue
-            ids = [each for each, name in (pod.containers or {}).items() if name == entry.container]
+            ids = [
+                each
+                for each, name in (pod.container_names or {}).items()
+                if name == entry.container
+            ]
             folder = next((folders[each] for each in ids if each in folders), None)
             for card in cards.all:
                 asked = grant.units_of(card.uuid) * cards.unit_mib * _MIB
@@ -212,7 +220,7 @@ class Memory:
                 if size is None:
                     size = used.get((entry.uid, entry.container, card.uuid))
                 if size is not None:
-                    kind = isolation_told(answer)
+                    kind = isolation_of(answer)
                     use = Use(pod, entry.container, card.uuid, asked, size, kind, limit, shown)
                     yield use
 
@@ -227,7 +235,7 @@ class Memory:
         return folders
 
     def _limit(self, uuid: str, folder: Path) -> tuple[int | None, int | None]:
-        """(limit, used) of a cgroup on a card; None where NVML does not tell."""
+        """Return (limit, used) of a cgroup on a card; None if NVML does not tell."""
         try:
             return self._source.limit(uuid, folder)
         except SettingsError as error:
@@ -243,7 +251,7 @@ class Memory:
             self._tell(use)
 
     def _log_once(self, about: str, text: str) -> None:
-        """Log what is wrong, unless it was logged and has not been well since."""
+        """Log a problem once, until it has gone in between."""
         if about not in self._silent:
             self._silent.add(about)
             log.warning("memory of containers: %s", text)

@@ -19,8 +19,8 @@ _BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.5, 1.0, 2.0, 5.0)
 class Metrics:
     """The registry of one process.
 
-    wrong: containers that have other devices than their pods. pods: that ask, and are known.
-    memory: what is used.
+    wrong: the number of containers that have other devices than their pods. pods: the number of
+    known pods that ask. memory: what is used.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self._registry,
         )
-        self._drifted = Counter(
+        self._other_card_ids = Counter(
             "gpushare_device_plugin_other_ids_total",
             "Containers whose ids are of other cards than their own; their devices are right",
             registry=self._registry,
@@ -60,12 +60,12 @@ class Metrics:
         self._calls.labels(method, outcome).inc()
         self._seconds.labels(method).observe(seconds)
 
-    def drifted(self) -> None:
+    def other_card_ids(self) -> None:
         """Count a container whose ids are of other cards."""
-        self._drifted.inc()
+        self._other_card_ids.inc()
 
     def text(self) -> bytes:
-        """Return all of it."""
+        """Return all metrics."""
         return generate_latest(self._registry)
 
     def collect(self) -> Iterable[Metric]:

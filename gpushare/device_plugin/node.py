@@ -1,7 +1,7 @@
 """What the device plug-in writes on its Node: inventory, label, number of GPUs.
 
-Knows the API server's calls. Written when the cards change, and again when somebody has changed it:
-a kubelet that registers its node anew drops the number of GPUs.
+Knows the API server's calls. Written when the cards change, and again when the Node says something
+else: a kubelet that registers its node again drops the number of GPUs.
 
 Tested in `tests/integration/test_device_plugin.py`.
 """
@@ -61,15 +61,15 @@ class NodeWriter:
         self._stopping = True
         self._wake.set()
 
-    def tell(self) -> None:
-        """Have the cards written soon."""
+    def request_write(self) -> None:
+        """Ask the thread to write the cards now."""
         self._wake.set()
 
     def wait(self, seconds: float) -> bool:
-        """Return whether the Node says what there is, after waiting so long for it at most."""
+        """Wait at most these seconds for the first write; return whether it is done."""
         return self._written.wait(seconds)
 
-    def wrong(self) -> str:
+    def problem(self) -> str:
         """Return why the extender does not know the cards, or ""."""
         return "" if self._written.is_set() else f"node {self._node} has not been written yet"
 
@@ -119,7 +119,7 @@ class NodeWriter:
 
 
 def _counts(node: Node, resource: str, count: int) -> bool:
-    """Whether capacity and allocatable say so many."""
+    """Return whether capacity and allocatable both say this count."""
     status = node.status
     both = (status.capacity, status.allocatable) if status else (None, None)
     return all(str((each or {}).get(resource, "")) == str(count) for each in both)

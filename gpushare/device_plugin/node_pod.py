@@ -10,18 +10,18 @@ from dataclasses import dataclass, replace
 from gpushare.core.model import MAX_UNITS, Given, PodRef, Shares
 from gpushare.errors import WireError
 from gpushare.wire.annotations import Names, container_shares, device_uuids, placement
-from gpushare.wire.given import read_given
+from gpushare.wire.given_annotation import read_given
 from gpushare.wire.objects import Container, Pod, PodSpec, PodStatus, StartedPodStatus
 from gpushare.wire.pod_sums import gpu_units
 from gpushare.wire.pods import has_ended, pod_ref, request_of
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GpuContainer:
     """A container that asks for device memory.
 
-    shares: (device index, units) that it was given. init: a plain init container, which ends before
-    the next one is started.
+    shares: (device index, units) that it was given. init: a plain init container (no sidecar),
+    which ends before the next one starts.
     """
 
     name: str
@@ -34,15 +34,15 @@ class Part:
 class NodePod:
     """A pod.
 
-    parts: its containers that ask, in the order in which the kubelet has them served. uuids: by
-    device index, as the Binding names them ("" for a device without one). problem: why its devices
-    cannot be told, or "". started: the kubelet has admitted it before. given: units on cards that a
-    device plug-in has said it was given beside, by uuid. containers: their names by the container
-    runtime's ids, as far as these are known.
+    gpu_containers: its containers that ask, in the order in which the kubelet asks for them.
+    uuids: by device index, as the Binding names them ("" for a device without one). problem: why
+    its devices are not known, or "". started: the kubelet has admitted it before. given: units by
+    uuid that it has besides, as a device plug-in wrote. container_names: by the container runtime's
+    ids, if known.
     """
 
     ref: PodRef
-    parts: tuple[Part, ...] = ()
+    gpu_containers: tuple[GpuContainer, ...] = ()
     total: int = 0
     uuids: Mapping[int, str] | None = None
     problem: str = ""
@@ -51,37 +51,45 @@ class NodePod:
     started: bool = False
     assigned: bool = False
     given: Given = ()
-    containers: Mapping[str, str] | None = None
+    container_names: Mapping[str, str] | None = None
 
     @property
     def key(self) -> tuple[str, str]:
         """Namespace and name."""
         return self.ref.namespace, self.ref.name
 
-    def part(self, name: str) -> Part | None:
+    def gpu_container(self, name: str) -> GpuContainer | None:
         """Return the container of that name, or None."""
-        return next((part for part in self.parts if part.name == name), None)
+        return next(
+            (container for container in self.gpu_containers if container.name == name), None
+        )
 
     def with_placement_of(self, first: "NodePod") -> "NodePod":
-        """Return this pod with the devices that were first seen of it.
+        """Return this pod with the devices of the first time it was seen.
 
-        Annotations can be edited later, by whoever may patch pods.
+        Anybody who may patch pods can edit its annotations later.
         """
-        if first.problem or not first.parts:
+        if first.problem or not first.gpu_containers:
             return self
-        return replace(self, parts=first.parts, total=first.total, uuids=first.uuids, problem="")
+        return replace(
+            self,
+            gpu_containers=first.gpu_containers,
+            total=first.total,
+            uuids=first.uuids,
+            problem="",
+        )
 
 
 def node_pod(pod: Pod, names: Names) -> NodePod:
-    """Return the pod. Raises MessageError where it cannot be told which pod it is."""
+    """Return the pod. Raises MessageError if its name, namespace or uid is missing."""
     ref = pod_ref(pod)
     status = pod.status or PodStatus()
     metadata = pod.metadata
     annotations = (metadata and metadata.annotations) or {}
-    parts, total, uuids, problem = _given(pod, annotations, names)
+    gpu_containers, total, uuids, problem = _given(pod, annotations, names)
     return NodePod(
         ref,
-        parts,
+        gpu_containers,
         total,
         uuids,
         problem,
@@ -90,12 +98,12 @@ def node_pod(pod: Pod, names: Names) -> NodePod:
         started=status.start_time is not None,
         assigned=annotations.get(names.assigned) == "true",
         given=read_given(annotations, total or MAX_UNITS, names),
-        containers=_containers(status),
+        container_names=_container_names(status),
     )
 
 
-def _containers(status: PodStatus) -> dict[str, str] | None:
-    """Return the names of the containers by id; None where none is told of."""
+def _container_names(status: PodStatus) -> dict[str, str] | None:
+    """Return the names of the containers by id; None if there are none."""
     if not isinstance(status, StartedPodStatus):
         return None
     listed = (*(status.init_container_statuses or ()), *(status.container_statuses or ()))
@@ -109,41 +117,42 @@ def _containers(status: PodStatus) -> dict[str, str] | None:
 
 def _given(
     pod: Pod, annotations: Mapping[str, str], names: Names
-) -> tuple[tuple[Part, ...], int, dict[int, str], str]:
-    """(parts, total, uuids, problem)."""
+) -> tuple[tuple[GpuContainer, ...], int, dict[int, str], str]:
+    """Return (the containers that ask, total, uuids, problem)."""
     try:
         request = request_of(pod, names)
-        parts = tuple(part for _, part in _parts(pod, names))
+        asking = tuple(container for _, container in _gpu_containers(pod, names))
     except WireError as error:
         # The API server checks quantities, so it is the count of devices that makes no sense.
-        return tuple(part for _, part in _parts(pod, names)), 0, {}, str(error)
-    if not parts:
+        return tuple(container for _, container in _gpu_containers(pod, names)), 0, {}, str(error)
+    if not asking:
         return (), 0, {}, ""
     shares = placement(annotations, request, names)
     if shares is None:
         why = f"its annotations {names.idx} and {names.allocation} name no device that can be used"
-        return parts, request.total, {}, f"{why}; it was not bound by the gpushare extender"
+        return asking, request.total, {}, f"{why}; it was not bound by the gpushare extender"
     if sum(units for _, units in shares) != request.total:
         why = f"its annotations {names.idx} and {names.allocation} contradict each other"
-        return parts, request.total, {}, why
+        return asking, request.total, {}, why
     uuids = device_uuids(annotations, shares, names)
     if uuids is None:
-        return parts, request.total, {}, f"its annotation {names.uuids} does not match {names.idx}"
+        return asking, request.total, {}, f"its annotation {names.uuids} does not match {names.idx}"
     named = dict(zip([index for index, _ in shares], uuids, strict=True)) if uuids else {}
     placed = _placed(pod, shares, container_shares(annotations, request, names), names)
-    for part in placed:
-        if sum(units for _, units in part.shares) != part.units:
+    for container in placed:
+        if sum(units for _, units in container.shares) != container.units:
             why = (
-                f"its annotations give container {part.name} less than the {part.units} units asked"
+                f"its annotations give container {container.name} less than the"
+                f" {container.units} units asked"
             )
-            return parts, request.total, {}, why
+            return asking, request.total, {}, why
     return placed, request.total, named, ""
 
 
 def _placed(
     pod: Pod, shares: Shares, grants: Mapping[int, Mapping[int, int]], names: Names
-) -> tuple[Part, ...]:
-    """Return the parts with what each was given: by the map, else device after device.
+) -> tuple[GpuContainer, ...]:
+    """Return the containers with what each was given: by the map, else device after device.
 
     Sidecars and init containers have no place in the map. Sidecars have what it leaves; the units
     of an init container are used again by those after it.
@@ -153,19 +162,19 @@ def _placed(
         granted.update(grant)
     left = [(device, units - granted[device]) for device, units in shares]
     placed = []
-    for index, part in _parts(pod, names):
-        if part.init:
-            given, _ = _take(shares, part.units)
+    for index, container in _gpu_containers(pod, names):
+        if container.init:
+            given, _ = _take(shares, container.units)
         elif index in grants:
             given = tuple(sorted(grants[index].items()))
         else:
-            given, left = _take(left, part.units)
-        placed.append(replace(part, shares=given))
+            given, left = _take(left, container.units)
+        placed.append(replace(container, shares=given))
     return tuple(placed)
 
 
 def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[tuple[int, int]]]:
-    """(so many units, the rest), from the first device on."""
+    """Return (shares of this number of units, the rest), from the first device on."""
     given, rest = [], []
     for device, there in shares:
         taken = min(there, units)
@@ -177,16 +186,18 @@ def _take(shares: Sequence[tuple[int, int]], units: int) -> tuple[Shares, list[t
     return tuple(given), rest
 
 
-def _parts(pod: Pod, names: Names) -> Iterator[tuple[int, Part]]:
-    """(index in spec.containers, or -1, the container) of those that ask, init containers first."""
+def _gpu_containers(pod: Pod, names: Names) -> Iterator[tuple[int, GpuContainer]]:
+    """Yield (index in spec.containers or -1, container) if it asks; init containers first."""
     spec = pod.spec or PodSpec()
     for container in spec.init_containers or ():
-        yield from _part(-1, container, container.restart_policy != "Always", names)
+        yield from _gpu_container(-1, container, container.restart_policy != "Always", names)
     for index, container in enumerate(spec.containers or ()):
-        yield from _part(index, container, False, names)
+        yield from _gpu_container(index, container, False, names)
 
 
-def _part(index: int, container: Container, init: bool, names: Names) -> Iterator[tuple[int, Part]]:
+def _gpu_container(
+    index: int, container: Container, init: bool, names: Names
+) -> Iterator[tuple[int, GpuContainer]]:
     units = gpu_units(container, names.resource)
     if units:
-        yield index, Part(container.name or "", units, init)
+        yield index, GpuContainer(container.name or "", units, init)

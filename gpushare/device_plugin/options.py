@@ -1,4 +1,4 @@
-"""The command line of `gpushare device-plugin`: words to options that make sense.
+"""The command line of `gpushare device-plugin`: words to checked options.
 
 Tested in `tests/integration/test_device_plugin.py` and
 `tests/contract/test_device_plugin_manifests.py`.

@@ -15,20 +15,20 @@ from gpushare.daemon.health import Checks, HealthServer
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, unit_mib
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, Contract, answer, hami_core_folder
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, hami_core_folder
 from gpushare.device_plugin.devices import FileSource, NvmlSource, Source
+from gpushare.device_plugin.event_messages import PodEventMessages
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import PodResources, PodsApi, parse_answer, read_checkpoint
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.memory import Memory, Seen
 from gpushare.device_plugin.metrics import Metrics
 from gpushare.device_plugin.node import NodeWriter
-from gpushare.device_plugin.notices import Notices
 from gpushare.device_plugin.options import Options
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.registration import Registration, own_socket, refuse_others
-from gpushare.device_plugin.rejected import Rejected
+from gpushare.device_plugin.rejected_pods import RejectedPods
 from gpushare.device_plugin.server import PluginServer
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import GpuShareError, RequestRefused, SettingsError
@@ -42,7 +42,7 @@ log = logging.getLogger("gpushare.device_plugin")
 NAME = "gpushare-device-plugin"
 
 _FIRST_SECONDS = 5.0
-"""Seconds to wait for the API server before the kubelet is told of us without it."""
+"""Seconds to wait for the API server; then the plug-in registers without it."""
 _LIMITING_DRIVER = 615
 _CGROUP_V2 = "sys/fs/cgroup/cgroup.controllers"
 
@@ -78,11 +78,13 @@ class DevicePlugin:
         watch = ListWatch(path, STARTED_PODS, (("fieldSelector", selector),))
         self._reflector = Reflector(self._client, watch, self._pods)
         self._recorder = Recorder(self._client, socket.gethostname(), controller=NAME)
-        self._notices = Notices(self._recorder if options.events else NullRecorder())
+        self._event_messages = PodEventMessages(
+            self._recorder if options.events else NullRecorder()
+        )
         self._allocator = Allocator(
             *(self._pods, self._resources.listed, cards),
             record=self._entries,
-            drifted=self._drifted,
+            other_card_ids=self._report_other_card_ids,
         )
         check = StartCheck(
             *(self._pods, self._entries, self._resources.listed, cards, parse_answer),
@@ -95,8 +97,8 @@ class DevicePlugin:
             self._pods,
             self._allocator,
             check,
-            tell=self._notices.wrong_device,
-            clear=Rejected(self._client).clear if clear else lambda pods: None,
+            tell=self._event_messages.wrong_device,
+            clear=RejectedPods(self._client).clear if clear else lambda pods: None,
         )
         self._memory = self._follow_memory(cards)
         self._metrics = Metrics(
@@ -145,7 +147,7 @@ class DevicePlugin:
         self._registration.start()
 
     def stop(self) -> None:
-        """End: the kubelet counts the devices as unhealthy, and running containers run on."""
+        """Stop all threads; the kubelet counts the devices as unhealthy, containers run on."""
         self._registration.stop()
         self.health.stop()
         if self._memory:
@@ -161,21 +163,21 @@ class DevicePlugin:
         self._client.close()
 
     def _follow_memory(self, cards: Callable[[], Cards]) -> Memory | None:
-        """Return what follows the memory in use; a devices file tells nothing of it."""
+        """Return what follows the memory in use; None with a devices file, which has no figures."""
         if not isinstance(self._source, NvmlSource):
             return None
         cgroups = Cgroups(self._options.host_root)
 
-        def record() -> Sequence[tuple[Entry, Answer]]:
+        def record() -> Sequence[tuple[CheckpointEntry, ContainerAllocation]]:
             return [(entry, parse_answer(entry.response)) for entry in self._entries()]
 
-        tell = self._notices.memory
+        tell = self._event_messages.memory
         return Memory(self._source, cgroups, self._pods, record, cards, tell=tell)
 
     def _before_registering(self) -> None:
-        """Take over what the kubelet has on record; the first time, wait for the API server.
+        """Read the kubelet's record; the first time, wait for the API server before.
 
-        Without it, pods that the kubelet's own APIs tell of are served all the same.
+        Without the API server, pods that the kubelet's own APIs show are served all the same.
         """
         if not self._waited:
             self._waited = True
@@ -187,34 +189,37 @@ class DevicePlugin:
             log.warning("what the kubelet has given out is not known: %s", error)
             self._allocator.reset(())
 
-    def _entries(self) -> Sequence[Entry]:
+    def _entries(self) -> Sequence[CheckpointEntry]:
         return read_checkpoint(self._options.device_plugin_dir, self._options.names.resource)
 
-    def _answer(self, served: Served) -> Answer:
+    def _answer(self, served: Served) -> ContainerAllocation:
         """Return what the container is told. Raises RequestRefused."""
         contract = replace(self._contract, cgpu_disabled=self._node.cgpu_disabled)
         owner = served.owners[0] if len(served.owners) == 1 else None
-        uid, container = (owner.pod.ref.uid, owner.part.name) if owner else ("", "")
+        uid, container = (owner.pod.ref.uid, owner.container.name) if owner else ("", "")
         if contract.isolation == "hami-core":
             if owner is None:
                 raise RequestRefused("hami-core needs to know the pod, and several may be meant")
             _make_folder(hami_core_folder(contract, uid, container))
         for each in served.owners:
             log.info(
-                "served pod=%s container=%s given=%s", each.pod.ref, each.part.name, served.grant
+                "served pod=%s container=%s given=%s",
+                each.pod.ref,
+                each.container.name,
+                served.grant,
             )
         self._marker.served()
         return answer(served.grant, contract, uid, container)
 
-    def _drifted(self, served: Served) -> None:
-        self._metrics.drifted()
+    def _report_other_card_ids(self, served: Served) -> None:
+        self._metrics.other_card_ids()
         for owner in served.owners:
             log.warning("ids of other cards container=%s given=%s", owner, served.grant)
-            self._notices.other_ids(owner, served.grant)
+            self._event_messages.other_card_ids(owner, served.grant)
 
     def _cards_changed(self, before: Cards, after: Cards) -> None:
-        self._node.tell()
-        self._notices.cards_changed(before, after, self._pods.now()[0].values())
+        self._node.request_write()
+        self._event_messages.cards_changed(before, after, self._pods.now()[0].values())
 
     def _live(self) -> Mapping[str, str]:
         stuck = "" if self._registration.alive() else "its thread has ended"
@@ -223,9 +228,9 @@ class DevicePlugin:
     def _ready(self) -> Mapping[str, str]:
         synced = "" if self._reflector.status.synced else "not listed yet"
         return {
-            "registration": self._registration.wrong(),
+            "registration": self._registration.problem(),
             "pods": synced,
-            "node": self._node.wrong(),
+            "node": self._node.problem(),
         }
 
 
@@ -236,7 +241,7 @@ def _source(options: Options) -> Source:
 
 
 def _isolation(options: Options, source: Source) -> str:
-    """Return what is to be used, auto settled. Raises SettingsError where it cannot work here."""
+    """Return the isolation to use, never auto. Raises SettingsError if it cannot work here."""
     why = ""
     if isinstance(source, NvmlSource):
         major = source.driver_major()

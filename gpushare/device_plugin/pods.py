@@ -1,7 +1,7 @@
-"""The pods of this node: kept up to date by a watch, looked up where the watch is late.
+"""The pods of this node: kept up to date by a watch, looked up if the watch is late.
 
-Knows the API server's calls and, where it is there, the kubelet's Pods API (by a function that is
-handed in). Whoever waits for news is woken by each change.
+Knows the API server's calls and, if there is one, the kubelet's Pods API (by a function that is
+handed in). Each change wakes the threads that wait for one.
 """
 
 import logging
@@ -14,7 +14,7 @@ from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.errors import ApiError, ApiNotFound, GpuShareError, WireError
 from gpushare.kube.api import Api
 from gpushare.wire.annotations import Names
-from gpushare.wire.codec import Decoded, Event, UnreadableObject
+from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.objects import STARTED_PODS, Metadata, Pod
 
 log = logging.getLogger("gpushare.pods")
@@ -39,10 +39,10 @@ class Pods:
         self._news = threading.Condition()
         self._changes = 0
         self._by_key: dict[PodKey, NodePod] = {}
-        # Read past the watch, which has yet to come to them.
+        # Read directly; the watch does not show them yet.
         self._ahead: set[PodKey] = set()
         self.listed = False
-        """Whether the watch has told of all pods once."""
+        """Whether the first list of the watch has come."""
 
     @property
     def names(self) -> Names:
@@ -57,22 +57,22 @@ class Pods:
     @property
     def asking(self) -> int:
         """How many pods ask for device memory."""
-        return sum(bool(pod.parts) for pod in self.now()[0].values())
+        return sum(bool(pod.gpu_containers) for pod in self.now()[0].values())
 
     def by_uid(self, uid: str) -> NodePod | None:
-        """Return the pod of that uid, or None where it is not known."""
+        """Return the pod of that uid, or None if it is not known."""
         return next((pod for pod in self.now()[0].values() if pod.ref.uid == uid), None)
 
     def wait(self, changes: int, seconds: float) -> None:
-        """Return when there has been another change than those counted, or the time is over."""
+        """Return when there are more changes than these, or the time is over."""
         with self._news:
             self._news.wait_for(lambda: self._changes != changes, seconds)
 
     def look_up(self, keys: Iterable[PodKey]) -> Mapping[PodKey, bool]:
-        """Read the pods anew, by the kubelet where it tells, else one by one by the API server.
+        """Read the pods again, from the kubelet if it shows them, else one by one from the API
+        server.
 
-        Return whether there is such a pod, of those that were answered for. Without an answer a pod
-        stays as it is.
+        Return whether each of them exists; a pod without an answer is left out, and stays as it is.
         """
         wanted = set(keys)
         read: dict[PodKey, bool] = {}
@@ -114,7 +114,7 @@ class Pods:
             self._put(pods)
             self.listed = True
 
-    def apply(self, event: Event[Pod]) -> None:
+    def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one change (of the watch)."""
         if event.object is None:
             _logged((event.bad,) if event.bad else ())
@@ -167,14 +167,14 @@ class Pods:
 
 
 def _kept(before: NodePod | None, pod: NodePod) -> NodePod:
-    """Return the pod, with the devices that were first seen of it.
+    """Return the pod with the devices of the first time it was seen.
 
-    The kubelet's Pods API does not tell the ids of containers, so those of the watch stay.
+    The kubelet's Pods API has no ids of containers, so those of the watch stay.
     """
     if before is None or before.ref.uid != pod.ref.uid:
         return pod
     kept = pod.with_placement_of(before)
-    return replace(kept, containers=kept.containers or before.containers)
+    return replace(kept, container_names=kept.container_names or before.container_names)
 
 
 def _logged(bad: Sequence[UnreadableObject]) -> Sequence[UnreadableObject]:

@@ -1,8 +1,8 @@
-"""Keeps the device plug-in registered, whatever becomes of the kubelet and of our socket.
+"""Keeps the device plug-in registered when the kubelet restarts or our socket is removed.
 
-A kubelet that starts removes all sockets of the folder and makes its own anew, so the times of its
-socket tell of it (its inode number does not: file systems use them again). The next start of ours
-then takes the kubelet's record for what has been given out.
+A kubelet that starts removes all sockets of the folder and makes its own again, so the time of its
+socket shows a restart (its inode number does not: file systems reuse them). When we then register
+again, the kubelet's record says what has been given out.
 """
 
 import contextlib
@@ -27,32 +27,32 @@ ORIGINAL = "aliyungpushare.sock"
 _OURS = "gpushare-"
 _LOOK_SECONDS = 0.1
 _FOLLOWED_LOOK_SECONDS = 0.5
-"""While the kubelet follows us: when it ends, so does its connection, and that is seen at once."""
+"""While the kubelet follows us: when it ends, its connection ends, and we see that at once."""
 _FIRST_PAUSE = 0.025
 """Seconds to the second try: a kubelet that starts binds its socket first, and listens then."""
 _LONGEST_PAUSE = 30.0
 _UNWATCHED_SECONDS = 2.0
 _STEADY_SECONDS = 30.0
-"""Who is followed for so long starts to count anew how often the kubelet has let go of us."""
+"""After being followed for these seconds, the count of losses starts again at 0."""
 _DEAD_SECONDS = 60.0
 
 Stamp = tuple[int, int]
 
 
 def own_socket() -> str:
-    """Return the name for the socket of this process.
+    """Return a name for the socket of this process, different for each process.
 
-    Each has another one, so that a new process can register before the old one ends: a kubelet
-    tells them apart by their sockets (kubernetes#135437; older ones: see `Registration`).
+    So a new process can register before the old one ends: a kubelet tells them apart by their
+    sockets (kubernetes#135437; older kubelets: see `Registration`).
     """
     return f"{_OURS}{secrets.token_hex(4)}.sock"
 
 
 @dataclass(slots=True)
 class _Registered:
-    """The kubelet's and our socket as they were when we registered, and what came of it.
+    """The kubelet's socket and ours as they were when we registered.
 
-    at: when. followed: whether the kubelet has asked for our devices since.
+    at: when. followed: whether the kubelet has followed our devices since.
     """
 
     kubelet: Stamp
@@ -62,10 +62,10 @@ class _Registered:
 
 
 class Registration:
-    """The thread. before: what is to be done each time before the kubelet is told of us.
+    """The thread. before: called each time before it registers.
 
     Kubelets from before kubernetes#135437 drop the newer of two processes when the older one ends;
-    so one that is followed no more registers again at once.
+    so a process that is no longer followed registers again at once.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Registration:
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     def start(self) -> None:
-        """Register, and stay registered."""
+        """Start the thread, which registers and stays registered."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -105,8 +105,8 @@ class Registration:
             self._thread.join(15.0)
         self._server.stop()
 
-    def wrong(self) -> str:
-        """Return why the kubelet does not know of us, or ""."""
+    def problem(self) -> str:
+        """Return why the kubelet does not follow us, or ""."""
         if self._registered is None:
             return self._said or "not registered with the kubelet yet"
         return "" if self._server.watched else "the kubelet does not follow our devices"
@@ -116,7 +116,7 @@ class Registration:
         return self._thread.is_alive()
 
     def step(self) -> float:
-        """Register where that is due; return in how many seconds to look again."""
+        """Register if that is due; return the seconds to the next look."""
         now, kubelet = self._clock(), _stamp(self._kubelet)
         if kubelet != self._seen:
             self._seen, self._failures, self._losses, self._due = kubelet, 0, 0, now
@@ -142,7 +142,7 @@ class Registration:
                 pause = self._failed(error)
 
     def _failed(self, error: Exception) -> float:
-        """Return in how many seconds to look again; the next try may be later."""
+        """Return the seconds to the next look; the next try may be later."""
         self._registered = None
         self._failures += 1
         if str(error) != self._said:
@@ -165,7 +165,7 @@ class Registration:
             self._let_go(kubelet)
 
     def _let_go(self, kubelet: Stamp | None) -> None:
-        """Register again. Raises KubeletError where that is not the cure."""
+        """Register again. Raises KubeletError if that cannot help."""
         if not _answers(self._kubelet):
             raise KubeletError(f"{self._kubelet} does not answer: is the kubelet running?")
         self._losses += 1
@@ -195,7 +195,7 @@ class Registration:
 
 
 def refuse_others(folder: Path) -> None:
-    """Return where the original's device plug-in does not listen. Raises SettingsError."""
+    """Check that the original's device plug-in does not listen. Raises SettingsError if it does."""
     if _answers(folder / ORIGINAL):
         raise SettingsError(
             f"another device plug-in serves {folder / ORIGINAL}; there can be one: stop it first"
@@ -203,10 +203,10 @@ def refuse_others(folder: Path) -> None:
 
 
 def _remove_dead(folder: Path) -> None:
-    """Remove the sockets that processes of ours have left who were killed."""
+    """Remove the sockets that killed processes of ours have left."""
     for path in folder.glob(f"{_OURS}*.sock"):
         with contextlib.suppress(OSError):
-            # One that is new may be bound, and not listened on yet.
+            # A new one may be bound, with nobody listening yet.
             if time.time() > path.stat().st_ctime + _DEAD_SECONDS and not _answers(path):
                 path.unlink()
 
@@ -222,7 +222,7 @@ def _answers(path: Path) -> bool:
 
 
 def _stamp(path: Path) -> Stamp | None:
-    """Return what changes when the socket is made anew; None where there is none."""
+    """Return (time, inode) of the socket, which a new one does not share; None if there is none."""
     try:
         status = path.stat()
     except OSError:

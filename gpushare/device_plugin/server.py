@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Cards, device_id
-from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.kubelet import NO_PROXY, answer_message, plugin_options
 from gpushare.errors import GpuShareError, RequestRefused
@@ -27,20 +27,20 @@ log = logging.getLogger("gpushare.server")
 
 THREADS = 16
 SAYS = "gpushare: "
-"""What our errors begin with; the kubelet writes them into the pod's status."""
+"""The beginning of our errors; the kubelet writes them into the pod's status."""
 
 _LOOK_SECONDS = 30.0
-"""Seconds until a stream looks whether it is still wanted; what ends it wakes it before that."""
+"""Seconds until a stream checks whether it is still open; whatever ends it wakes it earlier."""
 
 Observe = Callable[[str, str, float], None]
-"""Told of each call: its name, "ok" or "refused" or "failed", and its seconds."""
+"""Called for each call: its name, "ok" or "refused" or "failed", and its seconds."""
 
 
 class PluginServer:
     """Serves one socket, from `start` to `stop`; then it can be started again.
 
-    check: returns where the container of these ids may start. answer: what the container that was
-    served is told. Both raise RequestRefused.
+    check: checks that the container of these ids may start. answer: returns what a served container
+    is told. Both raise RequestRefused.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class PluginServer:
         allocator: Allocator,
         check: Callable[[list[str]], None],
         *,
-        answer: Callable[[Served], Answer],
+        answer: Callable[[Served], ContainerAllocation],
         observe: Observe,
     ) -> None:
         self.socket = socket
@@ -66,13 +66,13 @@ class PluginServer:
 
     @property
     def watched(self) -> bool:
-        """Whether a kubelet follows the list of devices now."""
+        """Whether a kubelet follows the list of devices."""
         return self._watchers > 0
 
     def start(self, watched_changed: Callable[[], None] = lambda: None) -> None:
-        """Listen on the socket. Raises OSError where it cannot be made.
+        """Listen on the socket. Raises OSError if it cannot be made.
 
-        watched_changed: called when a kubelet begins or ceases to follow the list of devices.
+        watched_changed: called when a kubelet begins or stops to follow the list of devices.
         """
         pool = ThreadPoolExecutor(THREADS, "kubelet calls")
         server = grpc.server(pool, options=NO_PROXY)
@@ -122,7 +122,7 @@ class PluginServer:
     def _told(
         self, name: str, call: Callable[[Any], Message]
     ) -> Callable[[Any, grpc.ServicerContext], Message]:
-        """Return the call, with its errors as gRPC has them."""
+        """Return the call as gRPC wants it: errors as status codes, and counted."""
 
         def told(request: Any, context: grpc.ServicerContext) -> Message:  # noqa: ANN401
             began = time.monotonic()

@@ -1,8 +1,8 @@
-"""Was each container told of the devices that its pod was bound to? By the kubelet's own record.
+"""Check that each container was told the devices of its pod's Binding.
 
-The kubelet asks right before it creates a container, each time it is started; what it has stored of
-our answer is what the container will be told. Asked for no more than the ids, so their owner is
-looked up in its checkpoint, which has the pods' uids; its API has names alone.
+The kubelet asks right before it creates a container, each time it starts; it passes the container
+the answer of ours that its checkpoint holds. It asks with the ids only, so their owner is looked up
+in the checkpoint, which has the pods' uids; the kubelet's API has names only.
 """
 
 import logging
@@ -10,8 +10,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from gpushare.device_plugin.cards import Cards, uuids_of
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer, devices_told
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation, visible_devices
 from gpushare.device_plugin.identity import Candidate, Listed, granted
 from gpushare.device_plugin.node_pod import NodePod
 from gpushare.device_plugin.pods import Pods
@@ -22,7 +22,7 @@ log = logging.getLogger("gpushare.check")
 
 @dataclass(frozen=True, slots=True)
 class Wrong:
-    """A container that was told of other devices than its pod was bound to.
+    """A container that was told other devices than those of its pod's Binding.
 
     given: the cards of this node that it was told of, and the units that it may have on each.
     """
@@ -37,18 +37,18 @@ class Wrong:
 
 
 class StartCheck:
-    """The check. entries: the kubelet's record; listed: what it shows. Both raise GpuShareError.
+    """The check. entries: the kubelet's record. listed: what it shows. Both raise GpuShareError.
 
-    certain: whether it was known whose ids these are, when they were served.
+    certain: returns whether the owner of these ids was known when they were served.
     """
 
     def __init__(
         self,
         pods: Pods,
-        entries: Callable[[], Sequence[Entry]],
+        entries: Callable[[], Sequence[CheckpointEntry]],
         listed: Callable[[], Listed],
         cards: Callable[[], Cards],
-        parse: Callable[[bytes], Answer],
+        parse: Callable[[bytes], ContainerAllocation],
         *,
         certain: Callable[[Collection[str]], bool] = lambda ids: True,
     ) -> None:
@@ -60,7 +60,7 @@ class StartCheck:
         self._certain = certain
 
     def check(self, ids: Collection[str]) -> None:
-        """Return where the container of these ids may start. Raises RequestRefused."""
+        """Check that the container of these ids may start. Raises RequestRefused."""
         asked = frozenset(ids)
         try:
             owners = [entry for entry in self._entries() if entry.ids == asked]
@@ -84,18 +84,18 @@ class StartCheck:
                 " which devices it has; the kubelet tries again"
             )
 
-    def record(self) -> Sequence[Entry]:
+    def record(self) -> Sequence[CheckpointEntry]:
         """Return what the kubelet has on record. Raises GpuShareError."""
         return self._entries()
 
-    def wrong(self, entry: Entry) -> Wrong | None:
-        """Return what is wrong with a container on record, or None: nothing, or its pod is gone.
+    def wrong(self, entry: CheckpointEntry) -> Wrong | None:
+        """Return what is wrong with a container on record; None if nothing, or its pod is gone.
 
         Raises MessageError.
         """
         pod = self._pods.by_uid(entry.uid)
-        part = pod.part(entry.container) if pod else None
-        if pod is None or part is None or pod.ended:
+        container = pod.gpu_container(entry.container) if pod else None
+        if pod is None or container is None or pod.ended:
             return None
         told, cards = self._told(entry), self._cards()
         given = {
@@ -104,25 +104,27 @@ class StartCheck:
             if card.uuid in told or str(card.index) in told
         }
         if pod.problem:
-            return Wrong(pod, part.name, pod.problem, given)
-        grant = granted(Candidate(pod, part), cards, healthy=False)
+            return Wrong(pod, container.name, pod.problem, given)
+        grant = granted(Candidate(pod, container), cards, healthy=False)
         if isinstance(grant, str):
-            return Wrong(pod, part.name, grant, given)
+            return Wrong(pod, container.name, grant, given)
         indices = {str(card.index) for card, _ in grant.shares}
         if told in (grant.uuids, indices):
             return None
         has = ", ".join(sorted(told)) or "none"
-        return Wrong(pod, part.name, f"was bound to {grant}, but was told of device {has}", given)
+        return Wrong(
+            pod, container.name, f"was bound to {grant}, but was told of device {has}", given
+        )
 
-    def _told(self, entry: Entry) -> frozenset[str]:
-        return devices_told(self._parse(entry.response))
+    def _told(self, entry: CheckpointEntry) -> frozenset[str]:
+        return visible_devices(self._parse(entry.response))
 
-    def _of_its_own_cards(self, entry: Entry) -> bool:
-        """Whether the ids are of the cards that it was told of: a choice of this plug-in's."""
+    def _of_its_own_cards(self, entry: CheckpointEntry) -> bool:
+        """Return whether the ids are of the cards it was told: then this plug-in chose them."""
         return self._told(entry) == uuids_of(entry.ids)
 
     def _read(self, asked: frozenset[str]) -> None:
-        """Read the pod that the kubelet shows with these ids. Raises RequestRefused: it is gone."""
+        """Read the pod that the kubelet shows with these ids. Raises RequestRefused if gone."""
         try:
             listed = self._listed()
         except GpuShareError as error:

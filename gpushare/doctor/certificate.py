@@ -1,7 +1,7 @@
 """The end of a certificate's validity: as much of DER as it takes to find it in X.509.
 
-Pure; the standard library reads no certificate it has not verified, and a doctor needs no more of
-one than its end. Source of the layout: RFC 5280, section 4.1.
+Pure; the standard library reads only certificates that it has verified, and doctor needs only the
+end. Source of the layout: RFC 5280, section 4.1.
 """
 
 import ssl

@@ -214,7 +214,7 @@ def read_extender(url: str) -> ExtenderSeen | Unread:
 
 
 def read_route(entry: ExtenderConfig, extender: str) -> int | Unread | None:
-    """Return the status of a GET on the filter verb, where it can be reached from here: on the
+    """Return the status of a GET on the filter verb, if it can be reached from here: on the
     machine that --extender names.
 
     None elsewhere, and over https (it requires the caller's certificate).

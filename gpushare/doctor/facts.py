@@ -19,14 +19,14 @@ LEASE = "gpushare-extender"
 
 @dataclass(frozen=True, slots=True)
 class Unread:
-    """What could not be read: why, what to do, and how grave that is."""
+    """Facts that could not be read: why, what to do, and how grave that is."""
 
     why: str
     todo: str = ""
     level: Level = "fail"
 
     def finding(self, check: str) -> Finding:
-        """Return the finding of a check that has nothing else to look at."""
+        """Return the finding of a check that needs these facts."""
         return Finding(check, self.level, self.why, self.todo)
 
 
@@ -40,8 +40,8 @@ class SchedulerFile:
 
 @dataclass(frozen=True, slots=True)
 class ApiServer:
-    """git_version: as /version says it. minor: of 1.MINOR, 0 where unknown. ahead: seconds that its
-    clock is ahead of ours, None where it did not say.
+    """git_version: as /version says it. minor: of 1.MINOR, 0 if unknown. ahead: seconds that its
+    clock is ahead of ours, None if it did not say.
     """
 
     git_version: str
@@ -53,8 +53,8 @@ class ApiServer:
 class NodeSeen:
     """A node, whether it shares devices or not.
 
-    spec: how the ledger reads it. total, allocatable: units it advertises, None where it does not
-    or they cannot be read. inventory: its annotation, None without one or where `broken` says why
+    spec: how the ledger reads it. total, allocatable: units it advertises, None if it does not
+    or they cannot be read. inventory: its annotation, None without one or if `broken` says why
     it cannot be read.
     """
 
@@ -78,11 +78,11 @@ class PodSeen:
 
     name: namespace/name. node: "" while unscheduled. reason, message: of its condition PodScheduled
     while false, None before any scheduler has looked at it. bound: seconds since the epoch since
-    when that is true, 0 where it is not. broken: why its amounts cannot be read. placement: the
-    devices its annotations name; uuids: theirs, () where none is named. assumed: they name a time
+    when that is true, 0 if it is not. broken: why its amounts cannot be read. placement: the
+    devices its annotations name; uuids: theirs, () if none is named. assumed: they name a time
     at which it was given them. mapped: the per-container map is there (which the original does not
     write) or needless. assigned: a device plug-in has marked it served. request: what it
-    asks for, where that can be read.
+    asks for, if that can be read.
     """
 
     name: str
@@ -115,7 +115,7 @@ class PodsSeen:
 
 @dataclass(frozen=True, slots=True)
 class LeaseSeen:
-    """A Lease of an extender; times are seconds since the epoch, 0 where unknown."""
+    """A Lease of an extender; times are seconds since the epoch, 0 if unknown."""
 
     namespace: str
     holder: str = ""
@@ -177,9 +177,9 @@ class Facts:
     """Everything that was read.
 
     now: this machine's clock. namespace: of the extender. listen: its --listen, which tells its
-    entry from others, None where none was given. own_account: the account used is the
+    entry from others, None if none was given. own_account: the account used is the
     extender's. scheduler, extender None: not asked for. route: the status that a GET of the filter
-    verb gave, None where it was not sent; an extender answers 405.
+    verb gave, None if it was not sent; an extender answers 405.
     """
 
     now: float

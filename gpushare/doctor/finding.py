@@ -19,7 +19,7 @@ _MAX_VERDICTS = 10
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the report. todo: what to do, "" where there is nothing."""
+    """One line of the report. todo: what to do, "" if there is nothing."""
 
     check: str
     level: Level
@@ -33,7 +33,7 @@ def ok(check: str, what: str) -> Finding:
 
 
 def warn(check: str, what: str, todo: str) -> Finding:
-    """Return a finding that something may not be meant so."""
+    """Return a finding that something may not be intended."""
     return Finding(check, "warn", what, todo)
 
 
@@ -47,15 +47,15 @@ def skip(check: str, what: str, todo: str = "") -> Finding:
     return Finding(check, "skip", what, todo)
 
 
-def judged(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
-    """Yield one finding for all things with the same verdict, which begins with their names.
+def grouped(verdicts: Iterable[tuple[str, Finding]]) -> Iterator[Finding]:
+    """Yield one finding for all names with the same verdict; it begins with these names.
 
     If there are very many verdicts, the last ones are only counted.
     """
     alike: dict[Finding, list[str]] = {}
     for name, verdict in verdicts:
         alike.setdefault(verdict, []).append(name)
-    # The gravest first: what is cut off is the least of it.
+    # The gravest first, so that only lesser ones are cut off.
     ranked = sorted(alike, key=lambda verdict: _GRAVEST.index(verdict.level))
     for verdict in ranked[:_MAX_VERDICTS]:
         yield replace(verdict, what=f"{some(alike[verdict])}: {verdict.what}")

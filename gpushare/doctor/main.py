@@ -113,7 +113,7 @@ def _collected(collector: Collector, scheduler: SchedulerFile | Unread | None) -
 
 
 def _without(api: Unread, now: float, why: str) -> Facts:
-    """Return the facts where the API server cannot be read."""
+    """Return the facts if the API server cannot be read."""
     off = Unread(why, "", "skip")
     return Facts(now, api, off, off, off, off, off)
 
@@ -133,7 +133,7 @@ def _scheduler(path: str, collector: Collector | None) -> SchedulerFile | Unread
 
 
 def _policy(path: str, document: object, collector: Collector | None) -> object:
-    """Return the Policy that an old configuration names; None where it names none."""
+    """Return the Policy that an old configuration names; None if it names none."""
     source = policy_source(document)
     if source is None:
         return None

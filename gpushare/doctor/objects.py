@@ -106,14 +106,14 @@ def _read_pod(pod: Fields, names: Names, now: float) -> Iterable[PodSeen]:
         assumed=names.assume_time in notes,
         assigned=observed is not None and observed.assigned,
         request=observed.request if observed else Request(),
-        # The map is of containers: there is none where init containers alone ask.
+        # The map is of containers: there is none if init containers alone ask.
         mapped=names.allocation in notes or not (observed and observed.request.containers),
     )
     return (seen,)
 
 
 def _scheduled(pod: Fields) -> Fields:
-    """Return the condition PodScheduled; empty where there is none yet."""
+    """Return the condition PodScheduled; empty if there is none yet."""
     found = (
         item
         for item in _maps(_map(pod.get("status")).get("conditions"))
@@ -187,7 +187,7 @@ def read_closed(config_map: Fields, names: Names) -> ClosedSeen | None:
 
 
 def seconds(stamp: object) -> float:
-    """Return seconds since the epoch of a timestamp as the API writes it; 0 where it is none."""
+    """Return seconds since the epoch of a timestamp as the API writes it; 0 if it is none."""
     try:
         return datetime.fromisoformat(stamp).timestamp() if isinstance(stamp, str) else 0.0
     except ValueError:

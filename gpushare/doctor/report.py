@@ -8,15 +8,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from gpushare.doctor.checks.address import check_address
-from gpushare.doctor.checks.binders import check_binders
-from gpushare.doctor.checks.closed import check_closed
 from gpushare.doctor.checks.extender import check_extender
 from gpushare.doctor.checks.nodes import check_nodes
+from gpushare.doctor.checks.other_binders import check_other_binders
 from gpushare.doctor.checks.pending import check_pending
 from gpushare.doctor.checks.pods import check_pods
 from gpushare.doctor.checks.rights import check_rights
 from gpushare.doctor.checks.scheduler_file import check_scheduler_file
 from gpushare.doctor.checks.server import check_server
+from gpushare.doctor.checks.unhealthy_configmaps import check_unhealthy_configmaps
 from gpushare.doctor.checks.versions import check_versions
 from gpushare.doctor.facts import Facts
 from gpushare.doctor.finding import LEVELS, Finding, Level
@@ -31,10 +31,10 @@ CHECKS: tuple[Check, ...] = (
     check_extender,
     check_rights,
     check_nodes,
-    check_closed,
+    check_unhealthy_configmaps,
     check_pods,
     check_pending,
-    check_binders,
+    check_other_binders,
 )
 """In the order in which one would look for a fault: from the border inwards."""
 

@@ -10,8 +10,8 @@ from gpushare.wire.preempt import PreemptArgs
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """The body of an answer, one word for metrics, and what the log line says besides."""
+class VerbAnswer:
+    """The body of an answer, one word for metrics, and more values for the log line."""
 
     body: bytes
     outcome: str

@@ -16,11 +16,11 @@ ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 def device_metrics(resources: ManagedResources, unit_bytes: int) -> bytes:
-    """Return the gauges of all devices, and of the request that they are measured by.
+    """Return the gauges of all devices, and of the typical request that stranded memory is for.
 
     unit_bytes: bytes of a memory unit.
     """
-    # What follows the name in each line.
+    # Of each gauge, the lines without the name.
     capacity: list[str] = []
     used: list[str] = []
     free: list[str] = []

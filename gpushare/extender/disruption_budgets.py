@@ -10,7 +10,7 @@ from gpushare.core.entry import Entry
 from gpushare.core.model import Labels
 from gpushare.core.preemption.removals import Budget
 from gpushare.wire.budgets import DisruptionBudget, read_budget
-from gpushare.wire.codec import Decoded, Event
+from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import PodDisruptionBudget
 
 _MAX_CACHED = 10_000
@@ -34,7 +34,7 @@ class DisruptionBudgets:
             kept | dict(_read(item) for page in pages for item in page.items)
         )
 
-    def apply(self, event: Event[PodDisruptionBudget]) -> None:
+    def apply(self, event: WatchEvent[PodDisruptionBudget]) -> None:
         """Take over one budget."""
         if event.object is not None:
             key, budget = _read(event.object)

@@ -1,8 +1,8 @@
-"""Explanations of pods by this process's books, for its health listener.
+"""Explanations of pods by this process's ledgers, for its health listener.
 
-Reads one pod of the API server for each, and changes nothing. Whoever asks without end must not
-cost the verbs more than a share of the interpreter: one explanation is made at a time, and after
-each there is a rest.
+Reads one pod from the API server for each, and changes nothing. Callers that ask all the time must
+not cost the verbs more than a share of the interpreter: one explanation is made at a time, and
+after each there is a rest.
 """
 
 import json
@@ -23,7 +23,7 @@ _TIMEOUT = 5.0
 """Seconds to read the pod."""
 _MAX_WAITING = 4
 _REST = 9.0
-"""A rest is so many times as long as what was made before it took of the processor."""
+"""A rest is this many times as long as the CPU time of the explanation before it."""
 _MAX_REST = 1.0
 _STATUS: tuple[tuple[type[GpuShareError], int], ...] = (
     (ApiNotFound, 404),

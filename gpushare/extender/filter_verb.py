@@ -16,8 +16,7 @@ from gpushare.core.model import Request
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import MessageError, NotReady, WireError
 from gpushare.explain.pod import node_books
-from gpushare.extender.answer import Answer, pod_name
-from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.request_cache import RequestCache
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import (
@@ -25,12 +24,13 @@ from gpushare.extender.managed_resources import (
     ManagedResources,
     ResourceRequest,
 )
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import FilterArgs, decode_filter, encode_filter
 from gpushare.wire.pods import pod_ref
 
 UNKNOWN_NODE = "node not found"
-"""The reason where the ledger does not have a node, without its name."""
+"""The reason for a node that the ledger does not have, without its name."""
 
 
 class FilterVerb:
@@ -60,37 +60,39 @@ class FilterVerb:
         self._refusal_hold = refusal_hold
         self._last_hour = last_hour
 
-    def answer(self, body: bytes) -> Answer:
+    def answer(self, body: bytes) -> VerbAnswer:
         """Return the answer to a body of filter; an error stands in its `Error`."""
         try:
             args = decode_filter(body)
         except MessageError as error:
             answer = encode_filter(None, error=f"gpushare: {error}")
-            return Answer(answer, "malformed", {"error": str(error)})
+            return VerbAnswer(answer, "malformed", {"error": str(error)})
         name = pod_name(args)
         try:
             self._check_ready()
         except NotReady as error:
             line = {"pod": name, "error": str(error)}
-            return Answer(encode_filter(args, error=str(error)), "not_ready", line)
+            return VerbAnswer(encode_filter(args, error=str(error)), "not_ready", line)
         try:
             resource_request = self._resources.resolve(args.pod)
         except WireError as error:
-            # No node will ever do; an Error would have the scheduler try again and again.
+            # No node will ever do; after an Error the scheduler would try again and again.
             self._cache_request(args, None, (), valid=False)
             refused = dict.fromkeys(args.names, str(error))
             line = {"pod": name, "error": str(error)}
-            return Answer(encode_filter(args, unresolvable=refused), "refused", line)
+            return VerbAnswer(encode_filter(args, unresolvable=refused), "refused", line)
         if resource_request is None:
             known_nodes = next(iter(self._resources)).ledger.snapshot().row
             self._cache_request(args, None, [name for name in args.names if name in known_nodes])
-            return Answer(encode_filter(args, fit=args.names), "plain", {"pod": name})
+            return VerbAnswer(encode_filter(args, fit=args.names), "plain", {"pod": name})
         return self._answer_for(args, *resource_request)
 
-    def _answer_for(self, args: FilterArgs, managed: ManagedResource, request: Request) -> Answer:
+    def _answer_for(
+        self, args: FilterArgs, managed: ManagedResource, request: Request
+    ) -> VerbAnswer:
         snapshot, result = self._filter_nodes(managed, args.names, request)
         many = len(result.fit)
-        result = self._narrow(args, managed, request, snapshot, result)
+        result = self._restrict(args, managed, request, snapshot, result)
         fit = result.fit
         self._cache_request(args, (managed, request), fit)
         busy = {name: why.value for name, why in result.failed.items() if why.resolvable}
@@ -115,11 +117,11 @@ class FilterVerb:
             "never": len(unresolvable),
             "unknown": len(result.unknown),
         }
-        return Answer(
+        return VerbAnswer(
             encode_filter(args, fit, busy, unresolvable), "fit" if fit else "no_fit", line
         )
 
-    def _narrow(
+    def _restrict(
         self,
         args: FilterArgs,
         managed: ManagedResource,
@@ -127,11 +129,11 @@ class FilterVerb:
         seen: Snapshot,
         result: FilterResult,
     ) -> FilterResult:
-        """Return the result with one node alone, where there is a reason for it.
+        """Return the result restricted to one node, if there is a reason for it.
 
         A pod that is charged already keeps its node, whatever else fits: kube-scheduler asks again
         when a bind took too long, the pod's own charge must not exclude the node, and on another
-        node the pod would be refused until that bind is settled. Where that node is gone, or its
+        node the pod would be refused until that bind is settled. If that node is gone, or its
         devices are closed or taken, the result stays as it is: its bind is refused, and repeated
         until it is settled. Any other pod may be given its best node.
         """
@@ -147,9 +149,7 @@ class FilterVerb:
     def _filter_nodes(
         self, managed: ManagedResource, names: Sequence[str], request: Request
     ) -> tuple[Snapshot, FilterResult]:
-        """Return the snapshot and the nodes that fit; where none does now, wait a moment (see
-        refusal_hold.py).
-        """
+        """Return the snapshot and the nodes that fit; if none does, wait (refusal_hold.py)."""
         seen = managed.ledger.snapshot()
         result = filter_nodes(seen, names, request)
 
@@ -171,10 +171,11 @@ class FilterVerb:
         reasons: Counter[str],
         explanation: Callable[[], Explanation],
     ) -> bool:
-        """Tell how many nodes do not take the pod for which reason; users, when none does. Return
-        whether none does.
+        """Count the refusals by reason, and write an event if no node fits; return whether none
+        does.
 
-        Of its nominated node kube-scheduler asks alone, and of all others in the same cycle after.
+        A call about the nominated node alone does not count: kube-scheduler asks about all others
+        in the same cycle.
         """
         if result.unknown:
             reasons[UNKNOWN_NODE] = len(result.unknown)
@@ -195,7 +196,7 @@ class FilterVerb:
         *,
         valid: bool = True,
     ) -> None:
-        """Approve the pod for these nodes, unless it is one that kube-scheduler does not send."""
+        """Approve the pod for these nodes, unless kube-scheduler does not send such pods here."""
         uid = args.pod.metadata.uid if args.pod.metadata else None
         if uid:
             is_ours = not self._resources.scope.refusal(args.pod)

@@ -1,4 +1,4 @@
-"""Python's garbage collection, kept away from requests, and freed memory, given back.
+"""Garbage collection that does not delay requests, and freed memory that goes back to the system.
 
 Reference counts free nearly everything; only cycles need the collector. Its full collections look
 at every object, with the interpreter lock held: 70 to 200 ms with 10,000 pods, several times
@@ -8,9 +8,9 @@ thousand objects at a time.
 
 glibc keeps what was freed at the end of its heap, up to twice the largest block that was ever
 freed (mallopt(3), M_MMAP_THRESHOLD), and whole pages between blocks for good. A large request now
-and then would let the process grow for hours. So `tick` has it give them back, once a minute. By
+and then would let the process grow for hours. So `tick` makes it give them back, once a minute. By
 that rule it also takes and gives back the same megabytes for each page of a list, which the kernel
-has to clear anew: for 100,000 pods 100,000 page faults. So `start` sets fixed sizes.
+has to clear again: for 100,000 pods 100,000 page faults. So `start` sets fixed sizes.
 """
 
 import contextlib
@@ -29,8 +29,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """As in glibc's malloc.h."""
 
 _LARGE = 4 << 20
-"""Bytes of a block that glibc takes apart from its heap, and gives back when it is freed; of the
-heap it keeps twice as much. A page of 500 pods has 1 to 3 MiB.
+"""Bytes from which glibc keeps a block outside its heap, and gives it back when it is freed; of
+the heap it keeps twice as much. A page of 500 pods has 1 to 3 MiB.
 """
 
 
@@ -60,7 +60,7 @@ class GarbageCollection:
 
 
 def _of_glibc(name: str) -> Callable[..., object]:
-    """Return glibc's function of that name; where the C library has none, one that does nothing."""
+    """Return glibc's function of that name; if the C library has none, one that does nothing."""
     with contextlib.suppress(OSError, AttributeError):
         found: Callable[..., object] = getattr(ctypes.CDLL(None), name)
         return found

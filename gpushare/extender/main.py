@@ -14,9 +14,9 @@ from dataclasses import replace
 from gpushare.daemon.logs.formatters import configure
 from gpushare.errors import SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
+from gpushare.extender.factory import connect_client
 from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.http.server import Server
-from gpushare.extender.parts import connect_client
 from gpushare.extender.process import Extender
 from gpushare.extender.scheduler_file import SchedulerFile, read_scheduler_file
 from gpushare.settings import Settings, address, read_settings

@@ -28,9 +28,9 @@ class ManagedResource:
     """One managed resource: its names, its ledger, its rankings by policy, the cluster's default
     policy.
 
-    `rankings`: replaced one by one when policies are made anew (see policy_refresher.py); a request
-    keeps the one it has. `candidates`: of these the policy `auto` is one. `choice`: by the last
-    trial, None before the first one.
+    `rankings`: replaced one by one when new policies are made (see policy_refresher.py); a request
+    keeps the one it has. `candidates`: the policies that `auto` chooses from. `choice`: by the
+    last trial, None before the first one.
     `counted_by_scheduler`: kube-scheduler counts the resource too (no ignoredByScheduler).
     `unavailable_policies`: names of installed policies that could not be made at the start.
     """
@@ -49,7 +49,7 @@ class ManagedResource:
 
     @property
     def ranking_policy(self) -> str:
-        """The name of the policy that ranks pods which wish for none."""
+        """The name of the policy that ranks pods that name none."""
         default = self.rankings.get(self.default_policy)
         own = (name for name, ranking in self.rankings.items() if ranking is default)
         return next((name for name in own if name != AUTO), self.default_policy)
@@ -88,7 +88,7 @@ class ManagedResource:
         return FallbackScorer([*sound, (_ANY, self._no_preference)], self._disable)
 
     def _disable(self, name: str, scorer: Scorer, error: BaseException) -> None:
-        """Ask this ranking no more; said once for each policy, and for debugging ever after."""
+        """Stop using this ranking; log it once for each policy, later only for debugging."""
         level = logging.DEBUG if name in self._failed_scorers else logging.WARNING
         self._failed_scorers[name] = scorer
         error_text = f"{type(error).__name__}: {error}"
@@ -150,7 +150,7 @@ class ManagedResources:
         return any(managed.ledger.has_node(node) for managed in self.resources)
 
     def resolve(self, pod: Pod) -> ResourceRequest | None:
-        """Return the managed resource that a pod asks for, and its request there; None where it
+        """Return the managed resource that a pod asks for, and its request there; None if it
         asks for none.
 
         Raises WireError for a request that makes no sense or asks for two managed resources.

@@ -1,8 +1,8 @@
 """The metrics for Prometheus. Gauges are computed at each scrape, from one snapshot.
 
 Without `detail` no pod or namespace stands in a label, so there are no more series than nodes and
-devices. Any pod of the cluster may be able to ask: however many do, it costs no more than a tenth
-of the time.
+devices. Any pod of the cluster may be able to ask: all callers together cost at most a tenth of the
+time.
 """
 
 import threading
@@ -27,9 +27,9 @@ from gpushare.extender.usage_metrics import usage_metrics
 _BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _ALARMS = ("placement_edited", "bound_by_another", "binding_lost")
 _REUSE_FACTOR = 9.0
-"""For so many times as long as making a text took, it is handed out again."""
+"""A text is reused for this many times as long as it took to make."""
 _LONGEST = 10.0
-"""Seconds for which it is at most: the process may have stood still while it made the text."""
+"""Seconds that a text is reused at most: the process may have been paused while it made one."""
 
 
 class Metrics:

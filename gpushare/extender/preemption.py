@@ -16,7 +16,7 @@ STEPS = 500_000
 """Steps of one call: one to two seconds, of the 10 that our files let kube-scheduler wait."""
 
 BudgetsOf = Callable[[Sequence[Entry]], Sequence[Budget]]
-"""Gives the budgets that cover any of these pods, as far as they are known."""
+"""Returns the known budgets that cover any of these pods."""
 
 
 def no_budgets(entries: Sequence[Entry]) -> Sequence[Budget]:
@@ -30,7 +30,7 @@ def trim_candidates(
 ) -> dict[str, Victims]:
     """Return the nodes whose devices have room once their victims are gone, and those victims.
 
-    Each node may look for the best victims with its share of what steps are left.
+    Each node may look for the best victims with its share of the steps that are left.
     """
     trimmed_by_node: dict[str, Victims] = {}
     spare = STEPS

@@ -20,20 +20,12 @@ from gpushare.errors import ApiError
 from gpushare.extender.audit.auditor import Auditor
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.events.pending_without_call import pending_without_call
 from gpushare.extender.events.unserved_pods import UnservedPods
 from gpushare.extender.explainer import Explainer
-from gpushare.extender.garbage_collection import GarbageCollection
-from gpushare.extender.http.app import build_app
-from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
-from gpushare.extender.learning.policy_builder import make_policies, try_policies
-from gpushare.extender.learning.policy_refresher import PolicyRefresher
-from gpushare.extender.metrics import Metrics
-from gpushare.extender.parts import (
+from gpushare.extender.factory import (
     callers_of,
     connect_client,
     health_server,
@@ -42,11 +34,19 @@ from gpushare.extender.parts import (
     ui_server,
     watched_sources,
 )
+from gpushare.extender.garbage_collection import GarbageCollection
+from gpushare.extender.http.app import build_app
+from gpushare.extender.http.unanswered import PendingRequest, UnansweredRequests
+from gpushare.extender.learning.policy_builder import make_policies, try_policies
+from gpushare.extender.learning.policy_refresher import PolicyRefresher
+from gpushare.extender.metrics import Metrics
 from gpushare.extender.readiness import Readiness
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.scheduler_file import SchedulerFile, routes_of
 from gpushare.extender.service import Service
 from gpushare.extender.ui.document import Documents
 from gpushare.extender.ui.last_hour import LastHour
+from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.settings import SPARE_THREADS, Settings
 from gpushare.wire.inventory import mib_of
 
@@ -63,7 +63,7 @@ _WARM_EVERY = 45.0
 
 
 class Extender:
-    """Everything one process needs, wired up; `start` sets it going."""
+    """Everything one process needs, wired up; `start` starts it."""
 
     def __init__(self, settings: Settings, found: SchedulerFile, log_writer: LogWriter) -> None:
         entry = found.entry
@@ -74,14 +74,16 @@ class Extender:
         budgets = DisruptionBudgets()
         # They matter to preemption alone, and it takes a right of its own to list them.
         followed = budgets if entry.preempt_verb else None
-        self._learning = PolicyRefresher(self._managed_resources, make_policies, try_policies)
+        self._policy_refresher = PolicyRefresher(
+            self._managed_resources, make_policies, try_policies
+        )
         self._events = Recorder(self._client, settings.identity or socket.gethostname())
         recorder = self._events if settings.events else NullRecorder()
         self._event_messages = EventMessages(recorder, self._managed_resources, settings.unit)
         pod_handler = PodEventHandler(
             self._managed_resources,
-            self._learning.created,
-            self._learning.moved,
+            self._policy_refresher.created,
+            self._policy_refresher.moved,
             self._event_messages.mistaken_pods,
         )
         sources = watched_sources(
@@ -125,7 +127,7 @@ class Extender:
         )
         callers = callers_of(settings, entry)
         self.app = build_app(service, routes_of(entry), settings.body_limit, callers)
-        # The one socket of ours that is there before the fork: a port in use is a wrong setting.
+        # The only socket that is opened before the fork: a port in use is a wrong setting.
         explainer = Explainer(
             self._client,
             self._managed_resources,
@@ -167,7 +169,7 @@ class Extender:
         self._readiness.start()
         self._events.start()
         self._auditor.start()
-        self._learning.start()
+        self._policy_refresher.start()
         threading.Thread(target=self._settle, name="settle", daemon=True).start()
         resources = ",".join(managed.names.resource for managed in self._managed_resources)
         listen, health = self._settings.listen, self._settings.health_listen
@@ -176,17 +178,17 @@ class Extender:
 
     def stop(self) -> None:
         """Stop following and leading. Every request has been answered, unless gunicorn's master
-        ends a worker that did not turn for long: then a bind may be under way.
+        ends a worker that hangs: then a bind may be under way.
         """
         # First: another process waits for the Lease.
         self._readiness.stop(self._binder.settled)
         self._auditor.stop()
         self._events.stop()
-        self._learning.stop()
+        self._policy_refresher.stop()
         self._log_writer.stop(_LOG_FLUSH_SECONDS)
 
     def _warm(self) -> None:
-        """Open connections, or keep them open: a burst of binds must not pay the handshakes."""
+        """Open connections, or keep them open, so that a burst of binds needs no handshakes."""
         try:
             self._client.warm(self._settings.threads - SPARE_THREADS)
         except ApiError as error:
@@ -224,7 +226,7 @@ class Extender:
             pending = pending_without_call(self._managed_resources, called, since, time.time())
         unserved = self._unserved_pods.longest_seconds(time.monotonic())
         own = {"pending_without_call_seconds": pending, "bound_unassigned_seconds": unserved}
-        parts = (self._auditor, self._readiness, self._binder, self._events, self._learning)
+        parts = (self._auditor, self._readiness, self._binder, self._events, self._policy_refresher)
         own |= self._log_writer.state()
         return own | {name: value for part in parts for name, value in part.state().items()}
 

@@ -36,18 +36,18 @@ class Source:
 class Readiness:
     """The conditions under which this process answers; checked before every verb, by any thread.
 
-    `leading` None: this process always leads. `sources` must have "pods": after a change of
+    `lease_runner` None: this process always leads. `sources` must have "pods": after a change of
     leadership pods are listed once more, when every write of the last leader has landed.
     """
 
     def __init__(
         self,
         sources: Mapping[str, Source],
-        leading: LeaseRunner | None,
+        lease_runner: LeaseRunner | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._sources = sources
-        self._leading = leading
+        self._lease_runner = lease_runner
         self._clock = clock
         self._started = clock()
         self._relisted_for = -math.inf
@@ -60,8 +60,8 @@ class Readiness:
         self._started = self._clock()  # it was made in gunicorn's master, perhaps long ago
         for source in self._sources.values():
             source.reflector.start()
-        if self._leading is not None:
-            self._leading.start()
+        if self._lease_runner is not None:
+            self._lease_runner.start()
 
     def stop(self, settled: Callable[[], bool] = lambda: True) -> None:
         """Stop the threads. `settled`: whether no bind is under way, called when none begins any
@@ -69,9 +69,9 @@ class Readiness:
 
         The leadership is released only if so: the next leader does not wait for what may land.
         """
-        if self._leading is not None:
-            self._leading.halt()
-            self._leading.stop(release=settled())
+        if self._lease_runner is not None:
+            self._lease_runner.halt()
+            self._lease_runner.stop(release=settled())
         for source in self._sources.values():
             source.reflector.stop()
 
@@ -80,7 +80,7 @@ class Readiness:
         return next((wrong for wrong in self.checks().values() if wrong), "")
 
     def checks(self) -> dict[str, str]:
-        """Return the problem of each part, "" where there is none."""
+        """Return the problem of each part, "" if there is none."""
         now = self._clock()
         checks = {
             name: self._problem_of(name, source, now) for name, source in self._sources.items()
@@ -95,8 +95,8 @@ class Readiness:
         parts: dict[str, Reflector[Any, Any] | LeaseRunner] = {
             name: source.reflector for name, source in self._sources.items()
         }
-        if self._leading is not None:
-            parts["leadership"] = self._leading
+        if self._lease_runner is not None:
+            parts["leadership"] = self._lease_runner
         problems = {
             name: "" if part.alive(now) else "its thread is stuck" for name, part in parts.items()
         }
@@ -106,15 +106,15 @@ class Readiness:
 
     def leads_until(self) -> float:
         """Return until when (monotonic seconds) a bind may be under way here."""
-        if self._leading is None:
+        if self._lease_runner is None:
             return math.inf
         # In this order: a term that begins in between counts with its own fence.
-        until = self._leading.leads_until(self._clock())
+        until = self._lease_runner.leads_until(self._clock())
         return -math.inf if self._relist_wanted(self._clock()) else until
 
     def tick(self) -> None:
         """Ask for the list that a new leadership needs. To be called about once a second."""
-        if self._leading is None:
+        if self._lease_runner is None:
             return
         now = self._clock()
         useless = self._leads(now) and any(
@@ -123,14 +123,14 @@ class Readiness:
             if not source.optional
         )
         self._unsynced_since = min(self._unsynced_since, now) if useless else math.inf
-        fence = self._leading.fenced_until()
-        # Asked for once: a second request would have a list that is under way begun anew.
+        fence = self._lease_runner.fenced_until()
+        # Asked for once: a second request would begin again a list that is under way.
         if self._relist_wanted(self._clock()) and self._relisted_for != fence:
             self._relisted_for = fence
             self._sources["pods"].reflector.request_relist()
 
     def last_resource_version(self, name: str) -> str:
-        """Return the resourceVersion up to which the ledger holds that collection; "" where it is
+        """Return the resourceVersion up to which the ledger holds that collection; "" if it is
         not known.
         """
         return self._sources[name].reflector.last_resource_version
@@ -171,7 +171,7 @@ class Readiness:
         return refusals > self._refusals_at_sync.setdefault(name, refusals)
 
     def _leadership_problem(self, now: float) -> str:
-        if self._leading is None:
+        if self._lease_runner is None:
             return ""
         if not self._leads(now):
             return "another process leads, or nobody does yet"
@@ -180,10 +180,10 @@ class Readiness:
         )
 
     def _leads(self, now: float) -> bool:
-        return self._leading is None or self._leading.leads_until(now) > now
+        return self._lease_runner is None or self._lease_runner.leads_until(now) > now
 
     def _relist_wanted(self, now: float) -> bool:
         """Return whether the last list of pods may miss a write of the previous leader."""
-        if self._leading is None or not self._leads(now):
+        if self._lease_runner is None or not self._leads(now):
             return False
-        return self._sources["pods"].reflector.status.listed_at < self._leading.fenced_until()
+        return self._sources["pods"].reflector.status.listed_at < self._lease_runner.fenced_until()

@@ -33,9 +33,9 @@ _TIMEOUT = 10.0
 class SchedulerFile:
     """kube-scheduler's file, as far as it concerns the extender.
 
-    `entry`: our entry. `listen`: HOST:PORT to listen at where no other is set. `warnings`: texts
-    for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None where
-    it elects none. `schedulers`: the names of its profiles; () where the file does not say (a
+    `entry`: our entry. `listen`: HOST:PORT to listen at if no other is set. `warnings`: texts
+    for the operator. `lease`: (namespace, name) of the Lease of kube-scheduler's leader, None if
+    it elects none. `schedulers`: the names of its profiles; () if the file does not say (a
     Policy), or there is no file.
     """
 
@@ -49,7 +49,7 @@ class SchedulerFile:
 def read_scheduler_file(
     path: str, listen: tuple[str, int] | None, tls: bool, client: Callable[[], KubeClient]
 ) -> SchedulerFile:
-    """Return the content of the file at `path`; the defaults where the path is empty.
+    """Return the content of the file at `path`; the defaults if the path is empty.
 
     listen: the (host, port) asked for, if any; tls: whether we speak TLS; client: connects for a
     ConfigMap. Raises SettingsError in one line that begins with the path.
@@ -74,9 +74,7 @@ def read_scheduler_file(
 
 
 def routes_of(entry: ExtenderConfig) -> Routes:
-    """Return the paths of the verbs: those that kube-scheduler calls, and our own names for the
-    others.
-    """
+    """Return the paths of the verbs: as kube-scheduler calls them, else our own names."""
     usual = Routes()
     return Routes(
         prefix=endpoint(entry).path,
@@ -88,7 +86,7 @@ def routes_of(entry: ExtenderConfig) -> Routes:
 
 
 def _policy(folder: Path, document: object, client: Callable[[], KubeClient]) -> object:
-    """Return the Policy that the document names; None where it names none."""
+    """Return the Policy that the document names; None if it names none."""
     source = policy_source(document)
     if source is None:
         return None

@@ -16,18 +16,17 @@ from gpushare.core.model import Shares
 from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import MessageError, NotReady, UnknownNode, WireError
-from gpushare.extender.answer import Answer, pod_name
+from gpushare.extender.answer import VerbAnswer, pod_name
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import RefusalHold
 from gpushare.extender.binding.request_cache import RequestCache
-from gpushare.extender.binding.steps import NOT_OURS
-from gpushare.extender.binding.steps import Answer as BindAnswer
+from gpushare.extender.binding.steps import NOT_OURS, BindResult
+from gpushare.extender.document_cache import DocumentCache
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.filter_verb import FilterVerb
-from gpushare.extender.http.document_cache import DocumentCache
 from gpushare.extender.managed_resources import ManagedResources
 from gpushare.extender.preemption import BudgetsOf, no_budgets, trim_candidates
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.ui.last_hour import LastHour
 from gpushare.wire.extender import (
     BindArgs,
@@ -123,7 +122,7 @@ class Service:
         """Return the inspect document of one node, or of all as it was within the last second.
 
         Raises UnknownNode for a node or resource that the ledger does not have, NotReady before the
-        ledger is filled, or where too many requests wait.
+        ledger is filled, or if too many requests wait.
         """
         self._check_ready()
         managed = self._resources.find(resource) if resource else next(iter(self._resources))
@@ -140,7 +139,7 @@ class Service:
         """Return whether filter was called for the pod and it has not been bound since."""
         return uid in self._request_cache
 
-    def _timed(self, verb: str, work: Callable[[bytes], Answer], body: bytes) -> bytes:
+    def _timed(self, verb: str, work: Callable[[bytes], VerbAnswer], body: bytes) -> bytes:
         start = time.perf_counter()
         outcome, line = "failed", _NO_VALUES
         try:
@@ -164,11 +163,11 @@ class Service:
         if reason:
             raise NotReady(f"gpushare is not ready: {reason}")
 
-    def _answer_filter(self, body: bytes) -> Answer:
+    def _answer_filter(self, body: bytes) -> VerbAnswer:
         self._bind_slots.wait_while_many()
         return self._filter.answer(body)
 
-    def _prioritize(self, body: bytes) -> Answer:
+    def _prioritize(self, body: bytes) -> VerbAnswer:
         args = decode_filter(body)
         self._check_ready()
         try:
@@ -176,7 +175,7 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if resource_request is None:
-            return Answer(encode_priorities({}), "plain", {"pod": pod_name(args)})
+            return VerbAnswer(encode_priorities({}), "plain", {"pod": pod_name(args)})
         managed, request = resource_request
         snapshot = managed.ledger.snapshot()
         scores = score_nodes(snapshot, args.names, request, managed.scorer(request))
@@ -187,9 +186,9 @@ class Service:
             "nodes": len(args.names),
             "best": best,
         }
-        return Answer(encode_priorities(scores), "scored", line)
+        return VerbAnswer(encode_priorities(scores), "scored", line)
 
-    def _preempt(self, body: bytes) -> Answer:
+    def _preempt(self, body: bytes) -> VerbAnswer:
         args = decode_preempt(body)
         self._check_ready()
         try:
@@ -197,7 +196,7 @@ class Service:
         except WireError as error:
             raise MessageError(str(error)) from error
         if resource_request is None:
-            return Answer(encode_preempt(args.victims), "plain", {"pod": pod_name(args)})
+            return VerbAnswer(encode_preempt(args.victims), "plain", {"pod": pod_name(args)})
         managed, request = resource_request
         left: dict[str, Victims] = {}
         if may_preempt(args.pod):
@@ -211,28 +210,28 @@ class Service:
             "left": len(left),
             "changed": sum(those != args.victims[node] for node, those in left.items()),
         }
-        return Answer(encode_preempt(left), "victims" if left else "no_victims", line)
+        return VerbAnswer(encode_preempt(left), "victims" if left else "no_victims", line)
 
-    def _bind(self, body: bytes) -> Answer:
+    def _bind(self, body: bytes) -> VerbAnswer:
         try:
             args = decode_bind(body)
         except MessageError as error:
-            return Answer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
+            return VerbAnswer(encode_bind(f"gpushare: {error}"), "malformed", {"error": str(error)})
         line: dict[str, object] = {"pod": args.ref, "node": args.node}
         try:
             self._check_ready()
         except NotReady as error:
-            return Answer(encode_bind(str(error)), "not_ready", line | {"error": str(error)})
+            return VerbAnswer(encode_bind(str(error)), "not_ready", line | {"error": str(error)})
         if not self._bind_slots.take():
-            return Answer(encode_bind("gpushare: too many binds are under way"), "busy", line)
+            return VerbAnswer(encode_bind("gpushare: too many binds are under way"), "busy", line)
         try:
             answer = self._run_bind(args)
         finally:
             self._bind_slots.free()
         fields = {"error": answer.error} if answer.error else {"devices": self._report_bound(args)}
-        return Answer(encode_bind(answer.error), answer.reason, line | fields)
+        return VerbAnswer(encode_bind(answer.error), answer.reason, line | fields)
 
-    def _run_bind(self, args: BindArgs) -> BindAnswer:
+    def _run_bind(self, args: BindArgs) -> BindResult:
         uid = args.ref.uid
         approved, resource_request = self._request_cache.get(uid, args.node)
         answer = self._binder.bind(args.ref, args.node, approved, resource_request)

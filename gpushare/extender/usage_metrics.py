@@ -1,6 +1,6 @@
-"""The metrics of who holds the memory: by namespace, and by pod, each with a bound on its series.
+"""The metrics of who holds the memory: by namespace and by pod, with a limit on the series.
 
-Names of tenants are told only where the operator asks for them: any pod of the cluster may be able
+Names of tenants are told only if the operator asks for them: any pod of the cluster may be able
 to read metrics.
 """
 
@@ -61,13 +61,13 @@ def _by_pod(nodes: Sequence[NodeBooks]) -> Held:
     held: Held = Counter()
     for node in nodes:
         for entry in node.entries:
-            # Two of one name where one has ended and its successor is there already.
+            # There are two of one name if one has ended and its successor is there already.
             held[entry.ref.namespace, entry.ref.name, node.spec.name] += entry.request.total
     return held
 
 
 def _largest(held: Held, most: int) -> list[tuple[tuple[str, ...], int]]:
-    """Return so many of the largest, of equals the same ones each time, and one of the rest."""
+    """Return the `most` largest, among equals always the same, and the sum of the rest."""
     ordered = sorted(held.items(), key=lambda item: (-item[1], item[0]))
     rest = ordered[most:]
     others = [((OTHERS,) * len(rest[0][0]), sum(units for _, units in rest))] if rest else []

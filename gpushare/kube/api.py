@@ -1,6 +1,6 @@
-"""What the loops of this package need of an API server: one call and one stream.
+"""The interface of an API server that the loops of this package use: one call and one stream.
 
-Knows shapes only. The true one is `gpushare.kube.client.KubeClient`; a simulation brings another.
+Only protocols. The real one is `gpushare.kube.client.KubeClient`; a simulation has another.
 """
 
 import math
@@ -37,8 +37,8 @@ class Calls(Protocol):
     ) -> bytes:
         """Return the body of a 2xx answer; `timeout` is seconds for the whole call.
 
-        ApiUnreachable says that nothing was sent; what would leave later than `not_after`, by the
-        clock that the caller has too (time.monotonic, but in a simulation), is not.
+        ApiUnreachable says that nothing was sent. Nothing is sent after `not_after`, by the
+        caller's clock (time.monotonic, except in a simulation).
         """
         ...
 
@@ -54,5 +54,5 @@ class Api(Calls, Protocol):
         connect_timeout: float,
         read_timeout: float,
     ) -> AbstractContextManager[Lines]:
-        """Return an open watch: seconds to get an answer, seconds of silence it may have."""
+        """Return an open watch; time-outs: seconds until the answer, and of silence after it."""
         ...

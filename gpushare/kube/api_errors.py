@@ -31,7 +31,7 @@ def response_error(where: str, status: int, body: bytes) -> ApiError:
 
 
 def _message(body: bytes) -> str | None:
-    """Return the message of a Status that reports a failure; None where the body is none."""
+    """Return the message of a Status that reports a failure; None if the body is none."""
     try:
         document = json.loads(body[:BODY_LIMIT])
         if document["kind"] != "Status" or document.get("status") == "Success":

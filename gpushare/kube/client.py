@@ -93,14 +93,13 @@ class KubeClient:
     ) -> bytes:
         """Return the body of a 2xx answer; `timeout` is seconds for connection, answer and body.
 
-        Sent once, and neither when the time is over nor later than `not_after` (monotonic): nothing
-        is repeated but a call refused for want of credentials (401, or 403 where there were none),
-        once, with credentials read again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable
-        where nothing was sent; ApiUnavailable for 5xx, a redirect, 4xx without a Status, no answer,
-        a body cut short, time over (the outcome is unknown); ApiError for any other refusal, 429
-        too. What a 2xx says is for the caller to check: it may be a proxy's. An answer whose head
-        drips may take longer than `timeout`.
-        Names in `path` must have been checked: a `..` would reach another object.
+        Sent once, and not after the time-out nor after `not_after` (monotonic). Only a call refused
+        for lack of credentials (401, or 403 if there were none) is repeated, once, with credentials
+        read again. Raises ApiNotFound, ApiConflict, ApiGone; ApiUnreachable if nothing was sent;
+        ApiUnavailable for 5xx, a redirect, 4xx without a Status, no answer, a body cut short, time
+        over (the outcome is unknown); ApiError for any other refusal, 429 too. The caller checks
+        the content of a 2xx: it may be a proxy's. An answer whose head comes slowly may take longer
+        than `timeout`. Names in `path` must have been checked: a `..` would reach another object.
         """
         deadline = time.monotonic() + timeout
         sent_type = content_type if body is not None else None
@@ -153,9 +152,9 @@ class KubeClient:
             lines.release()
 
     def warm(self, count: int, *, timeout: float = 5.0) -> int:
-        """Return how many connections are open after a call on each of `count`, so that a burst of
-        binds pays no handshakes. `timeout` is seconds for all calls together, which come one after
-        another; what they leave is for the next time.
+        """Make a call on each of `count` connections, so that a burst of binds needs no handshakes;
+        return how many are open. `timeout` is seconds for all calls together, one after another;
+        those that have no time left are for the next time.
 
         To be repeated within the server's idle timeout (90 s in kube-apiserver): the call keeps the
         idle ones open. `count` beyond the pool's size is of no use. Raises as `request` does when
@@ -183,8 +182,8 @@ class KubeClient:
         self._session.pool.close()
 
     def _send(self, call: _Call) -> Response:
-        """Return the answer with its body unread: where credentials or certificates may be out of
-        date, that of a second try, unless the first may have done something.
+        """Return the answer with its body unread: the answer to a second try if credentials or
+        certificates may be out of date, and the first try cannot have done anything.
         """
         started = time.monotonic()
         session = self._session
@@ -242,9 +241,9 @@ class KubeClient:
     def _reload(self, since: float) -> Session:
         """Return a session whose credentials were read after `since`, reading them if need be.
 
-        Old connections die with the old session: a client certificate belongs to its connection.
-        Credentials are not given up for none: the official client says nothing where a plug-in
-        fails or a token file is empty, and who is anonymous gets no 401 that would heal it.
+        Old connections end with the old session: a client certificate belongs to its connection.
+        Credentials are never replaced by none: the official client does not report a plug-in that
+        fails or a token file that is empty, and an anonymous call gets no 401 that would help.
         """
         with self._reload_lock:
             if self._loaded_at < since:

@@ -14,7 +14,7 @@ from urllib3.exceptions import HTTPError
 
 
 class TooLateError(HTTPError):
-    """A call was not sent: the time in which it may leave is over."""
+    """A call was not sent: its send deadline is over."""
 
     def __init__(self) -> None:
         super().__init__("not sent: its time was over before it could be")
@@ -23,15 +23,15 @@ class TooLateError(HTTPError):
 class SendDeadline(threading.local):
     """The deadline of the call that this thread makes, and whether any byte of it was sent.
 
-    `not_after` is monotonic. It belongs to the thread, since urllib3 passes its connections nothing
-    that it does not know.
+    `not_after` is monotonic. It is kept per thread, since urllib3 passes no values of ours to its
+    connections.
     """
 
     not_after: float = math.inf
     sent: bool = False
 
     def mark_sent(self) -> None:
-        """Note that the call leaves now. Raises TooLateError where it must not any more."""
+        """Record that the call is sent now. Raises TooLateError if its deadline is over."""
         if time.monotonic() > self.not_after:
             raise TooLateError
         self.sent = True
@@ -40,14 +40,15 @@ class SendDeadline(threading.local):
 send_deadline = SendDeadline()
 
 
-class PlainConnection(HTTPConnection):
-    """A connection that keeps its socket: http.client drops it when the answer says `close`.
+class OneWriteConnection(HTTPConnection):
+    """A connection that sends head and body in one write, and keeps its socket.
 
-    It looks at the clock last, when it is connected: a name server that does not answer, say,
+    http.client sends them apart, and at each system call another thread may take the interpreter
+    lock (and over TLS, each would be a record of its own). It also drops the socket when the answer
+    says `close`.
+
+    The deadline is checked last, when it is connected: a name server that does not answer, say,
     holds `connect` for 5 s, whatever its time-out.
-
-    It sends head and body at once. http.client sends them apart, and at each system call another
-    thread may take the interpreter lock (and over TLS, each would be a record of its own).
     """
 
     live: socket.socket | None = None
@@ -72,12 +73,12 @@ class PlainConnection(HTTPConnection):
         self.send(message)
 
     def send(self, data: Any) -> None:  # noqa: ANN401 -- as the base class
-        """Send bytes, or keep them until the call is whole."""
+        """Send bytes, or keep them until the call is complete."""
         if self._parts is None:
             super().send(data)
         else:
             self._parts.append(data)
 
 
-class TlsConnection(PlainConnection, HTTPSConnection):
+class TlsConnection(OneWriteConnection, HTTPSConnection):
     """The same over TLS."""

@@ -1,6 +1,6 @@
-"""What following a collection needs of a decoder: pages of a list, and events of a watch.
+"""The interface of a decoder of lists and watch events, as a reflector needs it.
 
-`gpushare.wire.objects.Codec` is such a decoder; `kube` knows nothing of what the objects mean.
+`gpushare.wire.codec.Codec` is such a decoder; `kube` does not know what the objects mean.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ class Page(Protocol):
         ...
 
 
-class Event(Protocol):
+class DecodedEvent(Protocol):
     """A decoded line of a watch."""
 
     @property
@@ -56,18 +56,18 @@ class Event(Protocol):
 
 
 PageT = TypeVar("PageT", bound=Page)
-EventT = TypeVar("EventT", bound=Event)
+EventT = TypeVar("EventT", bound=DecodedEvent)
 PageT_co = TypeVar("PageT_co", bound=Page, covariant=True)
-EventT_co = TypeVar("EventT_co", bound=Event, covariant=True)
+EventT_co = TypeVar("EventT_co", bound=DecodedEvent, covariant=True)
 
 
 class Decoder(Protocol[PageT_co, EventT_co]):
-    """What makes pages and events of bytes; `gpushare.wire.objects.Codec` is one."""
+    """Decodes bytes into pages and events; `gpushare.wire.codec.Codec` is one."""
 
     def decode_list(self, body: bytes) -> PageT_co:
-        """Return a page; raises where the body is none."""
+        """Return a page; raises if the body is none."""
         ...
 
     def decode_event(self, line: bytes) -> EventT_co:
-        """Return an event; raises where the line is none."""
+        """Return an event; raises if the line is none."""
         ...

@@ -3,8 +3,8 @@
 Knows the Lease and no sockets, threads, clocks or randomness. It decides whether this process may
 bind; it must not know what binding is.
 
-Why not the official client's elector: a dropped connection ends its thread while the work it was
-to stop goes on. What is promised here, for any loss, delay or order of calls:
+Why not the official client's elector: a dropped connection ends its thread while the work that it
+should stop goes on. What is promised here, for any loss, delay or order of calls:
 
 - Two processes never lead at one time. Ours ends `renew_deadline` after a renewal was *sent*;
   another begins `duration` after it *saw* the last renewal, at the earliest.
@@ -12,8 +12,8 @@ to stop goes on. What is promised here, for any loss, delay or order of calls:
   the old leader sent at the last moment has landed, or never will.
 - Only times of the local monotonic clock count. Those in the Lease are other machines' wall clocks.
 
-A process that is paused (SIGSTOP, a stalled machine) wakes up believing the clock, so whoever binds
-asks `leads_until` right before the call, and needs it to outlast the call.
+A process that was paused (SIGSTOP, a stalled machine) does not know it. So a bind asks
+`leads_until` right before its call, and the term must outlast the call.
 """
 
 from dataclasses import dataclass, field, replace
@@ -108,7 +108,7 @@ class Elector:
     def on_lease(self, body: bytes | None, now: float) -> None:
         """Take the Lease that was read; None: it does not exist.
 
-        Raises WireError where the body is no Lease.
+        Raises WireError if the body is no Lease.
         """
         lease = read_lease(body) if body is not None else None
         changed = lease is None or self._lease is None or not lease.same_term(self._lease)
@@ -118,13 +118,13 @@ class Elector:
         self._lease_is_current = True
         if lease is not None and not self._is_ours(lease):
             self.term = Term()
-            # Should our name come back, by hand or with an older etcd, another may still lead.
+            # If our name comes back (by hand, or with an older etcd), another may still lead.
             self._acquire_time = ""
 
     def on_written(self, body: bytes, now: float) -> None:
         """Take the answer to an accepted write.
 
-        Raises WireError where it does not show the Lease as written: an older one, from a cache on
+        Raises WireError if it does not show the Lease as written: an older one, from a cache on
         the way, renews nothing.
         """
         if self._releasing:
@@ -142,7 +142,7 @@ class Elector:
         self._next_at = self._sent_at + self.timing.retry
 
     def on_error(self, error: ApiError | WireError, now: float) -> None:
-        """Take a refused or unanswered call: the Lease must be read again."""
+        """Handle a refused or unanswered call: the Lease must be read again."""
         if self._releasing:
             self._done = True
             return

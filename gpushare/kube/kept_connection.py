@@ -1,8 +1,8 @@
 """Calls over a connection that is open already, for half the CPU that urllib3 takes.
 
-urllib3 opens each connection, makes the first call over it and keeps it while it is idle: proxies,
-TLS and what its peer must prove are decided there. What follows on the same connection needs
-nothing of that: the call is written and its answer read by http.client alone.
+urllib3 opens each connection, makes the first call over it and keeps it while it is idle: it
+handles proxies, TLS and certificates. The next calls on the same connection need none of that: the
+call is written directly, and http.client reads the answer.
 
 Knows urllib3's pool and http.client; no credentials, and nothing of what is sent.
 """
@@ -16,14 +16,14 @@ import urllib3
 from urllib3 import HTTPConnectionPool, HTTPHeaderDict
 from urllib3.exceptions import ProtocolError
 
-from gpushare.kube.connection import PlainConnection, send_deadline
+from gpushare.kube.connection import OneWriteConnection, send_deadline
 
 
 class KeptResponse:
     """An answer on a kept connection, with what responses.py uses of urllib3's answers."""
 
     def __init__(
-        self, pool: HTTPConnectionPool, connection: PlainConnection, answer: HTTPResponse
+        self, pool: HTTPConnectionPool, connection: OneWriteConnection, answer: HTTPResponse
     ) -> None:
         self._pool = pool
         self._answer = answer
@@ -34,11 +34,11 @@ class KeptResponse:
 
     @property
     def length_remaining(self) -> int | None:
-        """How many bytes of the body are to come; None where that is not known."""
+        """How many bytes of the body are to come; None if that is not known."""
         return self._answer.length
 
     def read1(self, amount: int, decode_content: bool = True) -> bytes:
-        """Return what has come of the body, at its end nothing. Raises HTTPError, OSError."""
+        """Return the bytes of the body that are here, b"" at its end. Raises HTTPError, OSError."""
         del decode_content  # what is encoded is urllib3's
         try:
             piece = self._answer.read1(amount)
@@ -67,7 +67,7 @@ class KeptConnection:
     """An open connection, taken from its pool for one call."""
 
     pool: HTTPConnectionPool
-    connection: PlainConnection
+    connection: OneWriteConnection
 
     def call(
         self,
@@ -79,7 +79,7 @@ class KeptConnection:
     ) -> KeptResponse | urllib3.BaseHTTPResponse:
         """Send a call and return its answer, the body unread; `timeout` is seconds for its head.
 
-        `headers` has the host. Raises TooLateError where nothing was sent; HTTPError, OSError.
+        `headers` has the host. Raises TooLateError if nothing was sent; HTTPError, OSError.
         """
         sock = self.connection.sock
         try:
@@ -114,13 +114,13 @@ class KeptConnection:
 
 
 def take_open(pool: HTTPConnectionPool) -> KeptConnection | None:
-    """Return an idle connection that its server has not closed, or None where urllib3 must open
+    """Return an idle connection that its server has not closed, or None if urllib3 must open
     one. Raises HTTPError when the pool is closed.
     """
     connection = pool._get_conn()  # noqa: SLF001 -- it closes what its server has closed
     # A proxy that forwards calls wants headers of its own.
     if (
-        isinstance(connection, PlainConnection)
+        isinstance(connection, OneWriteConnection)
         and not connection.is_closed
         and not connection.proxy_is_forwarding
     ):

@@ -1,7 +1,7 @@
 """The Lease document, and the actions of an elector: bytes and values, no calls, no clock.
 
 Knows `coordination.k8s.io/v1` Leases as kube-scheduler's leader election writes them. Times in the
-document are wall clocks of whoever wrote it; who may lead is decided by the local monotonic clock.
+document are the writer's wall clock; who may lead is decided by the local monotonic clock.
 """
 
 import json
@@ -41,8 +41,8 @@ class Lease:
         return replace(self, document=b"") == replace(other, document=b"")
 
     def transitions_since(self, other: "Lease") -> float:
-        """Return how often it changed hands since the other was read; infinity where it was made
-        anew meanwhile: then its transitions count from 0 again.
+        """Return how often the holder changed since the other was read; infinity if the Lease was
+        deleted and made again: then its transitions count from 0.
         """
         return self.transitions - other.transitions if self.uid == other.uid else math.inf
 
@@ -88,7 +88,7 @@ def new_lease(namespace: str, name: str, holder: str, wall: float, duration: flo
 
 
 def read_lease(body: bytes) -> Lease:
-    """Return the Lease in an answer. Raises WireError where it cannot be one."""
+    """Return the Lease in an answer. Raises WireError if it cannot be one."""
     try:
         document: dict[str, Any] = json.loads(body)
         if document.get("kind") != "Lease":
@@ -110,12 +110,12 @@ def read_lease(body: bytes) -> Lease:
 
 _UNREADABLE = (
     *(ValueError, TypeError, KeyError, AttributeError, RecursionError),
-    OverflowError,  # a number too large for a float, or infinite where a whole one belongs
+    OverflowError,  # a number too large for a float, or infinite if a whole one belongs
 )
 
 
 def _finite(seconds: float) -> float:
-    """Return them as a float; a lease that never ends, or of no known length, is none."""
+    """Return the seconds as a float. Raises ValueError if they are infinite or not a number."""
     found = float(seconds)
     if not math.isfinite(found):
         raise ValueError("leaseDurationSeconds")
@@ -123,7 +123,7 @@ def _finite(seconds: float) -> float:
 
 
 def seconds_of(stamp: str) -> float:
-    """Return the wall seconds of a time in a Lease; not a number where it is no time."""
+    """Return the wall seconds of a time in a Lease; not a number if it is no time."""
     try:
         when = datetime.fromisoformat(stamp)
     except ValueError:
@@ -138,7 +138,7 @@ def stamp(wall: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Do nothing for so many seconds."""
+    """Do nothing for these seconds."""
 
     seconds: float
 

@@ -33,10 +33,10 @@ class Timing:
 
     page_limit: int = 500
     list_timeout: float = 30.0
-    # How long a page may fail, each time anew, until its list is begun again.
+    # How long a page may fail, however often it is tried, until its list is begun again.
     page_retry_for: float = 60.0
     connect_timeout: float = 10.0
-    # Soon enough for a list before the ledger is taken for old, where nothing was said meanwhile.
+    # Soon enough for a list before the ledger is taken for old, if nothing was said meanwhile.
     watch_shortest: float = 90.0
     watch_longest: float = 110.0
     # Beyond the server's own end of the watch; a connection that died without a word ends here.
@@ -94,7 +94,7 @@ class ListWatch(Generic[PageT, EventT]):
         return self._version
 
     def request_relist(self) -> None:
-        """Have the collection listed anew; a list already begun does not count as that."""
+        """Ask for a new list; one that has begun already does not count."""
         self._relist_wanted = True
 
     def next(self, now: float, jitter: float) -> Action:
@@ -141,8 +141,8 @@ class ListWatch(Generic[PageT, EventT]):
         return None
 
     def on_delivered(self, whole: Replace[PageT]) -> None:
-        """Take that the handler holds the whole list now: for a long list that is long after its
-        last page.
+        """Record that the handler holds the whole list now, for a long list long after its last
+        page.
         """
         self.relists += 1
         self.listed_at = whole.started

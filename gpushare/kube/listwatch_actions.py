@@ -10,7 +10,7 @@ Query = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Sleep:
-    """Do nothing for so many seconds."""
+    """Do nothing for these seconds."""
 
     seconds: float
 

@@ -30,7 +30,7 @@ _AFTER_BUG_SECONDS = 1.0
 class EventHandler(Protocol[_PageT_contra, _EventT_contra]):
     """What takes the objects of a collection.
 
-    It is called by one thread; after an exception everything is listed anew.
+    It is called by one thread; after an exception everything is listed again.
     """
 
     def replace(self, pages: Sequence[_PageT_contra], started: float) -> None:
@@ -75,7 +75,7 @@ class Reflector(Generic[PageT, EventT]):
 
     @property
     def last_resource_version(self) -> str:
-        """The resourceVersion up to which all was delivered; "" where it is not known."""
+        """The resourceVersion up to which all was delivered; "" if it is not known."""
         return self._last_resource_version
 
     def start(self) -> None:
@@ -101,7 +101,7 @@ class Reflector(Generic[PageT, EventT]):
                 self._wake.wait(_AFTER_BUG_SECONDS)
 
     def request_relist(self) -> None:
-        """Have the collection listed anew, soon; `status.listed_at` tells when that has landed."""
+        """Ask for a new list soon; `status.listed_at` shows when it has come."""
         self._relist = True
         self._interrupt()
 

@@ -78,7 +78,7 @@ def socket_of_response(response: Response) -> socket.socket:
 
 
 def read_all(response: Response, deadline: float) -> bytes:
-    """Return the whole body; read in pieces, so that a server that drips cannot hold us longer."""
+    """Return the whole body; read in pieces, so that a slow server cannot exceed the deadline."""
     length = response.headers.get("Content-Length", "")
     if not (response.chunked or length.isdigit() or response.status == 204):
         # http.client takes an answer cut within its head for one that ends with the connection.
@@ -93,7 +93,7 @@ def read_all(response: Response, deadline: float) -> bytes:
 
 
 def _read_piece(response: Response, deadline: float) -> bytes:
-    """Return what has come of the body, at its end nothing. Raises TimeoutError."""
+    """Return the bytes of the body that have come, b"" at its end. Raises TimeoutError."""
     left = deadline - time.monotonic()
     if left <= 0:
         raise TimeoutError("the answer's body did not end in time")
@@ -104,7 +104,7 @@ def _read_piece(response: Response, deadline: float) -> bytes:
 
 
 def read_beginning(response: Response) -> bytes:
-    """Return the beginning of a refusal's body, as far as it can be had."""
+    """Return the beginning of a refusal's body, as much as can be read."""
     parts: list[bytes] = []
     with suppress(HTTPError, OSError):
         while sum(map(len, parts)) < BODY_LIMIT:

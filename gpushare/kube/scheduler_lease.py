@@ -74,7 +74,7 @@ class SchedulerLease:
     def on_lease(self, body: bytes | None, now: float) -> None:
         """Take the Lease that was read; None: it does not exist.
 
-        Raises WireError where the body is no Lease.
+        Raises WireError if the body is no Lease.
         """
         lease = read_lease(body) if body is not None else None
         before, read_before = self._lease, self._read_at

@@ -1,6 +1,6 @@
-"""A client that keeps the time of the API server.
+"""A client that records the time of the API server.
 
-Knows the Date header of HTTP, and nothing of what the time is used for.
+Knows the Date header of HTTP; not what the time is used for.
 """
 
 from email.utils import parsedate_to_datetime
@@ -10,10 +10,10 @@ from gpushare.kube.client import KubeClient
 
 
 class ServerTimeClient(KubeClient):
-    """A KubeClient for one thread that keeps the server's time.
+    """A KubeClient for one thread that records the server's time.
 
     `server_time` is the Date header of the last response in seconds since the epoch (whole seconds:
-    HTTP has no finer ones), or None where the response had no such header.
+    HTTP has no finer ones), or None if the response had no such header.
     """
 
     server_time: float | None = None

@@ -23,7 +23,7 @@ from urllib3.util.ssl_ import create_urllib3_context
 from gpushare.addresses import is_loopback
 from gpushare.errors import SettingsError
 from gpushare.kube.api_errors import one_line
-from gpushare.kube.connection import PlainConnection, TlsConnection
+from gpushare.kube.connection import OneWriteConnection, TlsConnection
 from gpushare.kube.trust import trust_as_kubernetes
 
 log = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Session:
         self.prefix = settings.host.rstrip("/") if proxied else quote(host.path, _SAFE).rstrip("/")
         read = {"ssl_context": context, **dict.fromkeys(_FILES)}
         self.pool = manager.connection_from_url(settings.host, read)
-        self.pool.ConnectionCls = TlsConnection if tls else PlainConnection
+        self.pool.ConnectionCls = TlsConnection if tls else OneWriteConnection
         address = host.netloc.rpartition("@")[2]
         self._fixed_headers = {
             "Host": address if address.isascii() else address.encode("idna").decode(),
@@ -71,10 +71,10 @@ class Session:
         return not (self._authorization or self._settings.cert_file)
 
     def headers(self, content_type: str | None) -> dict[str, str]:
-        """Return the headers of a call; asks the official client for a new token when one is due.
+        """Return the headers of a call; ask the official client for a new token when one is due.
 
         In a cluster it reads the token file again each minute; an exec plug-in runs when its token
-        has expired. Should that fail, the old token is used, and the server's 401 tells.
+        has expired. If that fails, the old token is used, and the server answers 401 if it is bad.
         """
         with self._lock:
             if time.monotonic() - self._checked > _TOKEN_CHECK_SECONDS:
@@ -117,8 +117,8 @@ def usual_kubeconfig() -> str:
 
 
 def _authorization(token: str | None) -> str:
-    """Return what the header says, "" where no token stands behind `Bearer`: its file is just being
-    written, or holds something else (which http.client would repeat in its error).
+    """Return the value of the header; "" if there is no single token after `Bearer`: its file is
+    just being written, or holds something else (which http.client would repeat in its error).
     """
     return token.strip() if token and len(token.split()) == 2 else ""
 
@@ -148,10 +148,10 @@ def _read_settings(kubeconfig: str | None, context: str | None, pool_size: int) 
 
 
 def _tls(settings: Configuration) -> ssl.SSLContext:
-    """Return what the certificates say, read once: the files may go before the session does.
+    """Return a context with the certificates, read once: the files may go before the session does.
 
-    The official client puts those that stand in the kubeconfig into temporary files, and the end of
-    any process that was forked later removes them, as does a cleaner of /tmp.
+    The official client writes certificates of the kubeconfig to temporary files; these are removed
+    when any process that was forked later ends, or by a cleaner of /tmp.
     """
     needed = ssl.CERT_REQUIRED if settings.verify_ssl else ssl.CERT_NONE
     context = trust_as_kubernetes(create_urllib3_context(cert_reqs=needed))
@@ -185,7 +185,7 @@ def _kubeconfig_name(kubeconfig: str, context: str | None) -> str:
 def _exists(file: Path) -> bool:
     """Return whether the file exists.
 
-    Raises OSError where it cannot be looked for: from Python 3.14 on `Path.exists` returns False
+    Raises OSError if it cannot be looked for: from Python 3.14 on `Path.exists` returns False
     then.
     """
     try:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
-from gpushare.localcluster.http_client import Answer, HttpClient
+from gpushare.localcluster.http_client import HttpClient, Response
 
 Json = dict[str, Any]
 
@@ -157,7 +157,7 @@ class Watch:
             self._path, timeout=self._timeout, opened=self._opened
         ) as response:
             if response.status != 200:
-                raise api_error("GET", self._path, Answer(response.status, response.read()))
+                raise api_error("GET", self._path, Response(response.status, response.read()))
             yield from self._events(response)
 
     def close(self) -> None:
@@ -193,7 +193,7 @@ class Watch:
         return kind, body
 
 
-def api_error(method: str, path: str, answer: Answer) -> ApiError:
+def api_error(method: str, path: str, answer: Response) -> ApiError:
     """Return the error for an answer that is no success, with the server's own message."""
     try:
         message = str(msgspec.json.decode(answer.body)["message"])

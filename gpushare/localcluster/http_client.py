@@ -19,7 +19,7 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Answer:
+class Response:
     """Status and body of one answer; the body is unpacked if it came as gzip."""
 
     status: int
@@ -60,7 +60,7 @@ class HttpClient:
         *,
         timeout: float,
         headers: Mapping[str, str] | None = None,
-    ) -> Answer:
+    ) -> Response:
         """Send a call and return the answer, whatever its status. Raises OSError or
         http.client.HTTPException for none.
 
@@ -83,7 +83,7 @@ class HttpClient:
             self._put_back(connection)
         if response.getheader("Content-Encoding") == "gzip":
             content = gzip.decompress(content)
-        return Answer(response.status, content)
+        return Response(response.status, content)
 
     @contextmanager
     def stream(

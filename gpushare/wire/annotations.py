@@ -60,7 +60,7 @@ class Names:
         """Return the names for a resource: aliyun's own for aliyun.com/gpu-mem, similar ones for
         any other.
 
-        Raises SettingsError where the resource is no qualified name, or is too long for this.
+        Raises SettingsError if the resource is no qualified name, or is too long for this.
         """
         match = _QUALIFIED.fullmatch(resource)
         if match is None:
@@ -92,7 +92,7 @@ class Names:
 
 
 def distinct(names: Sequence[Names]) -> None:
-    """Return where no two resources go by one name in objects.
+    """Check that no two resources have a name in objects in common.
 
     Raises SettingsError that names both: each would read what was written for the other.
     """
@@ -131,10 +131,10 @@ def is_uuid(text: str) -> bool:
 def placement(annotations: Mapping[str, str], request: Request, names: Names) -> Shares | None:
     """Return the devices a pod may hold by its annotations, or None when they name none usable.
 
-    IDX is what device plug-ins read, the per-container map what command lines read. Where they name
-    the same devices, the map says how much is where. Where they contradict each other, every device
+    IDX is what device plug-ins read, the per-container map what command lines read. If they name
+    the same devices, the map says how much is where. If they contradict each other, every device
     that either names counts with the most that either says; so the units may sum to more than the
-    request. The map is usable when every container's grants sum to its limit. Where the pod's
+    request. The map is usable when every container's grants sum to its limit. If the pod's
     request is larger than its containers (the peak of an init container), the map cannot say where
     the surplus lies: the request is then spread evenly, as it is over the devices of IDX.
     """
@@ -159,7 +159,7 @@ def container_shares(
 ) -> dict[int, dict[int, int]]:
     """Return what the per-container map says, container -> device -> units, without zeros.
 
-    {} where there is none that agrees with the request.
+    {} if there is none that agrees with the request.
     """
     text = annotations.get(names.allocation, "")
     if not text or len(text) > _MAX_MAP_LENGTH:
@@ -176,9 +176,9 @@ def container_shares(
 def device_uuids(
     annotations: Mapping[str, str], shares: Shares, names: Names
 ) -> tuple[str, ...] | None:
-    """Return the uuids beside the shares, "" for a device without one; () where none is named.
+    """Return the uuids beside the shares, "" for a device without one; () if none is named.
 
-    None where the annotation makes no sense: what it should say is not known then.
+    None if the annotation makes no sense: what it should say is not known then.
     """
     text = annotations.get(names.uuids, "")
     if not text:
@@ -200,7 +200,7 @@ def encode(
 
     device_capacity: units of the (first) device, which the original writes as DEV. now_ns:
     nanoseconds since the epoch; the device plug-in serves pods in this order. The map is written
-    even where it is empty, and so are the uuids: what the pod's owner wrote in their place would
+    even if it is empty, and so are the uuids: what the pod's owner wrote in their place would
     outlive the Binding. `placement` reads back exactly `allocation.shares`, `device_uuids` the
     uuids.
     """
@@ -241,7 +241,7 @@ def _evenly(devices: Collection[int], total: int) -> Shares | None:
 
 
 def _merge_placements(one: Shares | None, other: Shares | None) -> Shares | None:
-    """Return for each device the most that either states; None where one states nothing."""
+    """Return for each device the most that either states; None if one states nothing."""
     if one is None or other is None:
         return None
     most = dict(one)
@@ -251,7 +251,7 @@ def _merge_placements(one: Shares | None, other: Shares | None) -> Shares | None
 
 
 def _read_idx(text: str) -> tuple[int, ...]:
-    """Return the devices of "0" or "0,3"; none at all where one token is not a number or comes
+    """Return the devices of "0" or "0,3"; none at all if one token is not a number or comes
     twice.
     """
     if len(text) > _MAX_IDX_LENGTH:
@@ -289,7 +289,7 @@ def _object(value: object) -> dict[int, Any]:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return a JSON object. Raises ValueError where a key comes twice."""
+    """Return a JSON object. Raises ValueError if a key comes twice."""
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("duplicate key")

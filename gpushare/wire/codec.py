@@ -4,9 +4,9 @@ Knows the JSON of List, WatchEvent and Status, and of an object its name alone; 
 kinds are in objects.py.
 
 Typed decoding of a page of pods costs a twentieth of building dicts and, since the structs are not
-tracked by the cyclic garbage collector, does not stall the process. One odd object must not hide
-the others: if a list does not decode as a whole, its items are decoded one by one and the odd ones
-are named.
+tracked by the cyclic garbage collector, does not stall the process. One unreadable object must not
+hide the others: if a list does not decode as a whole, its items are decoded one by one and the
+unreadable ones are named.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ class _Identified(Struct, gc=False):
     metadata: _Identity | None = None
 
 
-class _WatchEvent(Struct, gc=False):
+class _RawWatchEvent(Struct, gc=False):
     type: str
     object: Raw = Raw(b"null")
 
@@ -83,10 +83,10 @@ class Decoded(Generic[_T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Event(Generic[_T]):
+class WatchEvent(Generic[_T]):
     """One watch event.
 
-    kind: ADDED, MODIFIED, DELETED (then `object`, or `bad` where it could not be decoded), BOOKMARK
+    kind: ADDED, MODIFIED, DELETED (then `object`, or `bad` if it could not be decoded), BOOKMARK
     (only resource_version), ERROR (code and message of the Status; 410: list again).
     """
 
@@ -115,7 +115,7 @@ class Codec(Generic[_T]):
     def decode_answer(self, body: bytes, namespace: str, name: str) -> _T:
         """Return the object that was asked for by its name.
 
-        Raises MessageError where the answer is another one: what a proxy puts in its place says
+        Raises MessageError if the answer is another one: what a proxy puts in its place says
         nothing of the object.
         """
         found = _answered(body, self.kind).metadata or _Identity()
@@ -138,23 +138,23 @@ class Codec(Generic[_T]):
         items, meta = self._items(page), page.metadata or _ListMeta()
         return Decoded(items, meta.resource_version or "", meta.continue_ or "")
 
-    def decode_event(self, line: bytes) -> Event[_T]:
-        """Return one line of a watch. Raises MessageError where the line is no event."""
+    def decode_event(self, line: bytes) -> WatchEvent[_T]:
+        """Return one line of a watch. Raises MessageError if the line is no event."""
         event = decode_with(_EVENT, line, "watch event")
         if event.type == "ERROR":
             status = decode_with(_STATUS, event.object, "watch event")
-            return Event(event.type, code=status.code or 0, message=status.message or "")
+            return WatchEvent(event.type, code=status.code or 0, message=status.message or "")
         if event.type == "BOOKMARK":
             metadata = decode_with(_IDENTIFIED, event.object, "watch event").metadata
-            return Event(event.type, resource_version=_version_of(metadata))
+            return WatchEvent(event.type, resource_version=_version_of(metadata))
         if event.type not in ("ADDED", "MODIFIED", "DELETED"):
             raise MessageError(f"watch event: unknown type {event.type[:20]!a}")
         try:
             found = self._one.decode(event.object)
         except _UNDECODABLE as error:
             bad, version = _describe(event.object, error)
-            return Event(event.type, resource_version=version, bad=bad)
-        return Event(event.type, found, _version_of(getattr(found, "metadata", None)))
+            return WatchEvent(event.type, resource_version=version, bad=bad)
+        return WatchEvent(event.type, found, _version_of(getattr(found, "metadata", None)))
 
     def _item_by_item(self, body: bytes) -> Decoded[_T]:
         page = decode_with(_RAW_LIST, body, "list")
@@ -177,7 +177,7 @@ class Codec(Generic[_T]):
 
 
 def check_bound(body: bytes) -> None:
-    """Return where the answer to a Binding says that it was taken.
+    """Check that the answer to a Binding says that it was accepted.
 
     kube-apiserver answers 201 with a Status of Success (all releases from 1.22 to 1.37). Raises
     MessageError for anything else.
@@ -188,7 +188,7 @@ def check_bound(body: bytes) -> None:
 
 
 def check_kind(body: bytes, kind: str) -> None:
-    """Return where the answer is an object of the kind. Raises MessageError for anything else."""
+    """Check that the answer is an object of the kind. Raises MessageError for anything else."""
     _answered(body, kind)
 
 
@@ -229,7 +229,7 @@ def _error_text(error: Exception) -> str:
 
 
 _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
-_EVENT = Decoder(_WatchEvent)
+_EVENT = Decoder(_RawWatchEvent)
 _STATUS = Decoder(_Status)
 _IDENTIFIED = Decoder(_Identified)
 _RAW_LIST: Decoder[_List[Raw]] = Decoder(_List[Raw])

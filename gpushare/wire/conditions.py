@@ -24,8 +24,8 @@ class SchedulerView:
     """How a scheduler stands to a pod without a node.
 
     name: the schedulerName. gates: the pod is held back by scheduling gates. message: of the
-    condition PodScheduled while that is False, cut; None where no scheduler has set it. nodes: how
-    many it looked at, 0 where the message counts none. own: by reason, the nodes that
+    condition PodScheduled while that is False, cut; None if no scheduler has set it. nodes: how
+    many it looked at, 0 if the message counts none. own: by reason, the nodes that
     kube-scheduler's own filters removed; ours: those that this extender refused.
     """
 

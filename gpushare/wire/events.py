@@ -107,7 +107,7 @@ def _micro_time(stamp: int) -> str:
 
 
 def _cut(text: str, limit: int) -> str:
-    """Return the text in at most `limit` bytes of UTF-8, with a mark where it was cut."""
+    """Return the text in at most `limit` bytes of UTF-8, with a mark if it was cut."""
     data = text.encode("utf-8", "replace")
     if len(data) <= limit:
         return data.decode()

@@ -31,7 +31,7 @@ class FilterArgs:
     """A filter or prioritize request.
 
     names: the nodes asked about, each once, in the order given. items: the Node objects as they
-    came, by name, where the request had the `Nodes` form (the answer then mirrors them untouched),
+    came, by name, if the request had the `Nodes` form (the answer then mirrors them untouched),
     else None.
     """
 
@@ -128,7 +128,7 @@ def _decode_any_filter(body: bytes) -> FilterArgs:
 def decode_bind(body: bytes) -> BindArgs:
     """Return the bind request in a body.
 
-    Raises MessageError where any of its four texts is missing.
+    Raises MessageError if any of its four texts is missing.
     """
     args = decode_body(_BIND, _BindBody, body)
     return BindArgs(
@@ -152,7 +152,7 @@ def encode_filter(
 
     fit: nodes that survive, a subset of `args.names` (kube-scheduler fails the call on any other).
     failed: node -> reason, busy now. unresolvable: node -> reason, not even when empty. With
-    `error` everything else is ignored by the scheduler; args is None where the request could not be
+    `error` everything else is ignored by the scheduler; args is None if the request could not be
     read.
     """
     nodes = None
@@ -251,7 +251,7 @@ def checked_pod(pod: Pod | None) -> Pod:
 
 
 def checked_uid(uid: str, where: str) -> str:
-    """Return the uid. Raises MessageError where it is longer than any, or no ASCII."""
+    """Return the uid. Raises MessageError if it is longer than any, or no ASCII."""
     if UID.fullmatch(uid) is None:
         raise MessageError(f"{where}: must be 1 to 128 characters of ASCII, has {len(uid)}")
     return uid
@@ -266,7 +266,7 @@ MESSAGES: Mapping[str, type[Struct]] = {
     "ExtenderBindingArgs": _BindBody,
     "ExtenderBindingResult": _BindResult,
 }
-"""The structs of the messages, by the names of their Go types where they have one."""
+"""The structs of the messages, by the names of their Go types if they have one."""
 
 _USUAL = Decoder(_UsualBody)
 _FILTER = Decoder(_FilterBody)

@@ -38,7 +38,7 @@ _DURATION = re.compile(f"(?:{_PART.pattern})+")
 
 
 def fields_of(value: object, where: str) -> Fields:
-    """Return the object at `where`; an empty one where there is none."""
+    """Return the object at `where`; an empty one if there is none."""
     if value is None:
         return {}
     if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):

@@ -20,7 +20,7 @@ _MAX_LENGTH = 63
 
 
 def node_model(labels: Mapping[str, str]) -> str:
-    """Return the model that the labels of a node name; "" where none does."""
+    """Return the model that the labels of a node name; "" if none does."""
     return intern(next((labels[key] for key in LABELS if labels.get(key)), ""))
 
 
@@ -32,7 +32,7 @@ def label_value(model: str) -> str:
 def accepted_models(spec: PodSpec) -> tuple[str, ...]:
     """Return the models that the pod's node selector and its required node affinity accept, sorted.
 
-    () means any, and stands for more than MOST_MODELS too. Affinity counts where it is one term:
+    () means any, and stands for more than MAX_MODELS too. Affinity counts if it is one term:
     several are alternatives, of which each may name other labels. A value that is longer than any
     label's is no model.
     """

@@ -124,7 +124,7 @@ def is_unit(text: str) -> bool:
 
 
 def check_unit(unit: str) -> None:
-    """Raise SettingsError where the value of the flag --unit is no unit of memory."""
+    """Raise SettingsError if the value of the flag --unit is no unit of memory."""
     if not is_unit(unit):
         raise SettingsError("--unit: must be GiB, MiB or a number of MiB such as 256MiB")
 
@@ -138,9 +138,9 @@ def decode_unhealthy(data: Mapping[str, str]) -> frozenset[int | str]:
     """Return the unhealthy devices, by index or uuid, in the data of a node's ConfigMap.
 
     None if `gpus` is empty. Blanks around a token are allowed, since people write this by hand. A
-    uuid has a letter first and a hyphen, as in GPU-1b0c, so that a slip of the pen is none. Raises
-    AnnotationError on any other token: the caller keeps the last good answer (the original takes it
-    for device 0).
+    uuid begins with a letter and has a hyphen, as in GPU-1b0c, so a typing error is not taken for
+    one. Raises AnnotationError on any other token: the caller keeps the last good answer (the
+    original takes it for device 0).
     """
     text = data.get(UNHEALTHY_KEY, "").strip()
     if not text:

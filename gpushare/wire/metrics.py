@@ -23,7 +23,7 @@ _LONGEST = 320
 
 
 def check_health_url(url: str) -> None:
-    """Raise SettingsError for what is no address of a health listener."""
+    """Raise SettingsError if the url is not the address of a health listener."""
     try:
         parts = urlsplit(url)
         fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -55,7 +55,7 @@ def family(samples: Samples, name: str) -> Iterator[tuple[dict[str, str], float]
 
 
 def total(samples: Samples, name: str, **labels: str) -> float | None:
-    """Return the sum of a family's samples that have these labels; None where there is none."""
+    """Return the sum of a family's samples that have these labels; None if there is none."""
     found = [value for has, value in family(samples, name) if labels.items() <= has.items()]
     return sum(found) if found else None
 
@@ -64,7 +64,7 @@ def total(samples: Samples, name: str, **labels: str) -> float | None:
 class RankingPolicy:
     """The policy of pods that name none.
 
-    since: RFC 3339, when a trial chose it, "" where none has. lead, error: points of memory that it
+    since: RFC 3339, when a trial chose it, "" if none has. lead, error: points of memory that it
     allocated in its last trial above the best of the other candidates, `second` ("": not known),
     and the standard error of that. allocated, refused: by candidate, in % of the memory.
     """
@@ -78,7 +78,7 @@ class RankingPolicy:
     refused: Mapping[str, float] = field(default_factory=dict)
 
     def __str__(self) -> str:
-        """Return the name, and for one that a trial chose since when and by what lead."""
+        """Return the name, and if a trial chose it also since when and with which lead."""
         if not self.since:
             return self.name
         text = f"{self.name}, chosen by auto, since {self.since}"

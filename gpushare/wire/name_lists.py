@@ -1,8 +1,8 @@
-"""The lists of node names that came or were answered last, by their JSON.
+"""A cache of the latest lists of node names, received or answered, by their JSON.
 
-kube-scheduler asks prioritize about the very names that filter has answered: such a list is neither
-decoded, nor checked, nor encoded again. The next pod's list has the same names in another order:
-names that were checked are not checked again.
+kube-scheduler calls prioritize with exactly the names that filter has answered: such a list is not
+decoded, checked or encoded again. The next pod's list has the same names in another order: names
+that were checked are not checked again.
 """
 
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ MAX_TEXT = 256 * 1024
 _MANY = 16
 """Names that are worth keeping when they are answered: fewer are encoded as fast."""
 MAX_KNOWN = 20_000
-"""Names that are known one by one, before only those of the last list are."""
+"""Names that are known one by one; beyond it only those of the last list are."""
 
 
 class NameLists:
@@ -86,7 +86,7 @@ def checked_names(names: list[str], where: str) -> Sequence[str]:
 
 
 def checked_length(name: str, where: str) -> str:
-    """Return the name. Raises MessageError where it is longer than any name of an object."""
+    """Return the name. Raises MessageError if it is longer than any name of an object."""
     if len(name) > MAX_NAME_LENGTH:
         raise MessageError(
             f"{where}: a name of {len(name)} characters; {MAX_NAME_LENGTH} are allowed"

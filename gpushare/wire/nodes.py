@@ -20,14 +20,14 @@ _Quantities = Mapping[str, Quantity]
 
 
 def node_spec(node: Node, names: Names, unit: str) -> NodeSpec:
-    """Return the devices of the node in units; closed with a Reason where they cannot be read.
+    """Return the devices of the node in units; closed with a Reason if they cannot be read.
 
     unit: the cluster's unit of memory (GiB, MiB, a chunk). An inventory annotation leads. Without
-    one every device has total / count units, where both are there. The total is the node's
+    one every device has total / count units, if both are there. The total is the node's
     *capacity*, as the original reads it: the kubelet takes unhealthy devices out of allocatable,
-    which would make every device look smaller. Where allocatable is the only one given it is used,
-    and where it says 0 every device is unhealthy (the plug-in is away, or all its devices are).
-    Raises MessageError where the node has no name.
+    which would make every device look smaller. If allocatable is the only one given it is used,
+    and if it says 0 every device is unhealthy (the plug-in is away, or all its devices are).
+    Raises MessageError if the node has no name.
     """
     metadata = node.metadata or Metadata()
     if not metadata.name:
@@ -70,7 +70,7 @@ def _from_inventory(bare: NodeSpec, text: str, unit: str) -> NodeSpec:
 def _from_totals(
     bare: NodeSpec, capacity: _Quantities, allocatable: _Quantities, names: Names
 ) -> NodeSpec:
-    """Return the node by its totals; closed where the count is missing, 0 with memory there, or
+    """Return the node by its totals; closed if the count is missing, 0 with memory there, or
     does not divide it.
 
     A count that is not there for a moment would make one giant device of all.

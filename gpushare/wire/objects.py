@@ -136,7 +136,7 @@ class StartedPodStatus(PodStatus, gc=False, rename="camel"):
 
 
 class StartedPod(Pod, gc=False):
-    """Pod, for those who follow what runs on a node; all others need not decode so much."""
+    """Pod with container statuses, for what runs on a node; others need not decode them."""
 
     status: StartedPodStatus | None = None
 
@@ -175,7 +175,7 @@ def binding(ref: PodRef, node: str, annotations: Mapping[str, str]) -> bytes:
     write.
 
     The API server sets spec.nodeName and merges metadata.annotations into the pod atomically, and
-    refuses (409) where the uid is not the pod's.
+    refuses (409) if the uid is not the pod's.
     """
     return msgspec.json.encode(
         {

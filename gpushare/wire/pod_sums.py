@@ -83,7 +83,7 @@ def gpu_units(container: Container, resource: str) -> int:
 
 
 def _without_suffix(quantity: Quantity) -> str:
-    """Return what to write instead of an amount in bytes, such as 5Gi; "" where it is none."""
+    """Return what to write instead of an amount in bytes, such as 5Gi; "" if it is none."""
     try:
         amount = to_bytes(quantity)
     except QuantityError:
@@ -103,7 +103,7 @@ def _host_sum(
     """Return CPU or memory of the pod: pod-level if given (1.34), else by the formula; then
     overhead.
 
-    At most HOST_BOUND. Raises QuantityError where it is more than Kubernetes itself can count.
+    At most HOST_BOUND. Raises QuantityError if it is more than Kubernetes itself can count.
     """
     total = _amount(spec.resources, name, convert)
     if not total:
@@ -123,7 +123,7 @@ def _host_sum(
 
 
 def _amount(resources: Resources | None, name: str, convert: Callable[[Quantity], int]) -> int:
-    """Return the request, or the limit where there is none, as the API server fills it in."""
+    """Return the request, or the limit if there is none, as the API server fills it in."""
     if resources is None:
         return 0
     quantity = (resources.requests or {}).get(name)

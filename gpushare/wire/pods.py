@@ -14,7 +14,7 @@ from sys import intern
 from gpushare.core.model import Labels, ObservedPod, PodRef, Request, Shares
 from gpushare.errors import AnnotationError, MessageError, QuantityError, WireError
 from gpushare.wire.annotations import Names, device_uuids, placement, strict_number
-from gpushare.wire.given import read_given
+from gpushare.wire.given_annotation import read_given
 from gpushare.wire.gpu_models import accepted_models
 from gpushare.wire.objects import Metadata, Pod, PodSpec, PodStatus
 from gpushare.wire.pod_sums import device_sums, host_sums
@@ -26,7 +26,7 @@ _POLICY = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 
 
 def pod_ref(pod: Pod) -> PodRef:
-    """Return namespace, name and uid of the pod. Raises MessageError where one is missing."""
+    """Return namespace, name and uid of the pod. Raises MessageError if one is missing."""
     metadata = pod.metadata or Metadata()
     if not (metadata.name and metadata.namespace and metadata.uid):
         raise MessageError("Pod.metadata: name, namespace or uid is missing")
@@ -40,7 +40,7 @@ def request_of(pod: Pod, names: Names) -> Request:
     formula: the larger of the running phase (containers and sidecars) and of each init container
     with the sidecars before it; for CPU and memory then the overhead. Annotation or label
     `names.count` splits the GPU memory evenly over several devices. Raises QuantityError,
-    AnnotationError, or MessageError where the total cannot be split.
+    AnnotationError, or MessageError if the total cannot be split.
     """
     cpu_only = host_sums(pod)
     total, containers, inits = device_sums(pod, names.resource)
@@ -67,7 +67,7 @@ def request_of(pod: Pod, names: Names) -> Request:
 
 
 def request_among(pod: Pod, every: Iterable[Names]) -> tuple[Names, Request] | None:
-    """Return the one resource that the pod asks for, and its request; None where it asks for none.
+    """Return the one resource that the pod asks for, and its request; None if it asks for none.
 
     Raises WireError for a request that makes no sense or asks for two of the resources.
     """
@@ -83,9 +83,9 @@ def observe_pod(pod: Pod, names: Names) -> ObservedPod:
     """Return the pod as the API server shows it.
 
     Of a pod that has a node and asks for no GPU it is only what the pod holds. A pod that has a
-    node holds its device memory whatever else it says: where its annotations make no sense, its
+    node holds its device memory whatever else it says: if its annotations make no sense, its
     whole total counts as requested of one device, and CPU and memory that are too large to be
-    counted as 0. Raises MessageError or QuantityError where the pod or its devices cannot be read.
+    counted as 0. Raises MessageError or QuantityError if the pod or its devices cannot be read.
     """
     metadata = pod.metadata or Metadata()
     node = (pod.spec and pod.spec.node_name) or ""
@@ -174,7 +174,7 @@ def scheduler_of(pod: Pod) -> str:
 
 
 def priority_of(pod: Pod) -> int:
-    """Return the pod's priority; 0 where it has none, as in kube-scheduler
+    """Return the pod's priority; 0 if it has none, as in kube-scheduler
     (corev1helpers.PodPriority).
     """
     return (pod.spec and pod.spec.priority) or 0
@@ -216,7 +216,7 @@ def _policy(pod: Pod, names: Names) -> str:
 
 
 def _seconds(timestamp: str | None) -> float:
-    """Return seconds since the epoch of an RFC 3339 time; 0 where it cannot be read."""
+    """Return seconds since the epoch of an RFC 3339 time; 0 if it cannot be read."""
     try:
         moment = datetime.fromisoformat(timestamp or "")
     except ValueError:

@@ -127,7 +127,7 @@ MESSAGES: Mapping[str, type[Struct]] = {
     "AnsweredVictims": _AnsweredNode,
     "AnsweredPod": _AnsweredPod,
 }
-"""The structs of the messages, by the names of their Go types where they have one."""
+"""The structs of the messages, by the names of their Go types if they have one."""
 
 _BODY = Decoder(_Body)
 _ON_NODE = Decoder(_OnNode)

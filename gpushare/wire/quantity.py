@@ -35,7 +35,7 @@ _BINARY = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30}
 
 
 def parse_quantity(quantity: Quantity) -> int | Fraction:
-    """Return the exact value: an int where it is whole, else a Fraction.
+    """Return the exact value: an int if it is whole, else a Fraction.
 
     Raises QuantityError for anything the grammar does not allow, with the text shortened.
     """

@@ -1,7 +1,7 @@
 """JSON schemas of the verbs' messages, for the OpenAPI document.
 
 Derived from the structs that decode and encode them, so a field cannot be in one and not in the
-other; where a decoder asks for more than its struct says (what must be there, what a name may look
+other; if a decoder asks for more than its struct says (what must be there, what a name may look
 like), that is added here by hand. The inspect document, which has no struct, is written out.
 
 Tested in `tests/unit/extender/http/test_openapi.py`.

@@ -46,26 +46,26 @@ told, rest = open(sys.argv[1], "a", buffering=1), float(sys.argv[2])
 class Restless(policy_refresher.PolicyRefresher):
     def __init__(self, *args):
         super().__init__(*args)
-        for course in self._courses.values():
-            course.learned.arrivals = Arrivals(window)
-            course.trials._again_at = time.monotonic() + policy_trials.TRIAL_SPACING
+        for state in self._states.values():
+            state.estimator.arrivals = Arrivals(window)
+            state.trials._again_at = time.monotonic() + policy_trials.TRIAL_SPACING
 
-    def _renew(self, course):
+    def _renew(self, state):
         begin = time.monotonic()
-        super()._renew(course)
-        end = course.tried = time.monotonic()
+        super()._renew(state)
+        end = state.tried = time.monotonic()
         print("made", begin, end, file=told)
 
-    def _try(self, course):
+    def _try(self, state):
         begin = time.monotonic()
         print("tried", begin, "inf", file=told)
-        super()._try(course)
-        end = course.tried = time.monotonic()
+        super()._try(state)
+        end = state.tried = time.monotonic()
         print("tried", begin, end, file=told)
 
 policy_trials.TRIAL_SPACING = 30.0
 policy_refresher._LOOK_EVERY = 0.05
-policy_refresher._Course.is_due = lambda course, now: now > course.tried + rest
+policy_refresher._ResourceState.is_due = lambda state, now: now > state.tried + rest
 policy_refresher.PolicyRefresher = Restless
 from gpushare.cli.main import main
 sys.exit(main(sys.argv[3:]))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.cli.documents import dumped, report_document
-from gpushare.cli.feed import Observed, Scope
+from gpushare.cli.lister import Observed, Scope
 from gpushare.cli.report import Report, make_report
 from gpushare.cli.tables import details, summary
 from gpushare.errors import WireError

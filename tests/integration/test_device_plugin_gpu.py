@@ -184,7 +184,7 @@ def test_a_gpu_that_is_well_stays_so_and_its_errors_can_be_waited_for() -> None:
     source = NvmlSource()
     health = Health(source, "GiB", 0, recover=1)
     for _ in range(3):
-        health.look()
+        health.refresh()
     cards, changes = health.now()
     assert all(card.healthy for card in cards.all)
     assert changes == 0

@@ -20,7 +20,7 @@ from gpushare.core.pairing import Pairing
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable
 from gpushare.extender.binding.bind_transaction import BindTransaction
-from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.binding.steps import BindResult, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger, Overdue
 from gpushare.ledger.records import CpuOnly
@@ -281,7 +281,7 @@ class World:
         for uid, holding in held.items():
             assert charged.get(uid) == holding, f"{uid} holds {holding}"
         for actor in self.actors:
-            if actor.step == Answer("", "bound"):
+            if actor.step == BindResult("", "bound"):
                 assert (actor.pod, actor.node) in self.ever_bound
 
     def truth(self) -> dict[str, dict[tuple[str, int], int]]:

@@ -15,8 +15,8 @@ from gpushare.device_plugin import container
 from gpushare.device_plugin import kubelet_pb2 as pb
 from gpushare.device_plugin.allocator import Allocator, Served
 from gpushare.device_plugin.cards import Card, Cards, device_id, uuids_of
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Contract, devices_told
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import Contract, visible_devices
 from gpushare.device_plugin.identity import Listed
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.node_pod import node_pod
@@ -110,7 +110,7 @@ class OurPlugin(DeviceManager):
             *(self._known, self._shown_to_plugin, lambda: self.cards),
             record=self._record,
             clock=self._clock,
-            patience=0.0,
+            max_wait=0.0,
         )
         self._allocator.reset(self._record())
         self._check = StartCheck(
@@ -218,7 +218,7 @@ class OurPlugin(DeviceManager):
         served = self._served[held.uid, held.container]
         return Given(
             {card.uuid: units for card, units in served.grant.shares},
-            devices_told(parse_answer(held.response)),
+            visible_devices(parse_answer(held.response)),
             held.ids,
             held.container in inits,
         )
@@ -237,8 +237,10 @@ class OurPlugin(DeviceManager):
             for uid, pod in self.shown().items()
         }
 
-    def _record(self) -> Sequence[Entry]:
-        return [Entry(each.uid, each.container, each.ids, each.response) for each in self.held]
+    def _record(self) -> Sequence[CheckpointEntry]:
+        return [
+            CheckpointEntry(each.uid, each.container, each.ids, each.response) for each in self.held
+        ]
 
     def read(self, name: str) -> Json:
         """Read a pod, as the plug-in does where its watch is late. Raises ApiUnavailable."""

@@ -20,15 +20,15 @@ from gpushare.extender.audit.auditor import AUDIT_INTERVAL, Auditor, Report
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import RefusalHold
-from gpushare.extender.event_handlers import (
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.readiness import Readiness, Source
+from gpushare.extender.refusal_hold import RefusalHold
+from gpushare.extender.service import Service
+from gpushare.extender.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,
 )
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.extender.readiness import Readiness, Source
-from gpushare.extender.service import Service
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
@@ -254,7 +254,7 @@ class Replica:
             self.binder,
             not_ready=self.readiness.not_ready,
             best_only=shape.best_only,
-            bind_slots=BindSlots(64, patience=0),
+            bind_slots=BindSlots(64, max_wait=0),
             observe=lambda *_: None,
             refusal_hold=RefusalHold(clock=tasks.clock, sleep=tasks.sleep)
             if shape.patient

@@ -23,10 +23,10 @@ from gpushare.core.ranking import Ranking
 from gpushare.errors import NotReady
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.event_handlers import NodeEventHandler, PodEventHandler
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.extender.readiness import Readiness, Source
 from gpushare.extender.service import Service
+from gpushare.extender.watch_handlers import NodeEventHandler, PodEventHandler
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.reflector import Reflector
 from gpushare.ledger import Ledger

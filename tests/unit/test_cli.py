@@ -131,7 +131,7 @@ def test_output_that_cannot_show_a_sign_gets_plain_letters(
     environment: dict[str, str], shown: str
 ) -> None:
     signs = r"\u2713 \u2717 \u00b1 \u2588 \u4e2d"
-    program = f"from gpushare.cli.ending import ended; ended(lambda: print('{signs}') or 0)"
+    program = f"from gpushare.cli.exit_codes import ended; ended(lambda: print('{signs}') or 0)"
     inherited = {k: v for k, v in os.environ.items() if k not in {*ASCII, *C_LOCALE}}
     ran = subprocess.run(
         [sys.executable, "-c", program],

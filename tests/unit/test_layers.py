@@ -173,11 +173,11 @@ def _broken_by_own(item: Import) -> str | None:
         at_call = item.by == "cli.main" and item.lazy
         return None if at_call else "only cli/main.py imports a main.py, when its command is called"
     if within(of, ("settings",)):
-        reader = root or item.by in ("extender.process", "extender.parts")
+        reader = root or item.by in ("extender.process", "extender.factory")
         return (
             None
             if reader
-            else "only composition roots read settings, and extender.process and .parts"
+            else "only composition roots read settings, and extender.process and .factory"
         )
     if not within(of, (area, *LAYERS[area])):
         return f"{area} may import {', '.join(LAYERS[area]) or 'nothing of ours'} and itself"
@@ -306,7 +306,7 @@ def test_every_rule_can_fail(by: str, source: str, sentence: str) -> None:
     [
         ("cli.main", "def serve():\n    from gpushare.extender.main import main"),
         ("extender.main", "from gpushare.settings import Settings"),
-        ("extender.parts", "from gpushare.settings import Settings"),
+        ("extender.factory", "from gpushare.settings import Settings"),
         ("extender.http.app", "from gpushare import __version__"),
         ("localcluster.demo.scenario", "def client():\n    import kubernetes"),
         ("core.node_arrays", "import numpy.typing as npt"),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gpushare.wire.events import ObjectReference, event_name
 
 WINDOW = 600.0
-"""Seconds after its last repetition in which the same thing belongs to the same event."""
+"""Seconds after the last repetition in which another one belongs to the same event."""
 
 SERIES_EVERY = 60.0
 """Seconds between two writes of one event's count."""

@@ -49,7 +49,7 @@ _OFF = 600.0
 
 
 class EventRecorder(Protocol):
-    """What takes events; `record` neither waits nor fails."""
+    """Takes events; `record` neither waits nor fails."""
 
     def record(
         self,
@@ -61,7 +61,7 @@ class EventRecorder(Protocol):
         warning: bool = False,
         details: Details | None = None,
     ) -> None:
-        """Tell it; never waits, never fails."""
+        """Queue an event; never waits, never fails."""
         ...
 
 
@@ -114,7 +114,7 @@ class Recorder:
         warning: bool = False,
         details: Details | None = None,
     ) -> None:
-        """Have an event written some time soon; never waits, never fails.
+        """Queue an event to be written soon; never waits, never fails.
 
         details: makes the end of the note, which may take long, in the thread that writes.
         """
@@ -251,7 +251,7 @@ def _note(event: PendingEvent) -> str:
 
 
 def _check(answer: bytes) -> None:
-    """Return where the API server shows the event as written. Raises ApiUnavailable."""
+    """Check that the API server shows the event as written. Raises ApiUnavailable if not."""
     try:
         check_kind(answer, "Event")
     except WireError as error:

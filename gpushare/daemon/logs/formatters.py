@@ -79,7 +79,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def configure(level: str, form: str) -> LogWriter:
-    """Log to stderr from that level on, as "text" or "json"; what writes, to be started."""
+    """Log to stderr from that level on, as "text" or "json"; return the writer, to be started."""
     handler = LogWriter(_STDERR)
     handler.setFormatter(formatter(form))
     logging.basicConfig(level=level.upper(), handlers=[handler])
@@ -89,7 +89,7 @@ def configure(level: str, form: str) -> LogWriter:
 
 
 def start_logging(writer: LogWriter) -> None:
-    """Write by a thread from now on, and log what would go to stderr past it and wait there."""
+    """Write by a thread from now on; log warnings and thread failures too, instead of stderr."""
     writer.start()
     logging.captureWarnings(True)
     threading.excepthook = _log_thread_end

@@ -1,8 +1,8 @@
 """A log handler with a bounded queue that one thread writes: no caller waits for the reader.
 
 Knows logging and a file descriptor. A pipe that nobody empties (a stopped log collector, a terminal
-on hold) is full after a few hundred lines, and whoever writes to it then waits for ever. Lines that
-find no room are dropped and counted, and a line reports them as soon as one can be written again.
+on hold) is full after a few hundred lines, and a write to it then waits for ever. Lines without
+room are dropped and counted, and a line reports them as soon as one can be written again.
 """
 
 import contextlib
@@ -48,7 +48,7 @@ class LogWriter(logging.Handler):
         self._thread.start()
 
     def stop(self, seconds: float) -> None:
-        """Write what waits, for at most so long, and end the thread."""
+        """Write what waits, for at most these seconds, and end the thread."""
         thread = self._thread
         if thread is not None:
             self._thread = None
@@ -60,7 +60,7 @@ class LogWriter(logging.Handler):
         return {"log_lines_dropped_total": self.dropped}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Have the record written, or count it as dropped. Called with the handler's lock held."""
+        """Queue or write the record, or count it as dropped; called with the handler's lock."""
         if self._put - self._written >= self._max_waiting:
             self.dropped += 1
             return

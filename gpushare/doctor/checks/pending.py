@@ -1,7 +1,7 @@
-"""Checks of the pods that wait: each is judged by itself, by what schedulers said of it.
+"""Checks of the pods that wait, each by its condition PodScheduled.
 
-Pure. Instead of events, which end after an hour and need a right of their own,
-the condition PodScheduled is read: kube-scheduler writes the same text there.
+Pure. Events are not read: they end after an hour and need a right of their own, and kube-scheduler
+writes the same text to the condition.
 """
 
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from gpushare.core.model import Reason
 from gpushare.doctor.checks.pods import mistake
 from gpushare.doctor.facts import Facts, PodSeen, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, judged, ok, warn
+from gpushare.doctor.finding import Finding, fail, grouped, ok, warn
 
 _NAME = "pending-pods"
 _GRACE = 30.0
@@ -26,7 +26,7 @@ def check_pending(facts: Facts) -> Iterator[Finding]:
         return
     waiting = [pod for pod in facts.pods.gpu if not (pod.node or pod.gated or mistake(pod, facts))]
     if waiting:
-        yield from judged((pod.name, _verdict(pod, facts)) for pod in waiting)
+        yield from grouped((pod.name, _verdict(pod, facts)) for pod in waiting)
     else:
         yield ok(_NAME, "none")
 

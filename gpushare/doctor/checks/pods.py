@@ -8,8 +8,8 @@ from functools import partial
 
 from gpushare.core.model import NodeSpec
 from gpushare.doctor.facts import Facts, NodeSeen, PodSeen, PodsSeen, SchedulerFile, Unread
-from gpushare.doctor.finding import Finding, fail, judged, ok, skip, some, warn
-from gpushare.wire.mistakes import wrong_unit
+from gpushare.doctor.finding import Finding, fail, grouped, ok, skip, some, warn
+from gpushare.wire.request_mistakes import wrong_unit
 
 _SERVED = 300.0
 """Seconds within which a bound pod is served: the kubelet asks the device plug-in when it admits
@@ -31,7 +31,7 @@ def check_pods(facts: Facts) -> Iterator[Finding]:
 
 
 def mistake(pod: PodSeen, facts: Facts) -> str:
-    """Return what is wrong with what the pod asks for, and what to write; "" where nothing is."""
+    """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     return pod.broken or wrong_unit(
         pod.request, facts.names, facts.unit, partial(_largest, facts.nodes)
     )
@@ -42,7 +42,7 @@ def _amounts(pods: PodsSeen, facts: Facts) -> Iterator[Finding]:
     if not wrong:
         yield ok("pods", f"{len(pods.gpu)} that have not ended ask for GPU memory")
     todo = "create it again with an amount that is right"
-    yield from judged((name, fail("pods", why, todo)) for name, why in wrong)
+    yield from grouped((name, fail("pods", why, todo)) for name, why in wrong)
 
 
 def _largest(nodes: tuple[NodeSeen, ...] | Unread) -> int:
@@ -55,16 +55,16 @@ def _schedulers(facts: Facts, pods: PodsSeen) -> Finding:
     if not isinstance(facts.scheduler, SchedulerFile):
         return skip(name, "which names kube-scheduler goes by is in its file (--scheduler-config)")
     known = facts.scheduler.config.scheduler_names
-    astray = [
+    others = [
         pod
         for pod in pods.gpu
         if pod.scheduler not in known and not (pod.node and pod.placement is not None)
     ]
-    if astray:
+    if others:
         return fail(
             name,
-            f"{some(pod.name for pod in astray)}: schedulerName"
-            f" {some({pod.scheduler for pod in astray})}, so they never come to the extender",
+            f"{some(pod.name for pod in others)}: schedulerName"
+            f" {some({pod.scheduler for pod in others})}, so they never come to the extender",
             f"write schedulerName: {known[0]} into them",
         )
     return ok(name, f"GPU pods go by {', '.join(known)}")
@@ -88,7 +88,7 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
     if isinstance(nodes, Unread):
         return skip(name, "which cards are where is told by the nodes")
     specs = {node.name: node.spec for node in nodes}
-    moved = [pod.name for pod in pods.gpu if pod.node in specs and _astray(pod, specs[pod.node])]
+    moved = [pod.name for pod in pods.gpu if pod.node in specs and _misplaced(pod, specs[pod.node])]
     if moved:
         return warn(
             name,
@@ -100,7 +100,7 @@ def _moved(pods: PodsSeen, nodes: tuple[NodeSeen, ...] | Unread) -> Finding:
     return ok(name, "none: every card named by a pod is at its index")
 
 
-def _astray(pod: PodSeen, spec: NodeSpec) -> bool:
+def _misplaced(pod: PodSeen, spec: NodeSpec) -> bool:
     """Return whether a card that the pod names is at another index now, or gone."""
     there = spec.uuids + ("",) * len(pod.uuids)
     beside = zip(pod.placement or (), pod.uuids, strict=False)

@@ -32,7 +32,7 @@ def lease_rights(namespace: str) -> Sequence[Right]:
 
 
 def scheduler_lease_rights(scheduler: SchedulerFile | Unread | None) -> Sequence[Right]:
-    """Return the rights for --leadership scheduler; none where kube-scheduler has no Lease."""
+    """Return the rights for --leadership scheduler; none if kube-scheduler has no Lease."""
     lease = scheduler.config.lease if isinstance(scheduler, SchedulerFile) else DEFAULT_LEASE
     return () if lease is None else (Right("get", *_LEASES, *lease),)
 

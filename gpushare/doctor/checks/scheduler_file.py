@@ -21,7 +21,7 @@ _OURS = 140
 
 
 def entry_of(facts: Facts) -> ExtenderConfig | None:
-    """Return our entry, None where there is no file or no such entry in it."""
+    """Return our entry, None if there is no file or no such entry in it."""
     if not isinstance(facts.scheduler, SchedulerFile):
         return None
     try:

@@ -24,7 +24,7 @@ the legacy Policy, removed by kubernetes #105424)."""
 
 
 def minor_of(version: str) -> int:
-    """Return the minor release in "v1.27.3" and the like; 0 where there is none."""
+    """Return the minor release in "v1.27.3" and the like; 0 if there is none."""
     match = re.match(r"v?1\.([0-9]{1,3})(?![0-9])", version, re.ASCII)
     return int(match[1]) if match else 0
 

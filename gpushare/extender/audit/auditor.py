@@ -142,7 +142,7 @@ class Auditor:
         }
 
     def audit(self) -> None:
-        """Look once. Raises ApiError where the API server does not list, WireError for no list."""
+        """Look once. Raises ApiError if the API server does not list, WireError for no list."""
         if self._not_ready():
             self._open = {}
             self._nodes, self._pods = UnconfirmedFindings(), UnconfirmedFindings()
@@ -155,7 +155,7 @@ class Auditor:
     def _heal_new(self, part: str, found: frozenset[Finding]) -> None:
         """Heal the findings that are new, and report each once.
 
-        Raises ApiError where a pod could not be read for that. Its finding is left to the next
+        Raises ApiError if a pod could not be read for that. Its finding is left to the next
         audit; so are the others, unless the API server answers.
         """
         self._open[part] = known = self._open.get(part, frozenset()) & found
@@ -242,7 +242,7 @@ class Auditor:
         return False
 
     def _charge(self, managed: ManagedResource, ref: PodRef) -> bool:
-        """Charge it as it is, then look again: the watch may have shown its end in between."""
+        """Charge the pod as it is, then read it again: the watch may have shown its end since."""
         with contextlib.suppress(WireError):  # the watch could not read it either
             pod = self._read(ref)
             if pod is None:

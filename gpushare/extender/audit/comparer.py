@@ -40,7 +40,7 @@ class Finding:
     `what`: one of the texts above. `node`: where it is in the ledger, else on the API server.
     `pod`: the pod concerned, if it is not about a node. `detail`: what differs. `uid`: of the node
     that was listed, if one was. `seen`: the node as it was listed; `known`: as the ledger had it,
-    None where it did not.
+    None if it did not.
     """
 
     resource: str
@@ -73,8 +73,8 @@ class UnconfirmedFindings:
     """Differences between ledger and list that may still be only a delay.
 
     A node that changes, or goes and comes, differs each time in the same way. So one that the
-    ledger has counts as found again only where neither watch nor list has replaced it meanwhile:
-    its spec is the very same object. One that the ledger does not have counts only where the list
+    ledger has counts as found again only if neither watch nor list has replaced it meanwhile:
+    its spec is the very same object. One that the ledger does not have counts only if the list
     had the very same node, by its uid.
     """
 

@@ -32,7 +32,7 @@ from gpushare.errors import (
     WireError,
 )
 from gpushare.extender.binding.charge import charge, observed_pod
-from gpushare.extender.binding.steps import NOT_OURS, Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.binding.steps import NOT_OURS, BindResult, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResources, ResourceRequest
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import encode
@@ -110,10 +110,10 @@ class BindTransaction:
             pod = observed_pod(seen, self.ref, managed.names)
         except WireError as error:
             self._mark_in_doubt(now)
-            return Answer(f"pod {self.ref}: {error}", "malformed")
+            return BindResult(f"pod {self.ref}: {error}", "malformed")
         self._settle(managed.ledger, pod, sent, now)
         if pod is None or pod.ended:
-            return Answer(f"pod {self.ref} is gone", "gone")
+            return BindResult(f"pod {self.ref} is gone", "gone")
         if pod.node:
             return self._bound_to(pod.node)
         return self._after_unbound_read(self.resource_request, now, leads_until)
@@ -124,7 +124,7 @@ class BindTransaction:
         if error is None:
             if ledger:
                 ledger.landed(self.ref.uid, now, self.assume_time)
-            return Answer("", "bound")
+            return BindResult("", "bound")
         unknown = isinstance(error, ApiUnavailable)
         if unknown or isinstance(error, ApiConflict):
             self.read_reason = ReadReason.READ_BACK if unknown else ReadReason.CONFLICT
@@ -136,16 +136,16 @@ class BindTransaction:
             ledger.doubt(self.ref.uid, now, self.assume_time)
         elif ledger:
             ledger.forget(self.ref.uid, self.assume_time)
-        return Answer(f"pod {self.ref}: {error}", "refused")
+        return BindResult(f"pod {self.ref}: {error}", "refused")
 
     def _already_charged(self, entry: Entry) -> Step:
         if entry.ref != self.ref:
             # A read under another name would prove nothing of the pod that is charged.
-            return Answer(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
+            return BindResult(f"pod {self.ref}: its uid is that of pod {entry.ref}", "gone")
         if entry.known_bound:
             return self._bound_to(entry.node)
         if entry.node != self.node or not entry.in_doubt:
-            return Answer(
+            return BindResult(
                 f"pod {self.ref}: a bind to node {entry.node!r} has not ended", "in_flight"
             )
         self.read_reason = ReadReason.RECHECK
@@ -164,25 +164,27 @@ class BindTransaction:
     def _first_read(self, seen: Pod | None, now: float, leads_until: float) -> Step:
         try:
             if seen is None or pod_ref(seen).uid != self.ref.uid:
-                return Answer(f"pod {self.ref} with uid {self.ref.uid} does not exist", "gone")
+                return BindResult(f"pod {self.ref} with uid {self.ref.uid} does not exist", "gone")
             node = seen.spec.node_name if seen.spec else None
             if node:
                 return self._bound_to(node)
             refusal = self.resources.scope.refusal(seen)
             if refusal:
-                return Answer(f"pod {self.ref}: {refusal}", NOT_OURS)
+                return BindResult(f"pod {self.ref}: {refusal}", NOT_OURS)
             self.resource_request, self.approved = self.resources.resolve(seen), True
         except WireError as error:
-            return Answer(f"pod {self.ref}: {error}", "malformed")
+            return BindResult(f"pod {self.ref}: {error}", "malformed")
         if self.resource_request is None and not self.resources.knows(self.node):
             # kube-apiserver binds to any name; for a GPU pod the ledger checks its node itself.
-            return Answer(f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode")
+            return BindResult(
+                f"node {self.node!r} is not known; is it new, or gone?", "UnknownNode"
+            )
         return self._send(now, leads_until)
 
     def _send(self, now: float, leads_until: float) -> Step:
-        """Charge what the pod asks for, and write; nothing is charged where nothing is written."""
+        """Charge what the pod asks for, and return the write; charge nothing if it is refused."""
         if leads_until < now + BUDGET:
-            return Answer("this gpushare extender does not lead (any more)", "not_leading")
+            return BindResult("this gpushare extender does not lead (any more)", "not_leading")
         if self.resource_request is None:
             return WriteBinding(self.ref, self.node, {})
         managed, request = self.resource_request
@@ -191,7 +193,7 @@ class BindTransaction:
                 self.resource_request, self.ref, self.node, now=now, stamp=self.assume_time
             )
         except (RequestRefused, WireError) as error:
-            return Answer(str(error), type(error).__name__)
+            return BindResult(str(error), type(error).__name__)
         self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
         return WriteBinding(self.ref, self.node, self.annotations)
 
@@ -216,32 +218,30 @@ class BindTransaction:
         return self.read_reason is ReadReason.CONFLICT and not self.resent
 
     def _mark_in_doubt(self, now: float) -> None:
-        """Leave a charge that is in flight no more to those who settle what is in doubt.
+        """Mark a charge that is no longer in flight as in doubt, to be settled later.
 
-        What was refused cannot land late: the first read that shows the pod unbound settles it.
+        A refused Binding cannot land late: the first read that shows the pod unbound settles it.
         """
         if self._refused and self.resource_request:
             ledger = self.resource_request[0].ledger
             ledger.doubt(self.ref.uid, now - HOLD, self.assume_time)
             self.token = ledger.token(self.ref.uid)
 
-    def _read_failed(self, error: ApiError, now: float) -> Answer:
+    def _read_failed(self, error: ApiError, now: float) -> BindResult:
         """Answer that the pod could not be read: what is charged stays charged until it can be."""
         self._mark_in_doubt(now)
         if self.read_reason is ReadReason.FIRST_READ:
-            return Answer(f"pod {self.ref} cannot be read: {error}", "api")
+            return BindResult(f"pod {self.ref} cannot be read: {error}", "api")
         if self.read_reason is ReadReason.CONFLICT:
-            return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+            return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
         return self._in_doubt(f"it cannot be read either: {error}")
 
     def _after_unbound_read(
         self, resource_request: ResourceRequest, now: float, leads_until: float
     ) -> Step:
-        """Return the step after the pod was read as unbound; it depends on the answer to the
-        Binding.
-        """
+        """Return the step after the pod was read as unbound, by the answer to the Binding."""
         if self.read_reason is ReadReason.CONFLICT:
-            return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+            return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
         if self.read_reason is ReadReason.READ_BACK:
             return self._in_doubt("it reads as not bound so far")
         return self._send_again(resource_request, now, leads_until)
@@ -259,36 +259,34 @@ class BindTransaction:
             # The read has settled it: nothing is charged, nothing can land.
             return self._send(now, leads_until)
         if leads_until < now + BUDGET:
-            return Answer("this gpushare extender does not lead (any more)", "not_leading")
+            return BindResult("this gpushare extender does not lead (any more)", "not_leading")
         # While we read, the doubt may have been settled, and another bind begun to another node.
         try:
             resumed = ledger.resume(self.ref.uid, self.node, now, self.assume_time)
         except RequestRefused as error:
-            return Answer(f"pod {self.ref}: {error}", type(error).__name__)
+            return BindResult(f"pod {self.ref}: {error}", type(error).__name__)
         if resumed is None:
-            return Answer(f"pod {self.ref}: another bind of it has not ended", "in_flight")
+            return BindResult(f"pod {self.ref}: another bind of it has not ended", "in_flight")
         self.resent = True
         allocation, capacity = resumed
         self.annotations = encode(allocation, request, capacity, self.stamp, managed.names)
         return WriteBinding(self.ref, self.node, self.annotations)
 
-    def _check_cpu_only(self, seen: Pod | None) -> Answer:
-        """Return the answer that the pod read gives to a Binding without devices that met a
-        conflict or no answer.
-        """
+    def _check_cpu_only(self, seen: Pod | None) -> BindResult:
+        """Return the answer for a Binding without devices, by a read after 409 or no answer."""
         if seen is None or not seen.metadata or seen.metadata.uid != self.ref.uid:
-            return Answer(f"pod {self.ref} is gone", "gone")
+            return BindResult(f"pod {self.ref} is gone", "gone")
         if seen.spec and seen.spec.node_name:
             return self._bound_to(seen.spec.node_name)
-        return Answer(f"pod {self.ref}: {self.refusal}", "refused")
+        return BindResult(f"pod {self.ref}: {self.refusal}", "refused")
 
-    def _bound_to(self, node: str) -> Answer:
+    def _bound_to(self, node: str) -> BindResult:
         if node == self.node:
-            return Answer("", "bound")
-        return Answer(f"pod {self.ref} is already bound to node {node!r}", "bound_elsewhere")
+            return BindResult("", "bound")
+        return BindResult(f"pod {self.ref} is already bound to node {node!r}", "bound_elsewhere")
 
-    def _in_doubt(self, why: str) -> Answer:
-        return Answer(
+    def _in_doubt(self, why: str) -> BindResult:
+        return BindResult(
             f"pod {self.ref}: the API server did not say whether the binding to {self.node!r} was"
             f" taken ({self.refusal or 'no answer'}); {why}. Its memory stays charged until known",
             "in_doubt",

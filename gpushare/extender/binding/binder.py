@@ -11,7 +11,7 @@ from gpushare.core.model import PodRef
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound, ApiUnavailable, WireError
 from gpushare.extender.binding.bind_transaction import BUDGET, BindTransaction
 from gpushare.extender.binding.charge import observed_pod
-from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.binding.steps import BindResult, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.kube.api import Api
 from gpushare.ledger import Overdue
@@ -57,7 +57,7 @@ class Binder:
 
     def bind(
         self, ref: PodRef, node: str, approved: bool, resource_request: ResourceRequest | None
-    ) -> Answer:
+    ) -> BindResult:
         """Return the outcome of binding the pod to the node, within BUDGET seconds.
 
         `approved`: filter has approved the pod for the node, and `resource_request` is what the pod
@@ -71,7 +71,7 @@ class Binder:
         )
         try:
             step: Step = bind.start(self._clock(), self._leads_until())
-            while not isinstance(step, Answer):
+            while not isinstance(step, BindResult):
                 step = self._execute(bind, step, deadline)
         except BaseException:
             # Our bug, or the process is ending: nothing is known of the write, so the charge stays.
@@ -93,9 +93,7 @@ class Binder:
         return {"bind_conflicts_total": self._conflicts}
 
     def settle_overdue(self) -> int:
-        """Return how many charges in doubt were settled: the pod of each is read and passed to the
-        ledger.
-        """
+        """Read the pods of charges in doubt and settle these; return how many were looked at."""
         end = self._clock() + _ROUND
         due = [
             (managed, overdue)
@@ -126,13 +124,13 @@ class Binder:
     def _write(self, step: WriteBinding, timeout: float, deadline: float) -> ApiError | None:
         ref = step.ref
         body = binding(ref, step.node, step.annotations)
-        # kube-apiserver ends its work after so long, too (the query `timeout` of any request): who
-        # leads after us need not wait for a write that it would otherwise go on with for a minute.
+        # kube-apiserver stops its work after this time too (the query `timeout` of any request).
+        # Otherwise it could go on for a minute, and the next leader would have to wait for that.
         query = {"timeout": f"{timeout:.3f}s"}
         try:
-            # Leadership was seen to last for BUDGET. A process that was stopped since (SIGSTOP, a
-            # stalled machine), or waited for a name server or a credential, may get to it while
-            # another leads, or when that one's term is over again.
+            # Leadership lasts for BUDGET, as checked before. A process that was paused since
+            # (SIGSTOP, a stalled machine), or waited for a name server or a credential, may come
+            # here while another process leads, or even after that one's term.
             answer = self._api.request(
                 "POST",
                 f"{_path(ref)}/binding",
@@ -175,9 +173,7 @@ class Binder:
         managed.ledger.settle(overdue.ref.uid, overdue.token, pod, sent)
 
     def _next_stamp(self) -> int:
-        """Return nanoseconds since the epoch, each time more than before: device plug-ins sort by
-        it.
-        """
+        """Return nanoseconds since the epoch, always increasing: device plug-ins sort by it."""
         with self._lock:
             self._stamp = max(self._wall_ns(), self._stamp + 1)
             return self._stamp

@@ -9,9 +9,9 @@ from gpushare.wire.objects import Pod
 from gpushare.wire.pods import has_ended, observe_pod
 
 _BEST_ATTEMPTS = 4
-"""Looks at a node that must not have changed before what was chosen is charged."""
+"""Attempts that are charged only if the node has not changed since the choice."""
 _PLACE_ATTEMPTS = _BEST_ATTEMPTS + 8
-"""Looks in all; in the later ones what was chosen only has to fit."""
+"""Attempts in all; in the later ones the chosen devices only have to fit."""
 
 
 def charge(
@@ -19,7 +19,7 @@ def charge(
 ) -> tuple[Allocation, int]:
     """Charge the best devices of the node, and return them with the units of the first one.
 
-    Raises RequestRefused where the request does not fit there, WireError for a policy that is not
+    Raises RequestRefused if the request does not fit there, WireError for a policy that is not
     installed.
     """
     managed, request = resource_request
@@ -41,12 +41,11 @@ def charge(
 
 
 def observed_pod(seen: Pod | None, ref: PodRef, names: Names) -> ObservedPod | None:
-    """Return what was read under the pod's name, for the ledger to settle by; None: the pod is
-    gone.
+    """Return the pod as read by its name, for the ledger to settle the charge; None if it is gone.
 
-    A successor is none, however little sense it makes: that it is there says that ours is gone. And
-    a pod without a node settles, whatever its user has made of its annotations meanwhile. Raises
-    WireError where it is on a node and cannot be read.
+    Another pod of that name means that ours is gone, even if that pod cannot be read. A pod without
+    a node settles the charge even if its annotations make no sense. Raises WireError if the pod is
+    on a node and cannot be read.
     """
     metadata = seen.metadata if seen else None
     if seen is None or (metadata and metadata.uid and metadata.uid != ref.uid):

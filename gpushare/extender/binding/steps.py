@@ -25,11 +25,11 @@ class WriteBinding:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class BindResult:
     """Step: the end. error "" means bound; `reason` is one word for logs and metrics."""
 
     error: str
     reason: str
 
 
-Step = ReadPod | WriteBinding | Answer
+Step = ReadPod | WriteBinding | BindResult

@@ -154,7 +154,7 @@ class EventMessages:
 
 
 def _open(view: Snapshot, node: str) -> frozenset[int]:
-    """Return the open devices of the node; none where the node is gone or closed."""
+    """Return the open devices of the node; none if the node is gone or closed."""
     row = view.row.get(node)
     return frozenset(view.open[row].nonzero()[0].tolist()) if row is not None else frozenset()
 
@@ -168,7 +168,5 @@ def _pod(ref: PodRef) -> ObjectReference:
 
 
 def _node(name: str) -> ObjectReference:
-    """Return a node as the kubelet's own events name it: with its name for uid, where kubectl
-    looks.
-    """
+    """Return a node as the kubelet's own events name it: the uid is its name, for kubectl."""
     return ObjectReference("Node", "", name, name)

@@ -1,7 +1,7 @@
-"""Pods that wait for ever by a mistake of whoever wrote them: each is told what to write instead.
+"""Pods that wait for ever because of a mistake in their spec, each with what to write instead.
 
-Fed by the watch, since kube-scheduler calls no extender for a pod that its own plug-ins refuse, and
-nobody at all for one whose schedulerName nobody goes by. Any thread may call; nothing waits.
+Fed by the watch: kube-scheduler calls no extender for a pod that its own plug-ins refuse, and no
+scheduler looks at a pod whose schedulerName is none's. Any thread may call; nothing waits.
 """
 
 import math
@@ -15,19 +15,19 @@ from functools import partial
 from gpushare.core.model import PodRef
 from gpushare.errors import WireError
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
-from gpushare.wire.mistakes import mistake_of
 from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, pod_ref, scheduler_of
+from gpushare.wire.request_mistakes import mistake_of
 
-UNSERVED_SECONDS = 30.0
-"""Seconds within which some scheduler looks at a pod."""
+SCHEDULER_GRACE_SECONDS = 30.0
+"""Seconds within which a scheduler that runs looks at a pod."""
 
 _MAX_PODS = 4096
 
 
 @dataclass(frozen=True, slots=True)
 class _Mistake:
-    """text: what to tell. due: when, by the clock; infinite once it was told."""
+    """A mistake. text: for the user. due: when to report it, by the clock; infinite once done."""
 
     ref: PodRef
     text: str
@@ -35,7 +35,7 @@ class _Mistake:
 
 
 class MistakenPods:
-    """The mistakes of pods that are there and not bound; each is to be told once.
+    """The mistakes of pods that exist and are not bound; each is reported once.
 
     unit: the memory unit of the cluster. clock: seconds, monotonic.
     """
@@ -74,7 +74,7 @@ class MistakenPods:
                 del self._mistakes[uid]
 
     def take(self) -> tuple[PodRef, str] | None:
-        """Return the oldest mistake that is due to be told, and count it as told."""
+        """Return the oldest mistake that is due, and count it as reported."""
         now = self._clock()
         with self._lock:
             for uid, mistake in self._mistakes.items():
@@ -84,7 +84,7 @@ class MistakenPods:
         return None
 
     def _mistake(self, pod: Pod) -> tuple[str, float]:
-        """Return the text, and for how many seconds it may still turn out to be none."""
+        """Return the text, and the seconds to wait before it counts as a mistake."""
         for managed in self._resources:
             if names_any(pod, (managed.names.resource,)):
                 largest = partial(_largest, managed)
@@ -97,9 +97,9 @@ class MistakenPods:
             names = ", ".join(sorted(schedulers))
             return (
                 f"its schedulerName is {scheduler_of(pod)[:80]!r}, and no scheduler of that name"
-                f" has looked at it for {UNSERVED_SECONDS:.0f} s; the one that gives out GPU memory"
-                f" here goes by {names}: create the pod again with that schedulerName",
-                UNSERVED_SECONDS,
+                f" has looked at it for {SCHEDULER_GRACE_SECONDS:.0f} s; the one that gives out"
+                f" GPU memory here goes by {names}: create the pod again with that schedulerName",
+                SCHEDULER_GRACE_SECONDS,
             )
         return "", 0.0
 

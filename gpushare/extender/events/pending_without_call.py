@@ -1,4 +1,4 @@
-"""How long pods have waited for which no filter call came: the sign of a scheduler wired wrongly.
+"""How long pods have waited without a filter call: the sign of a scheduler that does not call us.
 
 Pure: reads the ledger, time is an argument. kube-scheduler calls no extender for a pod that its own
 plug-ins find no node for. So a pod counts only while the ledger shows a node with room for it, CPU
@@ -18,7 +18,7 @@ _MAX_REQUESTS = 64
 def pending_without_call(
     resources: ManagedResources, called: Callable[[str], bool], since: float, now: float
 ) -> float:
-    """Return how many seconds (of the wall clock) the oldest such pod has waited; 0 where there is
+    """Return how many seconds (of the wall clock) the oldest such pod has waited; 0 if there is
     none.
 
     called: whether filter was called for the pod of that uid. since: when we began to listen.

@@ -1,7 +1,7 @@
 """How long pods have been bound without being served by a device plug-in.
 
 Reads the ledger when it is called. Such a pod waits for a plug-in or a kubelet that is away, or its
-container was started with no device, or a wrong one: where the original's plug-in finds no pod, it
+container was started with no device, or a wrong one: if the original's plug-in finds no pod, it
 answers the kubelet with an unusable environment (allocate.go). What the pod holds is not freed.
 """
 
@@ -19,10 +19,9 @@ class UnservedPods:
         self._since: dict[tuple[str, str], float] = {}
 
     def longest_seconds(self, now: float) -> float:
-        """Return for how many seconds calls have found the pod that has waited longest; 0 where
-        there is none.
+        """Return the seconds since the pod that waits longest was first seen unserved; 0 if none.
 
-        now: any clock's, the same at each call.
+        now: by any clock, the same one at each call.
         """
         since: dict[tuple[str, str], float] = {}
         for managed in self._resources:

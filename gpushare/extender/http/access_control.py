@@ -28,7 +28,7 @@ class AccessControl:
     def refusal(self, environ: "WSGIEnvironment") -> str:
         """Return why the caller may not call, for an answer of 403; "" for one that may."""
         callers = self._callers
-        # Where one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
+        # If one CA signs everything, as with kubeadm, its signature alone lets every kubelet in.
         if callers.names and not callers.allows_certificate(
             names := names_of(environ["gunicorn.socket"].getpeercert())
         ):

@@ -96,7 +96,7 @@ def _http_error(error: HTTPException) -> Response:
 
 
 def _forget_no_route(_error: BaseException | None) -> None:
-    """Take from the request the error that no route fits, which flask keeps there.
+    """Remove from the request the error that no route fits, which flask keeps there.
 
     The error's traceback leads back to the request: in that cycle connection and body would stay
     until the next search for garbage, hundreds of requests later.

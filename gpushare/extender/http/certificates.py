@@ -1,4 +1,4 @@
-"""The TLS context that the service listens with; it is made anew when its files have changed.
+"""The TLS context that the service listens with; a new one is made when its files have changed.
 
 Knows ssl and files. Making one takes milliseconds, and the loop that all connections share asks for
 it for each connection, before the first byte has come.
@@ -35,8 +35,8 @@ class Certificates:
     def context(self) -> ssl.SSLContext:
         """Return the context of the files as they are now.
 
-        Where they make none the last one goes on, and the log says so, once for each change. Raises
-        SettingsError where there is no last one.
+        If the files cannot be used, the last context stays in use, and the log says so once for
+        each change. Raises SettingsError if there is no last one.
         """
         state = tuple(map(_identity, (self.certificate, self.key, self.authority)))
         if self._context is None or state != self._state:
@@ -58,7 +58,7 @@ class Certificates:
         self.made += 1
         context = trust_as_kubernetes(ssl.create_default_context(ssl.Purpose.CLIENT_AUTH))
         context.verify_mode = ssl.CERT_REQUIRED
-        # No session is taken up again: each handshake has its certificate checked by today's date.
+        # No session is resumed: each handshake checks the certificate by today's date.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = 0
         reading = f"tls-client-ca: {self.authority}"
@@ -73,7 +73,7 @@ class Certificates:
 
 
 def _identity(path: str) -> tuple[int, int, int, int] | None:
-    """Return what differs once the file is another one; None where it cannot be seen.
+    """Return what identifies the file's content; None if it cannot be looked at.
 
     A mounted Secret changes by a link to another folder, so the inode counts too.
     """

@@ -67,9 +67,9 @@ class Outbox:
             self._parts.append(memoryview(data))
 
     def flush(self, pieces: int = sys.maxsize) -> bool:
-        """Send what was kept, at most so many pieces; return whether nothing is left.
+        """Send at most this many pieces of what was kept; return whether nothing is left.
 
-        It stops where the client takes no more for now. Raises OSError if it is gone.
+        Stops when the client takes no more for now. Raises OSError if it is gone.
         """
         try:
             for _ in range(pieces):
@@ -110,7 +110,7 @@ class Connection(TConn):
         self.heads = KnownHeads() if heads is None else heads
         self.received = bytearray()
         self._scanned = self._body = self._end = self._parsed = 0
-        # What WSGI is told of requests with the head that is here; None: gunicorn has to parse it.
+        # The cached WSGI environment of the head that is here; None: gunicorn has to parse it.
         self._known: dict[str, Any] | None = None
         # The head of the request that came whole last, if gunicorn parses it, and else all of it.
         self.head = b""
@@ -131,12 +131,12 @@ class Connection(TConn):
         self._parsed = 0
 
     def take_request(self) -> "WSGIEnvironment | None":
-        """Return the request that came whole last; None where the parser has it."""
+        """Return the last complete request; None if gunicorn's parser has it."""
         request, self._request = self._request, None
         return request
 
     def next_request_within(self, seconds: float) -> bool:
-        """Return whether the next request is whole by then; as receive()."""
+        """Return whether the next request is complete within these seconds; raises as receive()."""
         if self._request_complete():  # it came along with the last one
             return True
         something = select.poll()
@@ -185,7 +185,10 @@ class Connection(TConn):
         return True
 
     def _find_end(self) -> bool:
-        """Return whether the head is there, so that the request's end is known. Raises Refused."""
+        """Return whether the head is complete, so that the request's end is known.
+
+        Raises FramingError.
+        """
         if self.received.startswith(_TLS_HELLO):
             # At once, or kube-scheduler would stand still till the deadline. Go says of this
             # answer "server gave HTTP response to HTTPS client".

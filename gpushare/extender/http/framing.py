@@ -16,7 +16,7 @@ _NO_CONTROLS = bytes(sorted(frozenset(range(256)) - _CONTROLS))
 _TOKEN = b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _DIGITS = b"0123456789"
 _LARGEST = 15
-"""Digits of a length: no body is so long that it needs more."""
+"""Digits of a length; no body needs more."""
 
 
 class FramingError(Exception):
@@ -30,7 +30,7 @@ class FramingError(Exception):
 def body_length(head: bytes) -> int:
     """Return the length in bytes of the body behind a head, which ends with HEAD_END.
 
-    Raises Refused.
+    Raises FramingError.
     """
     lines = head[: -len(HEAD_END)].split(b"\r\n")
     # Control characters may only be the ends of these lines: no bare CR or LF, no NUL.

@@ -1,8 +1,8 @@
-"""Heads of requests that gunicorn has parsed before: kube-scheduler sends the same few, for ever.
+"""A cache of the request heads that gunicorn has parsed: kube-scheduler always sends the same few.
 
-A head that is byte for byte one that was judged is judged alike, so its environment is taken from
-memory. The digits of Content-Length may differ, and only they. What is not a plain POST on a
-connection that stays open is never remembered, and goes gunicorn's way each time.
+A head that is byte for byte a cached one gets the cached WSGI environment. Only the digits of
+Content-Length may differ. What is not a plain POST on a connection that stays open is never cached:
+gunicorn parses it each time.
 
 Knows gunicorn (27.x) and WSGI; nothing of what is served.
 """
@@ -34,14 +34,14 @@ _OF_THE_CONNECTION = ("gunicorn.socket", "wsgi.early_hints", "wsgi.input")
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """A head without the digits of its Content-Length, and these as a number."""
+    """A head without the digits of its Content-Length, and the length as a number."""
 
     text: bytes
     length: int
 
 
 def form_of(head: bytes) -> Form | None:
-    """Return the form of a head; None where it cannot be one that is remembered."""
+    """Return the form of a head; None if it cannot be cached."""
     start = head.find(_LENGTH) + len(_LENGTH)
     end = head.find(b"\r\n", start)
     digits = head[start:end]
@@ -51,7 +51,7 @@ def form_of(head: bytes) -> Form | None:
 
 
 class KnownHeads:
-    """What is remembered, by form; the oldest goes first. Any thread may call any method."""
+    """WSGI environments by form; the oldest goes first. Any thread may call any method."""
 
     def __init__(self) -> None:
         self._environs: dict[bytes, dict[str, Any]] = {}
@@ -61,11 +61,11 @@ class KnownHeads:
         return len(self._environs)
 
     def environ(self, form: Form) -> dict[str, Any] | None:
-        """Return what WSGI is told of such a request, but for its connection, body and length."""
+        """Return the WSGI environment of such a request, without connection, body and length."""
         return self._environs.get(form.text)
 
-    def remember(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
-        """Keep what gunicorn tells WSGI of a request on a TConn, where that may be used again."""
+    def add(self, head: bytes, req: Request, conn: Any, config: Config) -> None:  # noqa: ANN401
+        """Add the WSGI environment of a request on a TConn, if it may be used again."""
         form = form_of(head)
         plain = req.method == "POST" and req.version == (1, 1) and not req.should_close()
         special = any(name in _SPECIAL for name, _ in req.headers)
@@ -78,7 +78,7 @@ class KnownHeads:
         self._environs[form.text] = kept | {"wsgi.multithread": True}
 
 
-class PlainRequest:
+class CachedRequest:
     """A request as gunicorn's hook `pre_request` sees it."""
 
     method = "POST"
@@ -88,7 +88,7 @@ class PlainRequest:
         self.closing = False
 
     def force_close(self) -> None:
-        """Have the connection closed after the answer."""
+        """Ask for the connection to be closed after the answer."""
         self.closing = True
 
 

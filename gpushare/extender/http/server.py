@@ -55,8 +55,8 @@ class Server(BaseApplication):
             "keepalive": 120,
             "graceful_timeout": drain,
             "control_socket_disable": True,
-            # gunicorn believes whoever calls from this host: SCRIPT_NAME, PATH_INFO and alike in
-            # a head would be another path. There is no proxy before us.
+            # gunicorn trusts callers on this host: SCRIPT_NAME, PATH_INFO and the like in a head
+            # would be another path. There is no proxy before us.
             "forwarded_allow_ips": "",
             "forwarder_headers": "",
             "secure_scheme_headers": {},
@@ -83,7 +83,7 @@ class Server(BaseApplication):
         super().__init__()
 
     def load_config(self) -> None:
-        """Tell gunicorn everything; its environment tells it nothing."""
+        """Give gunicorn all options; nothing comes from its environment."""
         for name, value in self._options.items():
             self.cfg.set(name, value)
 

@@ -1,29 +1,29 @@
-"""Requests that have had no answer for so long that only a restart helps.
+"""Requests without an answer for such a long time that only a restart helps.
 
-A verb ends by its own limits within seconds: bind has a budget, filter a limited hold, an answer a
-deadline. One that has run for a minute hangs for ever, and one that has waited for a thread as long
-waits for those that hang. Knows neither time nor threads: it counts observations, which the settle
-thread makes once a second, so a process that was stopped for an hour has no stuck requests.
+A verb ends within seconds: bind has a budget, filter a limited hold, an answer a deadline. A
+request that runs for a minute hangs for ever, and one that waits a minute for a thread waits for
+those that hang. Knows neither time nor threads: it counts observations, which the settle thread
+makes once a second, so a process that was stopped for an hour has no stuck requests.
 """
 
 from collections.abc import Iterable
 
 MAX_LOOKS = 60
-"""Looks that a request may be seen at."""
+"""Observations at which a request may be there before it counts as stuck."""
 
 PendingRequest = tuple[int, float]
 """A request that waits for a thread or is being answered: its connection, and since when."""
 
 
 class UnansweredRequests:
-    """Counts for each request at how many observations in a row it was there."""
+    """Counts the observations in a row at which each request was there."""
 
     def __init__(self, max_looks: int = MAX_LOOKS) -> None:
         self._max_looks = max_looks
         self._looks: dict[PendingRequest, int] = {}
 
     def observe(self, pending: Iterable[PendingRequest]) -> None:
-        """Take note of the requests that have no answer yet."""
+        """Count the requests that have no answer yet."""
         self._looks = {each: self._looks.get(each, 0) + 1 for each in pending}
 
     def stuck(self) -> str:

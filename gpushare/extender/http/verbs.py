@@ -35,10 +35,10 @@ _FAILED = "The extender failed to answer; its log says why"
 
 @dataclass(frozen=True, slots=True)
 class Verb:
-    """What answers a path: the body of a request in, the body of its answer out.
+    """The handler of a path: from the body of a request to the body of its answer.
 
-    answer: raises MessageError or NotReady. malformed: returns the answer that has this error in
-    it; None: the answer of the verb has no field for errors.
+    answer: raises MessageError or NotReady. malformed: returns an answer with this error; None if
+    the verb's answer has no field for errors.
     """
 
     answer: Callable[[bytes], bytes]
@@ -96,17 +96,17 @@ class Verbs:
     def _body(self, environ: "WSGIEnvironment") -> bytes:
         """Return the request's body.
 
-        Raises MessageError where it is too large or says it is not JSON.
+        Raises MessageError if it is too large or says it is not JSON.
         """
-        # Read whole whatever is wrong with it: of a body left unread gunicorn closes the
-        # connection, and the caller's next request on it is lost. The worker has it already, and
-        # bounds it.
+        # Read the whole body even if it is refused: gunicorn closes a connection with an unread
+        # body, and the caller's next request on it is lost. The worker has the body already, and
+        # limits its size.
         whole = environ.get("wsgi.input_terminated")
         size = -1 if whole else int(environ.get("CONTENT_LENGTH") or 0)
         body: bytes = environ["wsgi.input"].read(size)
         if len(body) > self._body_limit:
             raise MessageError(_TOO_LARGE)
-        # A page can have a browser send a body without a type; for this one it must ask before.
+        # A page can make a browser send a body without a type; for JSON the browser asks first.
         kind = environ.get("CONTENT_TYPE", "").partition(";")[0].strip().lower()
         if kind != "application/json":
             raise MessageError(f"Content-Type: {kind[:80] or 'none'} is not application/json")

@@ -47,7 +47,7 @@ class BufferedThreadWorker(ThreadWorker):
     kube-scheduler's calls follow each other; by the loop each costs two changes of thread more.
     """
     linger_crowded = 0.01
-    """The same where more than half of the threads are taken."""
+    """The same if more than half of the threads are taken."""
     max_held = 64 * 1024 * 1024
     """Bytes of requests held at once, unfinished or unanswered; beyond it the oldest is dropped."""
     max_unsent = 64 * 1024 * 1024
@@ -174,15 +174,15 @@ class BufferedThreadWorker(ThreadWorker):
             return False
 
     def handle_request(self, req: Request, conn: Connection) -> bool:  # type: ignore[override]
-        """Answer a request that gunicorn has parsed, and remember its head."""
+        """Answer a request that gunicorn has parsed, and cache its head."""
         keep = bool(super().handle_request(req, conn))
         if keep:
-            conn.heads.remember(conn.head, req, conn, self.cfg)
+            conn.heads.add(conn.head, req, conn, self.cfg)
         return keep
 
     def _answer(self, conn: Connection, environ: "WSGIEnvironment") -> bool:
-        """Answer a request whose head is known as gunicorn would; return whether to keep it."""
-        request = known_heads.PlainRequest(environ["PATH_INFO"])
+        """Answer a request with a cached head; return whether to keep the connection."""
+        request = known_heads.CachedRequest(environ["PATH_INFO"])
         try:
             self.cfg.pre_request(self, request)
             full = not self.cfg.keepalive or len(self.keepalived_conns) >= self.max_keepalived
@@ -215,7 +215,7 @@ class BufferedThreadWorker(ThreadWorker):
         if conn.closed:
             return
         try:
-            # One piece: the others have their turn before the next.
+            # One piece: the other connections come before the next.
             conn.outbox.flush(pieces=1)
         except OSError:
             self._drop(conn, self.answering_conns)

@@ -1,4 +1,4 @@
-"""Policies made anew for the pods that come.
+"""Policies made again for the pods that come.
 
 Tested in `tests/unit/extender/learning`.
 """

@@ -2,14 +2,14 @@
 
 Knows how to start that process and what goes in and out: names and a workload, policies by name;
 for a trial the nodes too, and what it measured.
-Policies may be code of anybody. One that raises, ends the process or never comes to an end is known
-by being the first without an answer: the others are made without it, in another process.
+Policies may be anybody's code. One that raises, ends the process or never returns is the first
+without an answer: the others are made without it, in another process.
 
-A thread of ours would hold the interpreter lock for the 40 to 90 ms that a policy's prices take;
-a process that was *forked* from one with threads may hang on a lock nobody is left to release, so
-it is a new one (`python -P -c`, with `_LOWLY`). Without -P it would import what lies in the working
-directory before what is installed. It ends when its work is done: there are minutes between two of
-them, and what it would save by staying is half a second of starting.
+A thread would hold the interpreter lock for the 40 to 90 ms that a policy's prices take. A process
+*forked* from one with threads may hang on a lock that nobody can release, so a new one is started
+(`python -P -c`, with `_CHILD_PROGRAM`). Without -P it would import from the working directory
+first. It ends when its work is done: there are minutes between two of them, and staying would save
+half a second of starting.
 """
 
 import io
@@ -31,10 +31,10 @@ from gpushare.core.workload import Workload
 from gpushare.errors import GpuShareError
 
 TIMEOUT = 120.0
-"""Seconds for one process; on a busy machine it waits for everybody else."""
+"""Seconds for one process; on a busy machine it comes after all others."""
 CANDIDATE_TIMEOUT = 240.0
 """Seconds for one candidate in a trial, where it computes for up to half a minute."""
-_LOWLY = """
+_CHILD_PROGRAM = """
 import contextlib, os
 os.nice(10)
 with contextlib.suppress(OSError):
@@ -42,22 +42,22 @@ with contextlib.suppress(OSError):
 from gpushare.extender.learning.policy_builder import main
 main()
 """
-"""What the process runs: requests come first, before numpy is loaded too. The service keeps to one
-CPU, which this process inherits: it goes to the others if there are any and no sandbox forbids it.
+"""What the process runs: it gives way to requests, even while numpy loads. The service keeps to one
+CPU, which this process inherits: it moves to the others if there are any and no sandbox forbids it.
 """
 
 _ALARMED = f"status -{signal.SIGALRM.value}:"
 _ONE_THREAD = {f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL")}
 
 _Answer = tuple[str, bytes, str]
-"""Name of a call, what it returned (pickled), and what is wrong, or ""."""
-_Tell = Callable[[_Answer], None]
+"""Name of a call, its result (pickled), and its error or ""."""
+_Send = Callable[[_Answer], None]
 _Call = tuple[Callable[..., object], tuple[object, ...]]
-"""A function of a module, and what it is called with besides a _Tell."""
-_HELLO: _Answer = ("", b"", "")
-"""The first answer: what comes after it is about the calls, not about the process."""
-_TRIAL, _TURN = "trial", "turn of "
-"""Name of the call that is a trial; of an answer before the code of a candidate runs in it."""
+"""A function of a module, and its arguments after a _Send."""
+_STARTED: _Answer = ("", b"", "")
+"""The first answer: the process has started; the others are about the calls."""
+_TRIAL, _CANDIDATE_STARTED = "trial", "turn of "
+"""Name of the call that is a trial; prefix of an answer before the code of a candidate runs."""
 
 
 class RefitFailed(GpuShareError):
@@ -73,7 +73,7 @@ def make_policies(
     """Make the policies of these names for the workload, in a process; return each, or why not.
 
     command: what to start instead of our own. timeout: seconds for each process; there is one, and
-    one more for each policy that ends it. Raises RefitFailed where none can be made.
+    one more for each policy that ends it. Raises RefitFailed if none can be made.
     """
     made: dict[str, Policy | RefitFailed] = {}
     left = list(names)
@@ -99,20 +99,24 @@ def try_policies(
     """Return what a trial in a process measured (see core/trial.py); waits for it.
 
     limit: seconds for each candidate. One that takes longer, raises or ends the process is left
-    out, and the others are tried without it in another process. Raises RefitFailed where it is no
-    candidate that fails.
+    out, and the others are tried without it in another process. Raises RefitFailed if something
+    other than a candidate fails.
     """
     failed: dict[str, str] = {}
     left = list(names)
     while left:
         call = (_try, (limit, (snapshot, workload, tuple(left), seed)))
         answers, ended = _answers({_TRIAL: call}, timeout=limit * len(left) + TIMEOUT)
-        last, data, wrong = answers[-1] if answers else _HELLO
+        last, data, wrong = answers[-1] if answers else _STARTED
         if last == _TRIAL and not wrong:
             trial: Trial | None = pickle.loads(data)  # noqa: S301 -- our own child wrote it
             return trial and replace(trial, failed=failed)
         ended = wrong or ended
-        turns = [name.removeprefix(_TURN) for name, *_ in answers if name.startswith(_TURN)]
+        turns = [
+            name.removeprefix(_CANDIDATE_STARTED)
+            for name, *_ in answers
+            if name.startswith(_CANDIDATE_STARTED)
+        ]
         if not turns:
             raise RefitFailed(ended)
         left.remove(turns[-1])
@@ -123,8 +127,8 @@ def try_policies(
 def _answers(
     calls: Mapping[str, _Call], command: Sequence[str] = (), timeout: float = TIMEOUT
 ) -> tuple[list[_Answer], str]:
-    """Return (what a process answered before it ended, beginning with _HELLO; how it ended)."""
-    started = command or (sys.executable, "-P", "-c", _LOWLY)
+    """Return (what a process answered before it ended, beginning with _STARTED; how it ended)."""
+    started = command or (sys.executable, "-P", "-c", _CHILD_PROGRAM)
     told = pickle.dumps((calls, timeout))
     try:
         with subprocess.Popen(  # noqa: S603 -- the command is our own
@@ -146,7 +150,7 @@ def _answers(
     except OSError as error:
         return [], str(error)
     found = list(_read(answered))
-    if found[:1] != [_HELLO]:
+    if found[:1] != [_STARTED]:
         return [], f"{ended}; what it answered cannot be read"
     return found, ended
 
@@ -177,37 +181,37 @@ def main() -> None:
     answer = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     calls, seconds = pickle.load(sys.stdin.buffer)  # noqa: S301 -- our own parent wrote it
-    # Should nobody be left who would end this process, it ends by itself.
+    # If the parent is gone and cannot end this process, it ends by itself.
     signal.alarm(int(seconds) + 10)
     with open(answer, "wb") as out:  # noqa: PTH123 -- a descriptor has no path
 
-        def tell(answer: _Answer) -> None:
+        def send(answer: _Answer) -> None:
             pickle.dump(answer, out, pickle.HIGHEST_PROTOCOL)
             out.flush()
 
-        tell(_HELLO)
+        send(_STARTED)
         for name, (function, arguments) in calls.items():
             try:
-                data = pickle.dumps(function(tell, *arguments), pickle.HIGHEST_PROTOCOL)
+                data = pickle.dumps(function(send, *arguments), pickle.HIGHEST_PROTOCOL)
             except (Exception, SystemExit) as error:  # a policy may raise whatever it likes
-                tell((name, b"", str(error) or type(error).__name__))
+                send((name, b"", str(error) or type(error).__name__))
             else:
-                tell((name, data, ""))
+                send((name, data, ""))
 
 
-def _make(_: _Tell, name: str, workload: Workload) -> Policy:
+def _make(_: _Send, name: str, workload: Workload) -> Policy:
     return load_policy(name, workload)
 
 
 def _try(
-    tell: _Tell, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
+    send: _Send, limit: float, arguments: tuple[Snapshot, Workload, Sequence[str], int]
 ) -> Trial | None:
     """Return the trial; SIGALRM ends this process when a candidate has had its seconds."""
     left = defaultdict[str, float](lambda: limit)
 
     @contextmanager
     def turn(name: str) -> Iterator[None]:
-        tell((f"{_TURN}{name}", b"", ""))
+        send((f"{_CANDIDATE_STARTED}{name}", b"", ""))
         begin = time.monotonic()
         # No handler: it would wait for the end of a call into a library, and could be caught.
         signal.setitimer(signal.ITIMER_REAL, max(left[name], 0.001))

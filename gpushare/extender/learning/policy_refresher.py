@@ -1,14 +1,15 @@
-"""What pods come is learned from the pods created, and policies are made anew for it.
+"""Estimates the workload from the pods created, and makes new policies for it.
 
-Knows the books and functions that make and try policies (see policy_builder.py), which take
-seconds: they run in the one thread here, never for a request. A request finds the old ranking or
-the new one, never half of one. A policy that cannot be made leaves the old one where it is, and the
-others alone; it is tried again later and later, since one that never comes to an end has all of
-them wait.
+Knows the managed resources, and functions that make and try policies (see policy_builder.py), which
+take seconds: they run in the one thread here, never for a request. A request finds the old ranking
+or the new one, never half of one. If a policy cannot be made, its old ranking stays, and the others
+are not affected; the pauses before it is tried again grow, since a policy that never returns delays
+all of them.
 
-Every pod created counts, GPU or not, placed or turned away. Those that ran before we began to watch
-do not, since the long-lived would count too much. For which pods policies are made, and at which of
-them, says core/workload_estimator.py; after the early ones it is held here to once a minute.
+Every pod created counts, GPU or not, placed or refused. Pods that ran before we began to watch do
+not, since long-lived ones would count too much. core/workload_estimator.py says for which workload
+policies are made, and after how many pods; here this is limited to once a minute, but for the
+early ones.
 """
 
 import logging
@@ -32,97 +33,99 @@ from gpushare.extender.managed_resources import ManagedResource, ManagedResource
 log = logging.getLogger("gpushare.learning")
 
 Make = Callable[[Sequence[str], Workload], Mapping[str, Policy | Exception]]
-"""Policies by name, made for a workload, or why one cannot be; raises where none can."""
+"""Makes policies for a workload, by name, each the policy or its error; raises if none can be."""
 
 SPACING = 60.0
-"""Seconds from one making to the next, but for the early ones."""
+"""Seconds between two refreshes, except the early ones."""
 
 _EARLY = 200
 _LATEST = 64
-"""How many times SPACING it takes at most until a policy that failed is tried again."""
+"""Multiples of SPACING, at most, until a policy that failed is tried again."""
 _LOOK_EVERY = 1.0
-_WARMED = 16
-"""Kinds of request, those asked for last, that a new ranking knows before it is used."""
-_BREATH = 0.01
-"""Seconds between two steps of that: their arithmetic is in the way of requests."""
+_PREPARED_KINDS = 16
+"""Kinds of request, the latest ones, that a new ranking is prepared for before it is used."""
+_STEP_PAUSE = 0.01
+"""Seconds between two steps of preparing: their arithmetic delays requests."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
-    """A policy that could not be made: how often in a row, and when it is tried again."""
+class _FailedPolicy:
+    """A policy that could not be made: how often in a row, and when to try it again."""
 
     times: int = 0
     again_at: float = float("-inf")
 
-    def once_more(self, now: float) -> "_Broken":
-        return _Broken(self.times + 1, now + SPACING * min(2**self.times, _LATEST))
+    def failed_again(self, now: float) -> "_FailedPolicy":
+        return _FailedPolicy(self.times + 1, now + SPACING * min(2**self.times, _LATEST))
 
 
 @dataclass(slots=True)
-class _Course:
-    """What has been learned for one resource, and how making policies went.
+class _ResourceState:
+    """The workload estimated for one managed resource, and the results of making policies.
 
-    layout: the capacities of the devices as last looked at. failing: nothing could be made the last
-    time. broken: by name, the policies that could not be made while others could.
+    layout: the capacities of the devices when last seen. failing: no policy could be made the last
+    time. failed_policies: by name, those that could not be made while others could.
     """
 
-    books: ManagedResource
+    managed: ManagedResource
     trials: PolicyTrials
-    learned: WorkloadEstimator = field(default_factory=WorkloadEstimator)
+    estimator: WorkloadEstimator = field(default_factory=WorkloadEstimator)
     layout: Ints | None = None
     made: int = 0
     failed: int = 0
     failing: bool = False
-    broken: dict[str, "_Broken"] = field(default_factory=dict)
+    failed_policies: dict[str, "_FailedPolicy"] = field(default_factory=dict)
     tried: float = float("-inf")
     done: float = 0.0
     took: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Return whether policies are to be made now."""
-        learned = self.learned
+        """Return whether to make policies now."""
+        estimator = self.estimator
         if now >= self.tried + SPACING:
-            return learned.is_due()
-        # The first pods tell most, and come fast where a cluster fills.
-        return not self.failing and learned.fit_at <= min(learned.arrivals.seen, _EARLY)
+            return estimator.is_due()
+        # The first pods tell most, and come fast if a cluster fills.
+        return not self.failing and estimator.fit_at <= min(estimator.arrivals.seen, _EARLY)
 
     def names(self, now: float) -> tuple[str, ...]:
-        """Return the policies that are to be made now."""
-        none = _Broken()
+        """Return the names of the policies to make now."""
+        none = _FailedPolicy()
         return tuple(
             name
-            for name in self.books.rankings
-            if name != AUTO and now >= self.broken.get(name, none).again_at
+            for name in self.managed.rankings
+            if name != AUTO and now >= self.failed_policies.get(name, none).again_at
         )
 
-    def made_without(self, failed: Iterable[str], now: float) -> None:
-        """Note that these could not be made, while others could."""
+    def record_failures(self, failed: Iterable[str], now: float) -> None:
+        """Record that these could not be made while others could."""
         for name in failed:
-            last = self.broken.get(name, _Broken())
-            self.broken[name] = last.once_more(now)
+            last = self.failed_policies.get(name, _FailedPolicy())
+            self.failed_policies[name] = last.failed_again(now)
 
-    def look(self) -> None:
-        """Take note of the devices that there are."""
-        layout = self.books.ledger.snapshot().capacity
+    def observe_devices(self) -> None:
+        """Pass the devices that there are to the estimator."""
+        layout = self.managed.ledger.snapshot().capacity
         if layout is not self.layout:  # snapshots share it until a node changes
             self.layout = layout
-            self.learned.devices = Counter(layout[layout > 0].tolist())
+            self.estimator.devices = Counter(layout[layout > 0].tolist())
 
 
 class PolicyRefresher:
-    """Learns for every resource of the library. `created` may be called from any thread."""
+    """Refreshes the policies of every managed resource. Any thread may call `created`."""
 
     def __init__(
         self,
-        library: ManagedResources,
+        resources: ManagedResources,
         make: Make,
         try_policies: Try,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._courses = {
-            books.names.resource: _Course(books, PolicyTrials(books, try_policies, wall))
-            for books in library
+        self._states = {
+            managed.names.resource: _ResourceState(
+                managed, PolicyTrials(managed, try_policies, wall)
+            )
+            for managed in resources
         }
         self._make = make
         self._clock = clock
@@ -130,15 +133,15 @@ class PolicyRefresher:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
-    def created(self, books: ManagedResource, request: Request) -> None:
+    def created(self, managed: ManagedResource, request: Request) -> None:
         """Count a pod that was created and asks for this resource; call it once for each pod."""
         with self._counting:
-            self._courses[books.names.resource].learned.arrivals.observe(class_of(request))
+            self._states[managed.names.resource].estimator.arrivals.observe(class_of(request))
 
-    def moved(self, books: ManagedResource, by: int) -> None:
-        """Count that a pod has been placed (by: 1), or that one that had been is gone (-1)."""
+    def moved(self, managed: ManagedResource, by: int) -> None:
+        """Count a pod that has been placed (by: 1), or a placed one that is gone (-1)."""
         with self._counting:
-            self._courses[books.names.resource].learned.arrivals.moved(by)
+            self._states[managed.names.resource].estimator.arrivals.moved(by)
 
     def start(self) -> None:
         """Begin to make policies, in a thread."""
@@ -147,36 +150,34 @@ class PolicyRefresher:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that waits for policies ends when they are there."""
+        """End the thread; if it waits for policies, it ends when they are made."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(1.0)
 
     def tick(self) -> None:
-        """Make and try the policies that are due; returns when they are in use."""
-        for course in self._courses.values():
-            course.look()
-            if course.is_due(self._clock()):
-                self._renew(course)
-            if course.trials.is_due(course.learned.arrivals.seen, self._clock()):
-                self._try(course)
+        """Make and try the policies that are due; return when they are in use."""
+        for state in self._states.values():
+            state.observe_devices()
+            if state.is_due(self._clock()):
+                self._renew(state)
+            if state.trials.is_due(state.estimator.arrivals.seen, self._clock()):
+                self._try(state)
 
     def state(self) -> dict[str, float]:
         """Return the figures for metrics, over all resources; the age is that of the oldest
         policies.
         """
-        courses = self._courses.values()
+        states = self._states.values()
         now = self._clock()
         return {
-            "learned_pods_total": max(course.learned.arrivals.seen for course in courses),
-            "refits_total": sum(course.made for course in courses),
-            "refit_failures_total": sum(course.failed for course in courses),
-            "refit_duration_seconds": max(course.took for course in courses),
-            "refit_age_seconds": max(
-                now - course.done if course.made else 0.0 for course in courses
-            ),
-            "trials_total": sum(course.trials.made for course in courses),
-            "trial_failures_total": sum(course.trials.failed for course in courses),
+            "learned_pods_total": max(state.estimator.arrivals.seen for state in states),
+            "refits_total": sum(state.made for state in states),
+            "refit_failures_total": sum(state.failed for state in states),
+            "refit_duration_seconds": max(state.took for state in states),
+            "refit_age_seconds": max(now - state.done if state.made else 0.0 for state in states),
+            "trials_total": sum(state.trials.made for state in states),
+            "trial_failures_total": sum(state.trials.failed for state in states),
         }
 
     def _run(self) -> None:
@@ -184,85 +185,91 @@ class PolicyRefresher:
             try:
                 self.tick()
             except Exception:
-                # The thread must go on: the pods that come would change, and nobody learn it.
+                # The thread must go on, or policies would never fit a new workload.
                 log.exception("learning failed")
 
-    def _renew(self, course: _Course) -> None:
-        course.tried = start = self._clock()
-        books, learned = course.books, course.learned
-        sizes = learned.sizes
+    def _renew(self, state: _ResourceState) -> None:
+        state.tried = start = self._clock()
+        managed, estimator = state.managed, state.estimator
+        sizes = estimator.sizes
         with self._counting:
-            seen, workload = learned.arrivals.seen, learned.workload()
-        fresh, failed = self._fresh(course, workload)
+            seen, workload = estimator.arrivals.seen, estimator.workload()
+        rankings, failed = self._new_rankings(state, workload)
         if failed:
-            course.failed += 1
-            self._tell_failed(course, failed, seen)
-        course.failing = not fresh
-        if not fresh:
+            state.failed += 1
+            self._log_failures(state, failed, seen)
+        state.failing = not rankings
+        if not rankings:
             return
-        books.rankings.update(fresh)
-        course.trials.settle()
-        for name in fresh:
-            course.broken.pop(name, None)
-        course.made_without(failed, self._clock())
-        course.made += 1
-        learned.made(seen, sizes)
-        course.done = self._clock()
-        course.took = course.done - start
+        managed.rankings.update(rankings)
+        state.trials.settle()
+        for name in rankings:
+            state.failed_policies.pop(name, None)
+        state.record_failures(failed, self._clock())
+        state.made += 1
+        estimator.made(seen, sizes)
+        state.done = self._clock()
+        state.took = state.done - start
         classes = len(workload.classes)
         line = {"pods": seen, "classes": classes, "turnover": round(workload.turnover, 2)}
-        log.info(Line("policies made anew", **line, s=round(course.took, 2)))
+        log.info(Line("policies made anew", **line, s=round(state.took, 2)))
 
-    def _try(self, course: _Course) -> None:
-        books = course.books
+    def _try(self, state: _ResourceState) -> None:
+        managed = state.managed
         with self._counting:
-            workload = course.learned.workload()
-        winner = course.trials.run(workload, self._clock())
-        if winner != books.ranking_policy:
-            self._warmed(books.rankings[winner], books.rankings[AUTO].recent_kinds, books)
-        course.trials.settle()
+            workload = state.estimator.workload()
+        winner = state.trials.run(workload, self._clock())
+        if winner != managed.ranking_policy:
+            self._prepared(managed.rankings[winner], managed.rankings[AUTO].recent_kinds, managed)
+        state.trials.settle()
 
-    def _fresh(
-        self, course: _Course, workload: Workload
+    def _new_rankings(
+        self, state: _ResourceState, workload: Workload
     ) -> tuple[dict[str, Ranking], dict[str, BaseException]]:
-        """Return the new rankings by name, and why there is none of the others."""
-        books, names = course.books, course.names(course.tried)
-        # One that nobody has asked yet shows by the last kind of pod whether it judges at all.
-        last = books.rankings[books.default_policy].recent_kinds[-1:]
-        fresh: dict[str, Ranking] = {}
+        """Return the new rankings by name, and the errors of the others by name."""
+        managed, names = state.managed, state.names(state.tried)
+        # A ranking that was never asked is tried with the last kind of request.
+        last = managed.rankings[managed.default_policy].recent_kinds[-1:]
+        rankings: dict[str, Ranking] = {}
         failed: dict[str, BaseException] = {}
         try:
             made = self._make(names, workload)
         except Exception as error:
-            return fresh, dict.fromkeys(names, error)
+            return rankings, dict.fromkeys(names, error)
         for name in names:
             policy = made[name]
             try:
                 if isinstance(policy, Exception):
                     raise policy
-                asked = books.rankings[name].recent_kinds or last
-                fresh[name] = self._warmed(Ranking(policy), asked, books)
+                asked = managed.rankings[name].recent_kinds or last
+                rankings[name] = self._prepared(Ranking(policy), asked, managed)
             except (Exception, SystemExit) as error:  # policies are anybody's code
                 failed[name] = error
-        return fresh, failed
+        return rankings, failed
 
-    def _tell_failed(self, course: _Course, failed: Mapping[str, BaseException], seen: int) -> None:
-        """Log one line for each error, of those policies that have not been logged as failing."""
+    def _log_failures(
+        self, state: _ResourceState, failed: Mapping[str, BaseException], seen: int
+    ) -> None:
+        """Log one line for each error; as a warning only for policies that did not fail before."""
         alike: dict[str, list[str]] = defaultdict(list)
         for name, error in failed.items():
             alike[f"{type(error).__name__}: {error}"].append(name)
         for text, names in alike.items():
-            told = course.failing or all(name in course.broken for name in names)
+            told = state.failing or all(name in state.failed_policies for name in names)
             level = logging.DEBUG if told else logging.WARNING
             values = {"policies": ",".join(names), "error": text, "pods": seen}
             log.log(level, Line("policies stay as they are", **values))
 
-    def _warmed(self, fresh: Ranking, asked: Sequence[Kind], books: ManagedResource) -> Ranking:
-        """Return the ranking, prepared for the kinds that the one before it was asked for last."""
-        for kind in asked[-_WARMED:]:
+    def _prepared(
+        self, ranking: Ranking, asked: Sequence[Kind], managed: ManagedResource
+    ) -> Ranking:
+        """Prepare the ranking for the latest kinds of request of the last one, and return it."""
+        for kind in asked[-_PREPARED_KINDS:]:
             request = _asked(kind)
-            fresh.prepare(books.ledger.snapshot(), request, lambda: self._stopping.wait(_BREATH))
-        return fresh
+            ranking.prepare(
+                managed.ledger.snapshot(), request, lambda: self._stopping.wait(_STEP_PAUSE)
+            )
+        return ranking
 
 
 def _asked(kind: Kind) -> Request:

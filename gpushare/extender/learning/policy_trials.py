@@ -1,9 +1,9 @@
-"""Policy `auto`: its candidates are tried on the cluster as it is, and the one that wins ranks.
+"""Policy `auto`: its candidates are tried on the cluster as it is, and the winner ranks pods.
 
-Knows the books and a function that runs a trial (see core/trial.py), which takes seconds: it is
-called in the thread that has policies made. There is a trial as soon as enough pods have been seen,
-and an hour after each; so the policy changes once an hour at most, and trials take a fiftieth of
-a core at most.
+Knows a managed resource and a function that runs a trial (see core/trial.py), which takes seconds:
+it is called in the thread of the policy refresher. There is a trial as soon as enough pods have
+been seen, and then one an hour; so the policy changes once an hour at most, and trials take a
+fiftieth of a core at most.
 """
 
 import logging
@@ -22,23 +22,23 @@ from gpushare.extender.managed_resources import ManagedResource
 log = logging.getLogger("gpushare.learning")
 
 Try = Callable[[Sequence[str], Workload, Snapshot, int], Trial | None]
-"""What the policies of these names allocate; raises where it cannot be found out."""
+"""Returns what the policies of these names allocate; raises if the trial fails."""
 
 TRIAL_SPACING = 3600.0
 """Seconds from one trial to the next."""
 _NOTHING_SPACING = 300.0
-"""The same where there was nothing to allocate: nodes may be on their way."""
+"""The same if there was nothing to allocate: nodes may be on their way."""
 _MOST_FAILURES = 3
-"""In a row, of a candidate; then it is not tried any more: it may cost minutes each time."""
+"""Failures of a candidate in a row; then it is not tried any more: each may cost minutes."""
 
 
 class PolicyTrials:
     """The trials of one resource."""
 
     def __init__(
-        self, books: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
+        self, managed: ManagedResource, try_policies: Try, wall: Callable[[], float] = time.time
     ) -> None:
-        self._books = books
+        self._managed = managed
         self._try = try_policies
         self._wall = wall
         self._again_at = -math.inf
@@ -47,15 +47,15 @@ class PolicyTrials:
         self.made = self.failed = 0
 
     def is_due(self, seen: int, now: float) -> bool:
-        """Return whether a trial is due after so many pods."""
-        wanted = self._books.default_policy == AUTO and bool(self._candidates())
+        """Return whether a trial is due after this number of pods."""
+        wanted = self._managed.default_policy == AUTO and bool(self._candidates())
         return wanted and seen >= FEWEST_SEEN and now >= self._again_at
 
     def run(self, workload: Workload, now: float) -> str:
-        """Return the policy that is to rank after a trial; the same as before where it fails."""
+        """Run a trial; return the policy that is to rank: the same as before if it fails."""
         self._again_at = now + TRIAL_SPACING
-        books, resource = self._books, self._books.names.resource
-        snapshot = books.ledger.snapshot()
+        managed, resource = self._managed, self._managed.names.resource
+        snapshot = managed.ledger.snapshot()
         try:
             trial = self._try(self._candidates(), workload, snapshot, secrets.randbits(32))
         except Exception as error:  # it starts a process, and more may go wrong
@@ -63,17 +63,19 @@ class PolicyTrials:
             self._told_failed = True
             self.failed += 1
             said = {"resource": resource, "error": f"{type(error).__name__}: {error}"}
-            log.log(level, Line("policies could not be tried", ranks=books.ranking_policy, **said))
-            return books.ranking_policy
+            log.log(
+                level, Line("policies could not be tried", ranks=managed.ranking_policy, **said)
+            )
+            return managed.ranking_policy
         if trial is None:
             self._again_at = now + _NOTHING_SPACING
-            return books.ranking_policy
+            return managed.ranking_policy
         self._note_failed(trial.failed)
         if not trial.allocated:
-            return books.ranking_policy
-        before, choice = books.ranking_policy, trial.choice(books.choice, self._wall())
-        books.choice = choice
-        self.made += 1  # after the choice: whoever reads that there was a trial finds its figures
+            return managed.ranking_policy
+        before, choice = managed.ranking_policy, trial.choice(managed.choice, self._wall())
+        managed.choice = choice
+        self.made += 1  # after the choice: a reader that sees the count sees the figures too
         told = {name: round(allocated, 1) for name, allocated in choice.allocated.items()}
         if choice.second:
             told |= {"lead": round(choice.lead, 1), "error": round(choice.error, 1)}
@@ -82,19 +84,19 @@ class PolicyTrials:
         return choice.policy
 
     def settle(self) -> None:
-        """Put the ranking of the winner, made anew perhaps, in the place of `auto`."""
-        rankings, choice = self._books.rankings, self._books.choice
+        """Put the ranking of the winner, which may be a new one, in the place of `auto`."""
+        rankings, choice = self._managed.rankings, self._managed.choice
         winner = rankings.get(choice.policy if choice else FALLBACK_POLICY)
         if AUTO in rankings and winner is not None:
             rankings[AUTO] = winner
 
     def _candidates(self) -> tuple[str, ...]:
         return tuple(
-            name for name in self._books.candidates if self._failures[name] < _MOST_FAILURES
+            name for name in self._managed.candidates if self._failures[name] < _MOST_FAILURES
         )
 
     def _note_failed(self, failed: Mapping[str, str]) -> None:
-        """Count failures in a row, and tell the first one of a candidate and the last one."""
+        """Count failures in a row; warn of a candidate's first one and of its last one."""
         for name in self._candidates():
             self._failures[name] = self._failures[name] + 1 if name in failed else 0
         self.failed += len(failed)
@@ -104,4 +106,6 @@ class PolicyTrials:
             if times >= _MOST_FAILURES:
                 text = f"a candidate has failed {times} times in a row and is not tried any more"
             level = logging.WARNING if times in (1, _MOST_FAILURES) else logging.DEBUG
-            log.log(level, Line(text, resource=self._books.names.resource, policy=name, error=why))
+            log.log(
+                level, Line(text, resource=self._managed.names.resource, policy=name, error=why)
+            )

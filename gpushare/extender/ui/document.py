@@ -1,8 +1,8 @@
 """The document that the page reads: nodes, devices, pods, and who waits and why, as JSON.
 
-Its keys are those of `kubectl inspect gpushare -o json` where both say the same (docs/inspect.md).
-It is made of one copy of the books (`Reader.books`), with no lock held. The text of a node is kept
-until something on it changes, so that in a large cluster little is made anew.
+Its keys are those of `kubectl inspect gpushare -o json` if both say the same (docs/inspect.md).
+It is made from one copy of the books (`Reader.books`), with no lock held. The text of a node is
+kept until something on it changes, so in a large cluster little is made again.
 """
 
 import json
@@ -17,13 +17,13 @@ from gpushare.core.entry import Entry
 from gpushare.core.model import NodeSpec
 from gpushare.core.stranded import stranded_units, typical_units
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.ui.explanation_cache import ExplanationCache
 from gpushare.extender.ui.last_hour import LastHour
-from gpushare.extender.ui.sentences import Sentences
 from gpushare.ledger import LedgerView
 
 _Entries = tuple[Entry, ...]
 _Key = tuple[NodeSpec, _Entries, tuple[int, ...], int]
-"""All that the text of a node follows from: its shape, charges, units used, the typical request."""
+"""All that the text of a node depends on: its shape, charges, units used, the typical request."""
 
 _ENCODE = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
@@ -53,7 +53,7 @@ class Documents:
         self._body = b""
 
     def body(self) -> bytes:
-        """Return the document; the one made before where nothing has changed since."""
+        """Return the document; the one made before if nothing has changed since."""
         with self._making:
             return self._made()
 
@@ -86,16 +86,16 @@ class _Part:
         self._managed = managed
         self._last_hour = last_hour
         self._called = called
-        self._sentences = Sentences(unit)
+        self._explanations = ExplanationCache(unit)
         self._texts: dict[str, tuple[_Key, str]] = {}
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left to be said of the books as they were last."""
-        return self._sentences.complete
+        """Whether each waiting pod is explained by the last snapshot."""
+        return self._explanations.complete
 
     def version(self) -> object:
-        """Return what is another one when the text is."""
+        """Return a value that differs whenever the text does."""
         managed = self._managed
         hour = self._last_hour.figures(managed.names.resource)
         return managed.ledger.version(), hour, managed.ranking_policy, managed.choice
@@ -118,7 +118,7 @@ class _Part:
 
     def _pending(self, books: LedgerView) -> list[dict[str, Any]]:
         ledger, generation = self._managed.ledger, books.snapshot.generation
-        said = self._sentences.about((pod.request for pod in books.waiting), ledger, generation)
+        said = self._explanations.about((pod.request for pod in books.waiting), ledger, generation)
         return [self._waiting(pod, said.get(pod.request)) for pod in books.waiting]
 
     def _waiting(self, pod: Waiting, why: str | None) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _policy(managed: ManagedResource) -> Mapping[str, Any]:
 def node_document(
     spec: NodeSpec, entries: _Entries, used: tuple[int, ...], typical: int
 ) -> dict[str, Any]:
-    """Return what is said of a node, all of it made of these."""
+    """Return the JSON object of a node; it depends on nothing but these."""
     ordered = sorted(entries, key=lambda entry: (entry.ref.namespace, entry.ref.name))
     allocated = [0] * len(spec.capacity)
     for entry in ordered:
@@ -219,6 +219,6 @@ def _pod(entry: Entry, spec: NodeSpec) -> dict[str, Any]:
 
 
 def _shares(entry: Entry, spec: NodeSpec) -> tuple[tuple[int, int], ...]:
-    """Return on which devices of the node the pod is; () where that is not known."""
+    """Return on which devices of the node the pod is; () if that is not known."""
     shares = entry.placement or ()
     return shares if all(device < len(spec.capacity) for device, _ in shares) else ()

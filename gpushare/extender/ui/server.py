@@ -12,7 +12,7 @@ from importlib.resources import files
 from gpushare.daemon.callers import Callers, names_of
 from gpushare.daemon.listener import Handler, Listener, Tls
 from gpushare.errors import NotReady
-from gpushare.extender.http.document_cache import DocumentCache
+from gpushare.extender.document_cache import DocumentCache
 
 _DOCUMENT = "/ui/books.json"
 _TEXT = "text/plain; charset=utf-8"
@@ -30,7 +30,7 @@ _NAMELESS = b"""gpushare: your client certificate has none of the names that may
 _FOREIGN = b"gpushare: another site may not read this page's data. Open /ui itself.\n"
 _NOT_THERE = b"gpushare: there is no such page; the page is /ui\n"
 _OWN = ("same-origin", "none")
-"""Values of Sec-Fetch-Site where no other site has a part in a request."""
+"""Values of Sec-Fetch-Site if no other site has a part in a request."""
 
 _SAFE = {
     "Content-Security-Policy": (
@@ -82,7 +82,7 @@ class _Contents:
         self._cache = DocumentCache()
 
     def get(self, path: str) -> tuple[str, bytes] | None:
-        """Return (content type, body); None where there is no such path. Raises NotReady."""
+        """Return (content type, body); None if there is no such path. Raises NotReady."""
         if path == _DOCUMENT:
             return "application/json", self._cache.get(path, self._document)
         return (_FILES[path][1], self._files[path]) if path in _FILES else None
@@ -112,7 +112,7 @@ class _Page(Handler):
         return 304 if self.headers.get("If-None-Match") == _tag(body) else 200, kind, body
 
     def headers_of(self, status: int, body: bytes) -> Mapping[str, str]:
-        """Return what keeps a browser from doing more than this page needs."""
+        """Return headers that keep a browser from doing more than this page needs."""
         if status == 302:
             return _SAFE | {"Location": "/ui"}
         return _SAFE | ({"ETag": _tag(body)} if status in (200, 304) else {})

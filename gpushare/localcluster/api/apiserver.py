@@ -12,7 +12,7 @@ from http import HTTPStatus
 from urllib.parse import parse_qsl
 
 from gpushare.localcluster.api import discovery
-from gpushare.localcluster.api.calls import Answer, Call, json_answer
+from gpushare.localcluster.api.calls import Call, Response, json_answer
 from gpushare.localcluster.api.httpserver import (
     BODY_LIMIT,
     CONNECTION,
@@ -133,7 +133,7 @@ class _Application:
         start_response(f"{answer.status} {HTTPStatus(answer.status).phrase}", headers)
         return [answer.body] if isinstance(answer.body, bytes) else answer.body
 
-    def _answer(self, environ: Environ) -> Answer:
+    def _answer(self, environ: Environ) -> Response:
         if int(environ["CONTENT_LENGTH"]) > BODY_LIMIT:
             why = f"Request entity too large: limit is {BODY_LIMIT}"
             raise StatusError(413, "RequestEntityTooLarge", why)
@@ -163,10 +163,10 @@ def _call(environ: Environ) -> Call:
     )
 
 
-def _document(area: str, parts: list[str], accept: str, address: str) -> Answer:
+def _document(area: str, parts: list[str], accept: str, address: str) -> Response:
     """Return health, version, discovery or OpenAPI. Raises StatusError for other paths."""
     if area in ("healthz", "livez", "readyz") and not parts:
-        return Answer(200, b"ok", "text/plain")
+        return Response(200, b"ok", "text/plain")
     if area in ("api", "apis"):
         return _discovered(area, parts, accept, address)
     match [area, *parts]:
@@ -174,7 +174,7 @@ def _document(area: str, parts: list[str], accept: str, address: str) -> Answer:
             return json_answer(discovery.version())
         case ["openapi", "v2"]:
             # An empty schema: everything passes kubectl's own validation.
-            return Answer(200, b"", discovery.OPENAPI_V2)
+            return Response(200, b"", discovery.OPENAPI_V2)
         case ["openapi", "v3"]:
             return json_answer(discovery.openapi_index())
         case ["openapi", "v3", *root]:
@@ -182,7 +182,7 @@ def _document(area: str, parts: list[str], accept: str, address: str) -> Answer:
     raise no_such_path()
 
 
-def _discovered(area: str, parts: list[str], accept: str, address: str) -> Answer:
+def _discovered(area: str, parts: list[str], accept: str, address: str) -> Response:
     """Return what there is at a path above resources. Raises StatusError for what is not served."""
     if not parts and discovery.wants_aggregated(accept):
         found = json_answer(discovery.aggregated(core=area == "api"))

@@ -60,7 +60,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class Response:
     """What goes back: a whole body, or an iterator of pieces for a stream; and what to warn of."""
 
     status: int
@@ -69,9 +69,9 @@ class Answer:
     warnings: tuple[str, ...] = ()
 
 
-def json_answer(body: Object, status: int = 200) -> Answer:
+def json_answer(body: Object, status: int = 200) -> Response:
     """Return an answer that is one JSON object."""
-    return Answer(status, to_json(body))
+    return Response(status, to_json(body))
 
 
 def decode(body: bytes) -> object:

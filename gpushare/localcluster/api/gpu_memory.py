@@ -9,8 +9,8 @@ from gpushare.localcluster.api.objects import Object, metadata, section, to_json
 from gpushare.localcluster.api.resources import PODS, Resource
 from gpushare.localcluster.api.workloads import is_workload
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.mistakes import mistake_of
 from gpushare.wire.objects import PODS as POD_CODEC
+from gpushare.wire.request_mistakes import mistake_of
 
 UNIT = "GiB"
 """What nodes of the local cluster count in."""

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime
 
-from gpushare.localcluster.api.calls import Answer, Call, Connection, Target
+from gpushare.localcluster.api.calls import Call, Connection, Response, Target
 from gpushare.localcluster.api.objects import elements, metadata, section
 from gpushare.localcluster.api.records import timestamp
 from gpushare.localcluster.api.registry import Registry
@@ -52,7 +52,7 @@ class PodLogs:
         with self._printed:
             return list(self._lines.get((uid, container), ()))
 
-    def answer(self, registry: Registry, target: Target, call: Call) -> Answer:
+    def answer(self, registry: Registry, target: Target, call: Call) -> Response:
         """Return the log of a container as plain text.
 
         Raises StatusError: 404 without the pod, 400 for a container it does not have or that waits.
@@ -72,9 +72,9 @@ class PodLogs:
         stamps = call.flag("timestamps")
         text = b"".join(_printed(line, stamps=stamps) for line in shown)
         if not call.flag("follow"):
-            return Answer(200, text, TEXT)
+            return Response(200, text, TEXT)
         rest = self._follow(registry, target, (uid, wanted), len(lines), call.connection)
-        return Answer(200, _joined(text, rest, stamps=stamps), TEXT)
+        return Response(200, _joined(text, rest, stamps=stamps), TEXT)
 
     def _follow(
         self,

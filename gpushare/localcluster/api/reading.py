@@ -9,7 +9,7 @@ from bisect import bisect_right
 from typing import Any
 
 from gpushare.localcluster.api import tables
-from gpushare.localcluster.api.calls import JSON, Answer, Call, Target
+from gpushare.localcluster.api.calls import JSON, Call, Response, Target
 from gpushare.localcluster.api.events import core_field
 from gpushare.localcluster.api.objects import Object, from_json, to_json
 from gpushare.localcluster.api.records import Record
@@ -74,17 +74,17 @@ def _include(call: Call) -> str:
     return call.query.get("includeObject", "")
 
 
-def get(registry: Registry, target: Target, call: Call) -> Answer:
+def get(registry: Registry, target: Target, call: Call) -> Response:
     """Return one object. Raises StatusError: 404 or 406."""
     record = registry.get(target.resource, target.home, target.name)
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
         one = tables.table(target.resource, [record], record.version, now, include=include)
-        return Answer(200, to_json(one))
-    return Answer(200, encoder(target.resource)(record))
+        return Response(200, to_json(one))
+    return Response(200, encoder(target.resource)(record))
 
 
-def listing(registry: Registry, target: Target, call: Call) -> Answer:
+def listing(registry: Registry, target: Target, call: Call) -> Response:
     """Return a list, or a page of it with a token for the next.
 
     All pages are of the version of the first one.
@@ -108,11 +108,11 @@ def listing(registry: Registry, target: Target, call: Call) -> Answer:
     if wants_table(call):
         now, include = registry.store.now(), _include(call)
         table = tables.table(target.resource, page, version, now, include=include)
-        return Answer(200, to_json({**table, "metadata": meta}))
+        return Response(200, to_json({**table, "metadata": meta}))
     resource = target.resource
     head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version, "metadata": meta}
     items = b",".join(map(encoder(resource), page))
-    return Answer(200, to_json(head)[:-1] + b',"items":[' + items + b"]}")
+    return Response(200, to_json(head)[:-1] + b',"items":[' + items + b"]}")
 
 
 def _exact_version(registry: Registry, call: Call) -> int | None:
@@ -140,7 +140,7 @@ def _position(call: Call) -> tuple[int | None, tuple[str, str] | None]:
         raise bad_request("continue key is not valid") from error
 
 
-def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Answer:
+def watch(registry: Registry, target: Target, call: Call, bookmark_every: float) -> Response:
     """Return a stream of changes.
 
     Raises StatusError: 400, 406, 422 for options that contradict others.
@@ -168,13 +168,13 @@ def watch(registry: Registry, target: Target, call: Call, bookmark_every: float)
         first = _first_lines(started, registry, call)
     except StatusError as error:
         # As kube-apiserver's watch cache: a version that is gone is an event, not a status.
-        return Answer(200, iter([event_line("ERROR", error.body())]))
+        return Response(200, iter([event_line("ERROR", error.body())]))
     allowed = call.flag("allowWatchBookmarks")
     if call.flag("sendInitialEvents") and allowed:
         first.append(bookmark(started.cursor, end="true"))
     timeout = call.number("timeoutSeconds") or LONGEST_WATCH
     course = Course(timeout, bookmark_every if allowed else None, bookmark)
-    return Answer(200, stream(started, first, course, call.connection))
+    return Response(200, stream(started, first, course, call.connection))
 
 
 def _first_lines(started: Watch, registry: Registry, call: Call) -> list[bytes]:

@@ -7,13 +7,13 @@ ask it in the same words as a client over HTTP.
 from collections.abc import Callable
 
 from gpushare.localcluster.api import reading, scale, writing
-from gpushare.localcluster.api.calls import Answer, Call, Target, target_of
+from gpushare.localcluster.api.calls import Call, Response, Target, target_of
 from gpushare.localcluster.api.podlogs import PodLogs
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.resources import PODS
 from gpushare.localcluster.api.status import bad_request, method_not_allowed, no_such_path
 
-Verb = Callable[[Registry, Target, Call], Answer]
+Verb = Callable[[Registry, Target, Call], Response]
 
 ITEM: dict[str, Verb] = {
     "GET": reading.get,
@@ -49,7 +49,7 @@ class Rest:
             "log": {"GET": logs.answer},
         }
 
-    def answer(self, group: str, version: str, path: str, call: Call) -> Answer:
+    def answer(self, group: str, version: str, path: str, call: Call) -> Response:
         """Return the answer to a request for a resource. Raises StatusError: every refusal."""
         target = target_of(group, version, path)
         if call.method == "GET" and call.flag("watch") and not target.name:
@@ -73,7 +73,7 @@ class Rest:
         raise no_such_path()
 
 
-def _no(registry: Registry, target: Target, call: Call) -> Answer:
+def _no(registry: Registry, target: Target, call: Call) -> Response:
     """Refuse what needs the processes of a container."""
     del call
     registry.get(target.resource, target.home, target.name)

@@ -3,7 +3,7 @@
 Pure, but for the two verbs at the end. Facts: `autoscaling/v1` Scale.
 """
 
-from gpushare.localcluster.api.calls import Answer, Call, Target, json_answer
+from gpushare.localcluster.api.calls import Call, Response, Target, json_answer
 from gpushare.localcluster.api.objects import Object, metadata, section
 from gpushare.localcluster.api.registry import Registry
 from gpushare.localcluster.api.selectors import selector_text
@@ -44,13 +44,13 @@ def scaled(body: Object, scale: Object) -> Object:
     return {**body, "metadata": meta, "spec": {**section(body, "spec"), "replicas": replicas}}
 
 
-def get(registry: Registry, target: Target, call: Call) -> Answer:
+def get(registry: Registry, target: Target, call: Call) -> Response:
     """Return the Scale of the object."""
     del call
     return json_answer(scale_of(registry.get(target.resource, target.home, target.name).body))
 
 
-def write(registry: Registry, target: Target, call: Call) -> Answer:
+def write(registry: Registry, target: Target, call: Call) -> Response:
     """Return the Scale after a PUT or a PATCH of it."""
     change = changed_by(call)
     record = registry.revise(

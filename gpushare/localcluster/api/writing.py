@@ -9,8 +9,8 @@ from dataclasses import replace as with_options
 from gpushare.localcluster.api import deletion, protobuf_kinds
 from gpushare.localcluster.api.calls import (
     JSON,
-    Answer,
     Call,
+    Response,
     Target,
     decode,
     decode_object,
@@ -66,7 +66,7 @@ def object_of(call: Call) -> Object:
     return decode_object(call.body)
 
 
-def create(registry: Registry, target: Target, call: Call) -> Answer:
+def create(registry: Registry, target: Target, call: Call) -> Response:
     """Return the new object (201)."""
     body = object_of(call)
     if target.resource in REVIEWS:
@@ -82,7 +82,7 @@ def create(registry: Registry, target: Target, call: Call) -> Answer:
     return _answer(target, record, 201, validation)
 
 
-def replace(registry: Registry, target: Target, call: Call) -> Answer:
+def replace(registry: Registry, target: Target, call: Call) -> Response:
     """Return the object after a PUT, which makes some kinds of objects that are not there (201)."""
     validation = FieldValidation(target.resource, call)
     body = validation(object_of(call))
@@ -111,7 +111,7 @@ def _check_uid(target: Target, wanted: object, held: str) -> None:
         raise conflict(target.resource.qualified, target.name, why)
 
 
-def patch(registry: Registry, target: Target, call: Call) -> Answer:
+def patch(registry: Registry, target: Target, call: Call) -> Response:
     """Return the object after a PATCH; an apply makes one that is not there (201)."""
     if media_type(call) == APPLY:
         return _apply(registry, target, call)
@@ -121,7 +121,7 @@ def patch(registry: Registry, target: Target, call: Call) -> Answer:
     )
 
 
-def _apply(registry: Registry, target: Target, call: Call) -> Answer:
+def _apply(registry: Registry, target: Target, call: Call) -> Response:
     manager = call.query.get("fieldManager", "")
     if not manager:
         why = "Required value: is required for apply patch"
@@ -178,7 +178,7 @@ def changed_by(call: Call) -> Callable[[Object], Object]:
     return lambda _: body
 
 
-def delete(registry: Registry, target: Target, call: Call) -> Answer:
+def delete(registry: Registry, target: Target, call: Call) -> Response:
     """Return the marked object, or for one that is gone its last state or a Status."""
     options = _options(call)
     record, gone = registry.delete(target.resource, target.home, target.name, options)
@@ -194,7 +194,7 @@ def delete(registry: Registry, target: Target, call: Call) -> Answer:
     return _answer(target, record, 200)
 
 
-def delete_collection(registry: Registry, target: Target, call: Call) -> Answer:
+def delete_collection(registry: Registry, target: Target, call: Call) -> Response:
     """Return the list of the objects deleted."""
     resource, matches = target.resource, selection(target, call)
     options = _options(call)
@@ -203,16 +203,16 @@ def delete_collection(registry: Registry, target: Target, call: Call) -> Answer:
     head = {"kind": f"{resource.kind}List", "apiVersion": resource.api_version}
     body = to_json({**head, "metadata": {"resourceVersion": version}})[:-1]
     items = b",".join(map(encoder(resource), records))
-    return Answer(200, body + b',"items":[' + items + b"]}")
+    return Response(200, body + b',"items":[' + items + b"]}")
 
 
-def bind(registry: Registry, target: Target, call: Call) -> Answer:
+def bind(registry: Registry, target: Target, call: Call) -> Response:
     """Return the Status of a Binding (201)."""
     registry.bind(target.home, target.name, object_of(call), dry_run=call.dry_run)
     return json_answer(success(201), 201)
 
 
-def evict(registry: Registry, target: Target, call: Call) -> Answer:
+def evict(registry: Registry, target: Target, call: Call) -> Response:
     """Return the Status of an eviction (201): a deletion that a budget may refuse."""
     body = object_of(call)
     if body.get("kind", "Eviction") != "Eviction" or metadata(body).get("name") != target.name:
@@ -228,11 +228,11 @@ def evict(registry: Registry, target: Target, call: Call) -> Answer:
 
 def _answer(
     target: Target, record: Record, status: int, validation: FieldValidation | None = None
-) -> Answer:
+) -> Response:
     warnings = tuple(validation.warnings) if validation else ()
     if validation and not target.subresource:
         warnings += gpu_memory_warnings(target.resource, record.body)
-    return Answer(status, encoder(target.resource)(record), warnings=warnings)
+    return Response(status, encoder(target.resource)(record), warnings=warnings)
 
 
 def _revise(
@@ -241,7 +241,7 @@ def _revise(
     call: Call,
     change: Callable[[Object], Object],
     validation: FieldValidation,
-) -> Answer:
+) -> Response:
     record = registry.revise(
         target.resource,
         target.home,

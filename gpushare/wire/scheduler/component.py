@@ -59,7 +59,7 @@ def read_component(dialect: Strict, document: Fields, short: str) -> Component:
 
 
 def _leader_election(dialect: Strict, top: Fields, short: str) -> tuple[str, str] | None:
-    """Return (namespace, name) of the Lease that the leader holds; None where none is elected."""
+    """Return (namespace, name) of the Lease that the leader holds; None if none is elected."""
     where = "leaderElection"
     election = dialect.fields(top.get(where), LEADER_KEYS, where)
     elects = flag(election, "leaderElect", where) or election.get("leaderElect") is None

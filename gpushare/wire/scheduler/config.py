@@ -81,7 +81,7 @@ class SchedulerConfig:
     """What the file says.
 
     Backoffs in seconds. warnings: legal, but hardly meant; for a log. lease: (namespace, name) of
-    the Lease that the leader holds; None where kube-scheduler elects none. lease_times: its
+    the Lease that the leader holds; None if kube-scheduler elects none. lease_times: its
     leaseDuration, renewDeadline and retryPeriod in seconds.
     """
 
@@ -108,7 +108,7 @@ class SchedulerConfig:
 def decode_scheduler_config(document: object, policy: object = None) -> SchedulerConfig:
     """Return the configuration in a parsed file. Raises SettingsError naming what is wrong.
 
-    policy: the parsed document that `policy_source(document)` names, where it names one; without
+    policy: the parsed document that `policy_source(document)` names, if it names one; without
     it such a configuration has no extenders.
     """
     top = fields_of(document, "scheduler configuration")

@@ -40,7 +40,7 @@ PolicySource = PolicyFile | PolicyConfigMap
 
 
 def policy_source(document: object) -> PolicySource | None:
-    """Return what else to read: the Policy that a parsed configuration names; None where it names
+    """Return what else to read: the Policy that a parsed configuration names; None if it names
     none.
 
     As kube-scheduler does, a provider comes before a policy and a file before a ConfigMap. Raises
@@ -82,7 +82,7 @@ def check_keys(document: Fields) -> list[str]:
 def check_priorities(policy: Fields) -> list[str]:
     """Return warnings about a Policy's `priorities`, under its own spelling. Raises SettingsError.
 
-    kube-scheduler 1.22 fills in its default priorities where the key is missing or null, and cannot
+    kube-scheduler 1.22 fills in its default priorities if the key is missing or null, and cannot
     load the arguments of one of them (LeastRequestedPriority): tried with 1.22.17.
     """
     if policy.get("priorities") is None:

@@ -52,7 +52,7 @@ def read_profiles(dialect: Strict, top: Fields, short: str) -> tuple[Profile, ..
         plugins, args = _plugins(dialect, top, ""), _args(top, "")
         return (Profile(name, general, plugins, args, short),)
     found = items(top, "profiles")
-    # kube-scheduler fills in a name where there is one profile, and wants one in each of several.
+    # kube-scheduler fills in a name if there is one profile, and wants one in each of several.
     default = DEFAULT_SCHEDULER if len(found) == 1 else ""
     profiles = tuple(
         _profile(dialect, item, f"profiles[{index}]", (default, general, short))

@@ -80,7 +80,7 @@ def _comment(text: str, indent: str) -> list[str]:
 
 
 def _scalar(value: object) -> str:
-    """Return the text unquoted where every reader takes it for text, else as JSON."""
+    """Return the text unquoted if every reader takes it for text, else as JSON."""
     plain = isinstance(value, str) and _PLAIN.fullmatch(value) is not None
     return str(value) if plain else json.dumps(value)
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpushare.core.model import Cover
-from gpushare.extender import event_handlers
+from gpushare.extender import watch_handlers
 from gpushare.extender.binding import bind_transaction
 from gpushare.ledger import Ledger, records
 from gpushare.wire import annotations, pods
@@ -27,7 +27,7 @@ def reads_numbers_loosely(original: Any) -> Any:
 
 
 @mutant(
-    "E6", "the original believes the size that a pod says it has", event_handlers, "observe_pod"
+    "E6", "the original believes the size that a pod says it has", watch_handlers, "observe_pod"
 )
 def believes_the_annotated_size(original: Any) -> Any:
     def observe(pod: Any, names: Any) -> Any:

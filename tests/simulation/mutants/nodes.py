@@ -8,8 +8,8 @@ from gpushare.core.model import Request
 from gpushare.core.pairing import Pins
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import AnnotationError
-from gpushare.extender import event_handlers
-from gpushare.extender.event_handlers import UnhealthyEventHandler
+from gpushare.extender import watch_handlers
+from gpushare.extender.watch_handlers import UnhealthyEventHandler
 from gpushare.ledger import records, store
 from gpushare.ledger.records import Step
 from gpushare.ledger.store import Store
@@ -68,7 +68,7 @@ def resets_at_zero(original: Any) -> Any:
 @mutant(
     "C5",
     "the original takes a device it cannot read for device 0",
-    event_handlers,
+    watch_handlers,
     "decode_unhealthy",
 )
 def reads_odd_devices_as_0(original: Any) -> Any:

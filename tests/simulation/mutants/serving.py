@@ -8,7 +8,7 @@ from typing import Any
 
 from gpushare.device_plugin import allocator, container, finder, identity, node_pod, start_check
 from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.finder import CandidateFinder, Found
+from gpushare.device_plugin.finder import CandidateFinder, Candidates
 from gpushare.device_plugin.start_check import StartCheck
 from tests.simulation.mutants.museum import Patch, mutant
 
@@ -38,7 +38,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
 
     def find(self: Any, *of: Any) -> Any:
         found = self.unlisted(*of)
-        return Found(found.candidates[:1], True, found.changes)
+        return Candidates(found.candidates[:1], True, found.changes)
 
     return find
 
@@ -48,7 +48,7 @@ def asks_nobody_who_is_admitted(original: Any) -> Any:
     "a pod that has come again is taken for the one before",
     finder,
     "may_be_another",
-    ((CandidateFinder, "read_anew", _reads_nothing_anew),),
+    ((CandidateFinder, "read_again", _reads_nothing_anew),),
 )
 def takes_a_new_pod_for_the_old(original: Any) -> Any:
     del original
@@ -74,7 +74,7 @@ def gives_each_container_the_whole_pod(original: Any) -> Any:
     return placed
 
 
-@mutant("C10", "the original knows no init containers", node_pod, "_parts")
+@mutant("C10", "the original knows no init containers", node_pod, "_gpu_containers")
 def knows_no_init_containers(original: Any) -> Any:
     return lambda *of: ((index, part) for index, part in original(*of) if index >= 0)
 

@@ -8,9 +8,9 @@ from gpushare.core.entry import Entry
 from gpushare.core.node_arrays import NodeArrays
 from gpushare.core.snapshot import Snapshot
 from gpushare.errors import UnknownNode
-from gpushare.extender import event_handlers, readiness
-from gpushare.extender.event_handlers import PodEventHandler
+from gpushare.extender import readiness, watch_handlers
 from gpushare.extender.readiness import Readiness
+from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.kube.listwatch import ListWatch
 from gpushare.ledger import Ledger, records
 from gpushare.ledger.phases import ASSUMED
@@ -191,7 +191,7 @@ def swallows_sink_errors(original: Any) -> Any:
     return on_handler_error
 
 
-@mutant("B21", "client #696: one odd object blocks the list", event_handlers, "_observed")
+@mutant("B21", "client #696: one odd object blocks the list", watch_handlers, "_observed")
 def gives_up_over_an_odd_object(original: Any) -> Any:
     del original
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpushare.cli.saved import books_of_report
-from gpushare.cli.wanted import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.pod_specs import nodes_added, pods_of_documents, pods_of_words
+from gpushare.cli.saved_report import resource_of_report
 from gpushare.cli.whatif import main
 from gpushare.core.model import NodeSpec, Request
 from gpushare.errors import SettingsError
@@ -138,7 +138,7 @@ def test_a_report_of_another_version_or_form_is_one_line(
 ) -> None:
     document = json.loads(saved.read_text())
     with pytest.raises(SettingsError, match=text):
-        books_of_report(document | change, "saved.json", "binpack")
+        resource_of_report(document | change, "saved.json", "binpack")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpushare.core.model import Allocation, PodRef
-from gpushare.device_plugin.cards import Cards, Found, make_cards
-from gpushare.device_plugin.node_pod import NodePod, Part, node_pod
+from gpushare.device_plugin.cards import Cards, DetectedGpu, make_cards
+from gpushare.device_plugin.node_pod import GpuContainer, NodePod, node_pod
 from gpushare.wire.annotations import ALIYUN, encode
 from gpushare.wire.objects import PODS, Pod
 from gpushare.wire.pods import request_of
@@ -19,21 +19,25 @@ _numbers = itertools.count()
 
 def cards(*units: int) -> Cards:
     """Healthy cards of so many GiB each."""
-    found = [Found(f"GPU-{index}", index, each * 1024) for index, each in enumerate(units)]
+    found = [DetectedGpu(f"GPU-{index}", index, each * 1024) for index, each in enumerate(units)]
     return make_cards(found, "GiB", 0)
 
 
-def placed(*parts: Part, uuids: dict[int, str] | None = None, **more: Any) -> NodePod:
+def placed(
+    *gpu_containers: GpuContainer, uuids: dict[int, str] | None = None, **more: Any
+) -> NodePod:
     """A pod with these containers."""
     number = next(_numbers)
     ref = PodRef("default", f"pod-{number}", f"uid-{number}")
-    total = sum(part.units for part in parts if not part.init)
-    return NodePod(ref, parts, total, uuids, **more)
+    total = sum(gpu_container.units for gpu_container in gpu_containers if not gpu_container.init)
+    return NodePod(ref, gpu_containers, total, uuids, **more)
 
 
-def part(units: int, device: int = 0, name: str = "", *, init: bool = False) -> Part:
+def gpu_container(
+    units: int, device: int = 0, name: str = "", *, init: bool = False
+) -> GpuContainer:
     """A container with all its units on one device."""
-    return Part(name or f"c{next(_numbers)}", units, init, ((device, units),))
+    return GpuContainer(name or f"c{next(_numbers)}", units, init, ((device, units),))
 
 
 def pod_json(

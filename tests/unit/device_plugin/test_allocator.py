@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.allocator import PATIENCE, Allocator, Served
+from gpushare.device_plugin.allocator import MAX_WAIT, Allocator, Served
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.identity import Listed
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiNotFound, ApiUnavailable, RequestRefused
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import Event
+from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import cards, decoded, pod_json
@@ -40,15 +40,15 @@ class World:
         self.broken = 0
         self.now = 0.0
         self.meanwhile: list[Any] = []
-        self.record: list[Entry] = []
-        self.drifted: list[Served] = []
+        self.record: list[CheckpointEntry] = []
+        self.other_card_ids: list[Served] = []
         self.pods.wait = self._wait  # type: ignore[method-assign]
         self.allocator = Allocator(
             self.pods,
             self._listed,
             lambda: self.cards,
             record=lambda: self.record,
-            drifted=self.drifted.append,
+            other_card_ids=self.other_card_ids.append,
             clock=lambda: self.now,
         )
 
@@ -66,7 +66,7 @@ class World:
 
     def watch(self, *bodies: Json, kind: str = "ADDED") -> None:
         for body in bodies:
-            event: Event[Pod] = Event(kind, decoded(body))
+            event: WatchEvent[Pod] = WatchEvent(kind, decoded(body))
             self.pods.apply(event)
 
     def admit(self, body: Json) -> None:
@@ -79,8 +79,8 @@ class World:
         served = self.allocator.allocate(self.allocator.prefer([*available], [*must], units))
         for owner in served.owners:
             containers = self.shown.get((owner.pod.ref.namespace, owner.pod.ref.name), {})
-            if owner.part.name in containers:
-                containers[owner.part.name] = served.ids
+            if owner.container.name in containers:
+                containers[owner.container.name] = served.ids
         return set(served.grant.uuids)
 
 
@@ -173,9 +173,9 @@ def test_a_container_that_takes_over_ids_gets_the_device_of_its_pod(world: World
     ids = world.allocator.prefer(ALL, [], 3)
     world.allocator.allocate(ids)
     served = world.allocator.allocate(ids[:2])
-    assert [owner.part.name for owner in served.owners] == ["c0"]
+    assert [owner.container.name for owner in served.owners] == ["c0"]
     assert served.grant.uuids == {"GPU-1"}
-    assert world.drifted == []
+    assert world.other_card_ids == []
 
 
 def test_a_question_without_an_allocation_is_not_taken_for_another_pods(world: World) -> None:
@@ -199,7 +199,7 @@ def test_other_ids_than_preferred_change_no_device(world: World) -> None:
     world.allocator.prefer(ALL, [], 2)
     served = world.allocator.allocate([device_id("GPU-3", 0), device_id("GPU-3", 1)])
     assert served.grant.uuids == {"GPU-1"}
-    assert world.drifted == [served]
+    assert world.other_card_ids == [served]
 
 
 def test_ids_that_another_pod_has_are_left_alone_where_there_are_others(world: World) -> None:
@@ -224,9 +224,9 @@ def test_a_kubelet_that_was_restarted_has_its_record_believed(world: World) -> N
     # It was killed before it could write down the init container's ids.
     world.allocator.reset([])
     assert world.ask(2) == {"GPU-1"}
-    world.allocator.reset([Entry(uid, "i0", ids, b"")])
+    world.allocator.reset([CheckpointEntry(uid, "i0", ids, b"")])
     served = world.allocator.allocate(ids)
-    assert [owner.part.name for owner in served.owners] == ["c0"]
+    assert [owner.container.name for owner in served.owners] == ["c0"]
 
 
 def test_a_pod_is_complete_when_each_container_has_been_served(world: World) -> None:
@@ -247,7 +247,7 @@ def test_what_another_process_served_meanwhile_is_learned_in_doubt(world: World)
     world.watch(body)
     world.admit(body)
     ids = [device_id("GPU-2", 0), device_id("GPU-2", 1)]
-    world.record.append(Entry(body["metadata"]["uid"], "i0", frozenset(ids), b""))
+    world.record.append(CheckpointEntry(body["metadata"]["uid"], "i0", frozenset(ids), b""))
     assert world.ask(4, must=ids) == {"GPU-2"}
 
 
@@ -311,7 +311,7 @@ def test_a_pod_that_came_again_and_cannot_be_read_is_refused(world: World) -> No
     world.api.forever = ApiUnavailable("no answer", 0)
     with pytest.raises(RequestRefused, match="no pod of this node is known"):
         world.ask(4)
-    assert world.now == pytest.approx(PATIENCE)
+    assert world.now == pytest.approx(MAX_WAIT)
 
 
 def test_other_ids_than_preferred_are_nobodys_where_two_questions_are_open(world: World) -> None:
@@ -348,7 +348,7 @@ def test_a_pod_that_nobody_can_read_is_not_taken_for_one_that_the_kubelet_has_fa
     world.api.forever = ApiUnavailable("no answer", 0)
     ids = world.allocator.prefer(ALL, [], 4)
     world.allocator.allocate(ids)
-    assert world.now == pytest.approx(PATIENCE)
+    assert world.now == pytest.approx(MAX_WAIT)
     assert not world.allocator.certain(ids)
 
 
@@ -427,10 +427,10 @@ def test_a_pod_whose_turn_went_to_one_that_nobody_knew_is_served_when_its_own_co
     world.watch(known)
     world.broken = 1000
     served = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
-    assert [str(owner.part.name) for owner in served.owners] == ["i0"]
+    assert [str(owner.container.name) for owner in served.owners] == ["i0"]
     assert not world.allocator.certain(served.ids)
     # The kubelet had asked for the other pod, as its record says.
-    world.record.append(Entry(late["metadata"]["uid"], "c0", served.ids, b""))
+    world.record.append(CheckpointEntry(late["metadata"]["uid"], "c0", served.ids, b""))
     world.broken = 0
     world.watch(late)
     world.shown[key(late)] = {"c0": served.ids}
@@ -447,9 +447,9 @@ def test_a_container_that_the_record_has_is_served_though_that_was_not_certain(
     world.watch(body)
     world.broken = 1000
     first = world.allocator.allocate(world.allocator.prefer(ALL, [], 1))
-    world.record.append(Entry(body["metadata"]["uid"], "i0", first.ids, b""))
+    world.record.append(CheckpointEntry(body["metadata"]["uid"], "i0", first.ids, b""))
     second = world.allocator.allocate(world.allocator.prefer(ALL, first.ids, 1))
-    assert [str(owner.part.name) for owner in second.owners] == ["c0"]
+    assert [str(owner.container.name) for owner in second.owners] == ["c0"]
 
 
 def test_a_pod_is_complete_by_an_uncertain_answer_once_the_record_has_it(world: World) -> None:
@@ -459,5 +459,5 @@ def test_a_pod_is_complete_by_an_uncertain_answer_once_the_record_has_it(world: 
     ids = world.allocator.allocate(world.allocator.prefer(ALL, [], 1)).ids
     pod = world.pods.now()[0][key(body)]
     assert not world.allocator.complete(pod)
-    world.allocator.learn([Entry(body["metadata"]["uid"], "c0", ids, b"")])
+    world.allocator.learn([CheckpointEntry(body["metadata"]["uid"], "c0", ids, b"")])
     assert world.allocator.complete(pod)

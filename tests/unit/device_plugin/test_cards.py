@@ -5,7 +5,7 @@ import pytest
 from gpushare.device_plugin.cards import (
     LONGEST_MESSAGE,
     Card,
-    Found,
+    DetectedGpu,
     device_id,
     make_cards,
     message_size,
@@ -18,8 +18,8 @@ from gpushare.wire.inventory import decode_inventory, encode_inventory
 UUID = "GPU-8f7b5c8e-1b0c-4c56-a7d2-0123456789ab"
 
 
-def found(*mibs: int) -> list[Found]:
-    return [Found(f"GPU-{index}", index, mib) for index, mib in enumerate(mibs)]
+def found(*mibs: int) -> list[DetectedGpu]:
+    return [DetectedGpu(f"GPU-{index}", index, mib) for index, mib in enumerate(mibs)]
 
 
 def test_ids_are_the_originals() -> None:
@@ -43,7 +43,7 @@ def test_each_card_has_its_own_memory_in_whole_units(unit: str, reserve: int, un
 
 
 def test_a_list_that_the_kubelet_would_not_take_is_refused_with_a_unit_that_fits() -> None:
-    eight = [Found(f"{UUID[:-1]}{index}", index, 141 * 1024) for index in range(8)]
+    eight = [DetectedGpu(f"{UUID[:-1]}{index}", index, 141 * 1024) for index in range(8)]
     with pytest.raises(SettingsError, match=r"takes 4194304; take 64MiB"):
         make_cards(eight, "MiB", 0)
     made = make_cards(eight, "64MiB", 0)
@@ -55,7 +55,7 @@ def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
     for healthy in (True, False):
         for numa in (None, 0, 2**31):
             card = Card(UUID, 0, 1000, "x", numa, healthy)
-            made = make_cards([Found(UUID, 0, 1000 * 1024)], "GiB", 0)
+            made = make_cards([DetectedGpu(UUID, 0, 1000 * 1024)], "GiB", 0)
             sent = devices_message(type(made)("GiB", (card,))).ByteSize()
             assert sent <= message_size([card])
 
@@ -64,14 +64,17 @@ def test_the_size_of_the_list_is_never_more_than_reckoned() -> None:
     ("gpus", "sentence"),
     [
         ([], "there is no GPU"),
-        ([Found("GPU-0", 1, 1024)], "must have the indices 0, 1"),
-        ([Found("GPU-0", 0, 1024), Found("GPU-0", 1, 1024)], "another one has the uuid"),
-        ([Found("GPU 0", 0, 1024)], "no uuid of a GPU"),
-        ([Found("a-_-b", 0, 1024)], "no uuid of a GPU"),
-        ([Found(f"GPU-{n}", n, 1024) for n in range(65)], "64 at most"),
+        ([DetectedGpu("GPU-0", 1, 1024)], "must have the indices 0, 1"),
+        (
+            [DetectedGpu("GPU-0", 0, 1024), DetectedGpu("GPU-0", 1, 1024)],
+            "another one has the uuid",
+        ),
+        ([DetectedGpu("GPU 0", 0, 1024)], "no uuid of a GPU"),
+        ([DetectedGpu("a-_-b", 0, 1024)], "no uuid of a GPU"),
+        ([DetectedGpu(f"GPU-{n}", n, 1024) for n in range(65)], "64 at most"),
     ],
 )
-def test_gpus_that_cannot_be_told_apart_are_refused(gpus: list[Found], sentence: str) -> None:
+def test_gpus_that_cannot_be_told_apart_are_refused(gpus: list[DetectedGpu], sentence: str) -> None:
     with pytest.raises(SettingsError, match=sentence):
         make_cards(gpus, "GiB", 0)
 
@@ -84,7 +87,9 @@ def test_a_unit_that_is_none_is_refused(unit: str) -> None:
 
 def test_the_inventory_says_what_there_is_and_how_it_is_served() -> None:
     made = make_cards(
-        [Found("GPU-0", 0, 16384, "T4"), Found("GPU-1", 1, 8192, "P4", problem="hot")], "GiB", 0
+        [DetectedGpu("GPU-0", 0, 16384, "T4"), DetectedGpu("GPU-1", 1, 8192, "P4", problem="hot")],
+        "GiB",
+        0,
     )
     read = decode_inventory(encode_inventory(made.inventory()))
     assert [(each.uuid, each.mem, each.model, each.healthy) for each in read.devices] == [

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpushare.device_plugin.container import Answer, Contract, answer, devices_told
+from gpushare.device_plugin.container import ContainerAllocation, Contract, answer, visible_devices
 from gpushare.device_plugin.identity import Grant
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.wire.annotations import ALIYUN
@@ -16,7 +16,7 @@ TWO = Grant(((NODE.all[0], 4), (NODE.all[2], 2)), 6)
 PLAIN = Contract(ALIYUN, 1024)
 
 
-def told(grant: Grant, **changes: object) -> Answer:
+def told(grant: Grant, **changes: object) -> ContainerAllocation:
     return answer(grant, replace(PLAIN, **changes), "uid", "main")  # type: ignore[arg-type]
 
 
@@ -28,8 +28,8 @@ def test_the_variables_are_the_originals() -> None:
         "ALIYUN_COM_GPU_MEM_CONTAINER": "4",
         "ALIYUN_COM_GPU_MEM_DEV": "24",
     }
-    assert told(ONE, id_strategy="index") == Answer(original)
-    assert told(ONE) == Answer(original | {"NVIDIA_VISIBLE_DEVICES": "GPU-1"})
+    assert told(ONE, id_strategy="index") == ContainerAllocation(original)
+    assert told(ONE) == ContainerAllocation(original | {"NVIDIA_VISIBLE_DEVICES": "GPU-1"})
     assert told(ONE, cgpu_disabled=True).envs["CGPU_DISABLE"] == "true"
 
 
@@ -87,12 +87,12 @@ def test_by_cdi_the_devices_are_named_there_and_the_runtime_is_told_to_leave_the
 def test_what_was_told_can_be_read_back(strategy: str, ids: str, names: set[str]) -> None:
     given = told(TWO, list_strategy=strategy, id_strategy=ids, isolation="hami-core")
     read = parse_answer(answer_message(given).SerializeToString())
-    assert read == Answer(
+    assert read == ContainerAllocation(
         given.envs, list(given.mounts), list(given.cdi_devices), given.annotations
     )
-    assert devices_told(read) == names
+    assert visible_devices(read) == names
 
 
 def test_who_was_told_of_no_device_has_none() -> None:
-    assert devices_told(Answer({})) == frozenset()
-    assert devices_told(Answer({"NVIDIA_VISIBLE_DEVICES": "void"})) == frozenset()
+    assert visible_devices(ContainerAllocation({})) == frozenset()
+    assert visible_devices(ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "void"})) == frozenset()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare.device_plugin.cards import Found, device_id, make_cards, uuid_of
+from gpushare.device_plugin.cards import DetectedGpu, device_id, make_cards, uuid_of
 from gpushare.device_plugin.identity import (
     Candidate,
     Decided,
@@ -22,13 +22,13 @@ from gpushare.device_plugin.identity import (
     granted,
     unlisted,
 )
-from gpushare.device_plugin.node_pod import NodePod, Part
-from tests.unit.device_plugin.pods import cards, part, placed
+from gpushare.device_plugin.node_pod import GpuContainer, NodePod
+from tests.unit.device_plugin.pods import cards, gpu_container, placed
 
 NODE = cards(16, 16, 16, 16)
 
-parts = st.builds(part, st.integers(1, 3), st.integers(0, 3), init=st.booleans())
-pods = st.lists(parts, min_size=1, max_size=4).map(
+gpu_containers = st.builds(gpu_container, st.integers(1, 3), st.integers(0, 3), init=st.booleans())
+pods = st.lists(gpu_containers, min_size=1, max_size=4).map(
     # Init containers come first.
     lambda each: placed(*sorted(each, key=lambda one: not one.init))
 )
@@ -44,8 +44,8 @@ def test_pods_that_are_admitted_one_by_one_are_told_apart(
     listed: dict[PodKey, dict[str, frozenset[str]]] = {}
     answered: set[tuple[str, str]] = set()
     for pod in order:
-        listed[pod.key] = {each.name: frozenset() for each in pod.parts if not each.init}
-        for asked in pod.parts:
+        listed[pod.key] = {each.name: frozenset() for each in pod.gpu_containers if not each.init}
+        for asked in pod.gpu_containers:
             found = candidates(listed, known, answered, (), asked.units)
             decision = decide(found, asked.units, NODE)
             assert isinstance(decision, Decided)
@@ -60,11 +60,13 @@ def test_pods_that_are_admitted_one_by_one_are_told_apart(
 def test_what_is_decided_is_right_for_each_that_may_be_meant(
     waiting: list[NodePod], units: int
 ) -> None:
-    listed = {pod.key: {each.name: frozenset[str]() for each in pod.parts} for pod in waiting}
+    listed = {
+        pod.key: {each.name: frozenset[str]() for each in pod.gpu_containers} for pod in waiting
+    }
     known = {pod.key: pod for pod in waiting}
     found = candidates(listed, known, set(), (), units)
     assert {each.pod.key for each in found} == {
-        pod.key for pod in waiting if pod.parts[0].units == units
+        pod.key for pod in waiting if pod.gpu_containers[0].units == units
     }
     decision = decide(found, units, NODE)
     grants = {granted(each, NODE) for each in found}
@@ -77,18 +79,20 @@ def test_what_is_decided_is_right_for_each_that_may_be_meant(
 
 
 def waiting_pair() -> tuple[NodePod, NodePod]:
-    return placed(part(4, 0)), placed(part(4, 1))
+    return placed(gpu_container(4, 0)), placed(gpu_container(4, 1))
 
 
 def find(*waiting: NodePod, refused: Sequence[str] = ()) -> Sequence[Candidate]:
-    listed = {pod.key: {each.name: frozenset[str]() for each in pod.parts} for pod in waiting}
+    listed = {
+        pod.key: {each.name: frozenset[str]() for each in pod.gpu_containers} for pod in waiting
+    }
     return candidates(listed, {pod.key: pod for pod in waiting}, set(), refused, 4)
 
 
 @pytest.mark.parametrize(("ran", "to_go"), [(True, False), (False, True)])
 def test_a_new_pod_comes_before_one_that_ran_or_is_to_go(ran: bool, to_go: bool) -> None:
-    new = placed(part(4, 0))
-    old = placed(part(4, 1), started=ran, terminating=to_go)
+    new = placed(gpu_container(4, 0))
+    old = placed(gpu_container(4, 1), started=ran, terminating=to_go)
     assert [each.pod for each in find(old, new)] == [new]
     assert [each.pod for each in find(old)] == [old]
 
@@ -100,11 +104,11 @@ def test_a_pod_that_had_an_error_counts_where_there_is_no_other() -> None:
 
 
 def test_a_pod_that_has_ended_is_never_meant() -> None:
-    assert find(placed(part(4, 0), ended=True)) == ()
+    assert find(placed(gpu_container(4, 0), ended=True)) == ()
 
 
 def test_where_the_kubelet_shows_nothing_equal_pods_of_one_card_are_served() -> None:
-    equal = [placed(part(4, 2)), placed(part(4, 2))]
+    equal = [placed(gpu_container(4, 2)), placed(gpu_container(4, 2))]
     decision = decide(unlisted(equal, set(), (), 4), 4, NODE)
     assert isinstance(decision, Decided)
     assert decision.grant.uuids == {"GPU-2"}
@@ -113,7 +117,7 @@ def test_where_the_kubelet_shows_nothing_equal_pods_of_one_card_are_served() -> 
 
 
 def test_pods_of_other_totals_are_not_equal() -> None:
-    one, two = placed(part(4, 0)), placed(part(4, 0), part(2, 0))
+    one, two = placed(gpu_container(4, 0)), placed(gpu_container(4, 0), gpu_container(2, 0))
     assert isinstance(decide(find(one, two), 4, NODE), Undecided)
 
 
@@ -124,22 +128,24 @@ def test_an_unknown_pod_is_said_to_be_unknown() -> None:
 
 
 def test_a_device_that_is_not_there_or_unhealthy_is_named() -> None:
-    gone = placed(part(4, 0), uuids={0: "GPU-gone"})
-    decision = decide([Candidate(gone, gone.parts[0])], 4, NODE)
+    gone = placed(gpu_container(4, 0), uuids={0: "GPU-gone"})
+    decision = decide([Candidate(gone, gone.gpu_containers[0])], 4, NODE)
     assert isinstance(decision, Undecided)
     assert "its device GPU-gone is not on this node" in decision.why
     assert not decision.more_may_help
-    sick = make_cards([Found("GPU-0", 0, 16384, problem="hot")], "GiB", 0)
-    there = placed(part(4, 0))
-    decision = decide([Candidate(there, there.parts[0])], 4, sick)
+    sick = make_cards([DetectedGpu("GPU-0", 0, 16384, problem="hot")], "GiB", 0)
+    there = placed(gpu_container(4, 0))
+    decision = decide([Candidate(there, there.gpu_containers[0])], 4, sick)
     assert isinstance(decision, Undecided)
     assert "its device GPU-0 (index 0) is unhealthy" in decision.why
-    assert isinstance(granted(Candidate(there, there.parts[0]), sick, healthy=False), Grant)
+    assert isinstance(
+        granted(Candidate(there, there.gpu_containers[0]), sick, healthy=False), Grant
+    )
 
 
 def test_a_uuid_counts_and_not_the_index_where_cards_have_moved() -> None:
-    moved = placed(part(4, 0), uuids={0: "GPU-3"})
-    grant = granted(Candidate(moved, moved.parts[0]), NODE)
+    moved = placed(gpu_container(4, 0), uuids={0: "GPU-3"})
+    grant = granted(Candidate(moved, moved.gpu_containers[0]), NODE)
     assert isinstance(grant, Grant)
     assert grant.uuids == {"GPU-3"}
 
@@ -200,4 +206,4 @@ def test_units_of_an_init_container_are_kept() -> None:
 
 def test_containers_without_a_name_of_a_part_are_no_candidates() -> None:
     assert find(NodePod(placed().ref, ())) == ()
-    assert Part("x", 1).shares == ()
+    assert GpuContainer("x", 1).shares == ()

@@ -4,15 +4,15 @@ import pytest
 
 from gpushare.device_plugin.allocator import Allocator
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.kubelet import answer_message, parse_answer
 from gpushare.device_plugin.marker import Marker
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck, Wrong
 from gpushare.errors import ApiError, ApiUnavailable, ApiUnreachable
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import Event
+from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, cards, decoded, pod_json
@@ -32,7 +32,7 @@ class World:
 
     def __init__(self) -> None:
         self.api = ScriptedApi(forever=b"{}")
-        self.record: list[Entry] = []
+        self.record: list[CheckpointEntry] = []
         self.told: list[Wrong] = []
         self.pods = Pods(self.api, ALIYUN, "node")
         self.pods.replace((), 0.0)
@@ -47,11 +47,13 @@ class World:
 
     def serve(self, body: Json, devices: str) -> None:
         """Have the pod's one container on record."""
-        event: Event[Pod] = Event("ADDED", decoded(body))
+        event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
         self.pods.apply(event)
-        told = answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": devices})).SerializeToString()
+        told = answer_message(
+            ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": devices})
+        ).SerializeToString()
         ids = frozenset([device_id("GPU-0", len(self.record))])
-        self.record.append(Entry(body["metadata"]["uid"], "c0", ids, told))
+        self.record.append(CheckpointEntry(body["metadata"]["uid"], "c0", ids, told))
         self.marker.look()
 
 
@@ -73,14 +75,16 @@ def test_a_pod_is_marked_once_by_its_uid_and_nothing_else_is_written(world: Worl
 def test_a_pod_whose_answer_was_not_certain_is_marked_by_the_kubelets_record(world: World) -> None:
     bodies = [pod_json(1), pod_json(1)]
     for body in bodies:
-        event: Event[Pod] = Event("ADDED", decoded(body))
+        event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
         world.pods.apply(event)
     world.allocator.allocate([device_id("GPU-0", 7)])
     assert not world.marker.mark_all()
     assert patches(world.api) == []
     uid = bodies[1]["metadata"]["uid"]
-    told = answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": "GPU-0"})).SerializeToString()
-    world.record.append(Entry(uid, "c0", frozenset([device_id("GPU-0", 7)]), told))
+    told = answer_message(
+        ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": "GPU-0"})
+    ).SerializeToString()
+    world.record.append(CheckpointEntry(uid, "c0", frozenset([device_id("GPU-0", 7)]), told))
     world.marker.look()
     world.marker.mark_all()
     assert [change["metadata"]["uid"] for _, change in patches(world.api)] == [uid]
@@ -142,14 +146,14 @@ def test_what_a_pod_was_given_beside_is_written_once_and_again_where_it_is_more(
     given = {ALIYUN.given: '{"GPU-0":1}'}
     assert change == {"metadata": {"uid": meta["uid"], "annotations": given}}
     meta["annotations"] |= given
-    shown: Event[Pod] = Event("MODIFIED", decoded(body))
+    shown: WatchEvent[Pod] = WatchEvent("MODIFIED", decoded(body))
     world.pods.apply(shown)
     world.api.calls.clear()
     world.marker.look()
     assert patches(world.api) == []
     more = world.record[0]
     ids = frozenset({device_id("GPU-0", 5), device_id("GPU-0", 6)})
-    world.record.append(Entry(more.uid, "c1", ids, more.response))
+    world.record.append(CheckpointEntry(more.uid, "c1", ids, more.response))
     world.marker.look()
     ((_, change),) = patches(world.api)
     assert change["metadata"]["annotations"] == {ALIYUN.given: '{"GPU-0":3}'}
@@ -161,7 +165,7 @@ def test_units_of_an_init_container_that_are_taken_over_count_once(world: World)
     one = world.record.pop()
     ids = frozenset({device_id("GPU-0", 5), device_id("GPU-0", 6)})
     for name in ("i0", "c0"):
-        world.record.append(Entry(one.uid, name, ids, one.response))
+        world.record.append(CheckpointEntry(one.uid, name, ids, one.response))
     world.marker.look()
     _, change = patches(world.api)[-1]
     assert change["metadata"]["annotations"] == {ALIYUN.given: '{"GPU-0":2}'}
@@ -188,11 +192,11 @@ def test_nothing_is_forgotten_before_the_pods_are_known(world: World) -> None:
     body = pod_json(1)
     uid = body["metadata"]["uid"]
     world.pods.listed = False
-    world.allocator.learn([Entry(uid, "c0", frozenset([device_id("GPU-0", 0)]), b"")])
+    world.allocator.learn([CheckpointEntry(uid, "c0", frozenset([device_id("GPU-0", 0)]), b"")])
     world.now += 60.0
     assert world.marker.step() == 2.0
     world.pods.replace((), 0.0)
-    event: Event[Pod] = Event("ADDED", decoded(body))
+    event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
     world.pods.apply(event)
     world.marker.mark_all()
     assert [change["metadata"]["uid"] for _, change in patches(world.api)] == [uid]
@@ -208,7 +212,7 @@ def test_a_wrong_device_is_told_of_once_and_counted(world: World) -> None:
     (told,) = world.told
     assert told.pod.ref.uid == wrong["metadata"]["uid"]
     assert "was bound to 1 units of GPU-1, but was told of device GPU-0" in str(told)
-    gone: Event[Pod] = Event("DELETED", decoded(wrong))
+    gone: WatchEvent[Pod] = WatchEvent("DELETED", decoded(wrong))
     world.pods.apply(gone)
     world.marker.look()
     assert world.marker.wrong_containers == 0

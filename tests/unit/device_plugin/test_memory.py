@@ -9,8 +9,8 @@ import pytest
 
 from gpushare.device_plugin.cards import device_id
 from gpushare.device_plugin.cgroups import Cgroups
-from gpushare.device_plugin.checkpoint import Entry
-from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.checkpoint import CheckpointEntry
+from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import CardMemory
 from gpushare.device_plugin.kubelet import KubeletError
 from gpushare.device_plugin.memory import NO_LIMIT, STALE_SECONDS, Memory, Use
@@ -18,7 +18,7 @@ from gpushare.device_plugin.node_pod import NodePod, node_pod
 from gpushare.device_plugin.pods import Pods
 from gpushare.errors import ApiUnreachable, SettingsError
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import Event
+from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import PODS, STARTED_PODS, Pod
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, cards, pod_json
@@ -38,7 +38,7 @@ class World:
     processes: dict[str, dict[int, int | None]] = field(default_factory=dict)
     limits: dict[str, tuple[int, int]] = field(default_factory=dict)
     silent: set[str] = field(default_factory=set)
-    record: list[tuple[Entry, Answer]] = field(default_factory=list)
+    record: list[tuple[CheckpointEntry, ContainerAllocation]] = field(default_factory=list)
     told: list[Use] = field(default_factory=list)
     now: float = 1000.0
     card_used: int = 8 * GIB
@@ -52,7 +52,7 @@ class World:
             clock=lambda: self.now,
         )
 
-    def recorded(self) -> Sequence[tuple[Entry, Answer]]:
+    def recorded(self) -> Sequence[tuple[CheckpointEntry, ContainerAllocation]]:
         if self.away:
             raise KubeletError("away")
         return self.record
@@ -80,7 +80,9 @@ class World:
             (self.root / f"proc/{pid}/cgroup").write_text(f"0::/{path}\n")
             (self.root / "sys/fs/cgroup" / path).mkdir(parents=True)
             held = frozenset([device_id("GPU-0", pid)])
-            self.record.append((Entry(uid, f"c{number}", held, b""), Answer(envs or {})))
+            self.record.append(
+                (CheckpointEntry(uid, f"c{number}", held, b""), ContainerAllocation(envs or {}))
+            )
         body["status"]["containerStatuses"] = [
             {"name": f"c{number}", "containerID": f"containerd://{each}"}
             for number, each in enumerate(ids)
@@ -89,7 +91,7 @@ class World:
         return ids
 
     def watch(self, kind: str, body: Json) -> None:
-        event: Event[Pod] = Event(kind, STARTED_PODS.decode(_text(body)))
+        event: WatchEvent[Pod] = WatchEvent(kind, STARTED_PODS.decode(_text(body)))
         self.pods.apply(event)
 
     def look(self) -> list[tuple[str, str, int, int, bool | None]]:
@@ -232,11 +234,11 @@ def test_without_the_kubelets_record_the_last_figures_stay(world: World) -> None
 def test_ids_of_containers_stay_where_the_kubelets_own_api_tells_none(world: World) -> None:
     body = pod_json(4)
     ids = world.run(body, [11])
-    event: Event[Pod] = Event("MODIFIED", PODS.decode(_text(body)))
+    event: WatchEvent[Pod] = WatchEvent("MODIFIED", PODS.decode(_text(body)))
     world.pods.apply(event)
     pod = world.pods.by_uid(body["metadata"]["uid"])
     assert pod is not None
-    assert pod.containers == {ids[0]: "c0"}
+    assert pod.container_names == {ids[0]: "c0"}
 
 
 @pytest.mark.parametrize(
@@ -246,4 +248,4 @@ def test_a_pod_that_does_not_run_yet_has_no_containers(statuses: object) -> None
     body = pod_json(4)
     body["status"] |= {"containerStatuses": statuses, "initContainerStatuses": None}
     pod: NodePod = node_pod(STARTED_PODS.decode(_text(body)), ALIYUN)
-    assert pod.containers is None
+    assert pod.container_names is None

@@ -13,7 +13,7 @@ Json = dict[str, Any]
 def given(body: Json) -> dict[str, dict[int, int]]:
     pod = read(body)
     assert pod.problem == ""
-    return {part.name: dict(part.shares) for part in pod.parts}
+    return {part.name: dict(part.shares) for part in pod.gpu_containers}
 
 
 def test_each_container_has_its_own_share() -> None:
@@ -74,7 +74,7 @@ def test_annotations_that_make_no_sense_are_a_problem_that_is_named(
 ) -> None:
     pod = read(pod_json(4, annotations=notes))
     assert problem in pod.problem
-    assert [part.units for part in pod.parts] == [4]
+    assert [part.units for part in pod.gpu_containers] == [4]
 
 
 def test_annotations_that_are_edited_later_change_no_device() -> None:
@@ -84,7 +84,7 @@ def test_annotations_that_are_edited_later_change_no_device() -> None:
     for edited in ({ALIYUN.idx: "0", ALIYUN.allocation: ""}, {ALIYUN.idx: "x"}):
         later = {**body, "metadata": {**body["metadata"], "annotations": {**notes, **edited}}}
         kept = read(later).with_placement_of(first)
-        assert (kept.parts, kept.problem) == (first.parts, "")
+        assert (kept.gpu_containers, kept.problem) == (first.gpu_containers, "")
 
 
 def test_the_state_of_the_pod_is_read() -> None:

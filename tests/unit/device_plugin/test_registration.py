@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpushare.device_plugin.allocator import Allocator
-from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.devices import FileSource
 from gpushare.device_plugin.health import Health
 from gpushare.device_plugin.pods import Pods
@@ -45,7 +45,7 @@ class World:
             health,
             Allocator(pods, dict, health.cards),
             lambda ids: None,
-            answer=lambda served: Answer({}),
+            answer=lambda served: ContainerAllocation({}),
             observe=lambda *told: None,
         )
         self.made.append(
@@ -76,7 +76,7 @@ class World:
         self.followed(process)
 
     def followed(self, process: Registration) -> None:
-        poll(lambda: process.wrong() == "", process.wrong)
+        poll(lambda: process.problem() == "", process.problem)
         self.step(process)
 
 
@@ -116,7 +116,7 @@ def test_a_kubelet_that_starts_anew_is_told_at_once_however_long_it_was_away(wor
     world.kubelet.stop()
     for _ in range(2000):
         world.step(process)
-    assert "does not answer: is the kubelet running?" in process.wrong()
+    assert "does not answer: is the kubelet running?" in process.problem()
     world.kubelet.start()
     assert world.registers_again(process) < 0.5
 
@@ -130,10 +130,10 @@ def test_a_kubelet_that_lets_go_of_us_is_told_without_waiting_for_the_next_look(
     world.kubelet.start()
     process = world.process()
     process.start()
-    poll(lambda: process.wrong() == "", process.wrong)
+    poll(lambda: process.problem() == "", process.problem)
     world.kubelet.drop_plugins()
     world.kubelet.wait(lambda: world.kubelet.registered == 2, "registers again")
-    poll(lambda: process.wrong() == "", process.wrong)
+    poll(lambda: process.problem() == "", process.problem)
 
 
 def test_a_kubelet_that_is_away_is_not_said_to_follow_another(
@@ -160,15 +160,15 @@ def test_a_kubelet_that_follows_us_no_more_again_and_again_may_follow_another(
     pauses = []
     for _ in range(4):
         world.kubelet.drop_plugins()
-        poll(lambda: process.wrong() != "", "let go")
+        poll(lambda: process.problem() != "", "let go")
         pauses.append(world.registers_again(process))
         world.followed(process)
     assert pauses == sorted(pauses)
     assert pauses[0] < 0.15
     world.kubelet.drop_plugins()
-    poll(lambda: process.wrong() != "", "let go")
+    poll(lambda: process.problem() != "", "let go")
     world.step(process)
-    assert f"has another device plug-in registered {RESOURCE}?" in process.wrong()
+    assert f"has another device plug-in registered {RESOURCE}?" in process.problem()
 
 
 @pytest.mark.parametrize(("one_plugin", "gaps"), [(False, 0), (True, 1)])
@@ -181,7 +181,7 @@ def test_a_process_that_takes_over_leaves_no_gap_or_ends_it_at_once(
     world.registered(old)
     world.registered(new)
     old.stop()
-    poll(lambda: (new.wrong() != "") == one_plugin, "let go")
+    poll(lambda: (new.problem() != "") == one_plugin, "let go")
     world.registered(new)
     world.kubelet.wait_advertised(4)
     assert world.kubelet.gaps == gaps
@@ -200,4 +200,4 @@ def test_sockets_of_processes_that_were_killed_are_removed_and_no_others(
     monkeypatch.setattr("gpushare.device_plugin.registration._DEAD_SECONDS", -1.0)
     world.registered(world.process())
     assert not dead.exists()
-    assert old.wrong() == ""
+    assert old.problem() == ""

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from gpushare.device_plugin.cards import device_id
-from gpushare.device_plugin.checkpoint import Entry, entries
-from gpushare.device_plugin.container import Answer
+from gpushare.device_plugin.checkpoint import CheckpointEntry, entries
+from gpushare.device_plugin.container import ContainerAllocation
 from gpushare.device_plugin.identity import PodKey
 from gpushare.device_plugin.kubelet import KubeletError, answer_message, parse_answer
 from gpushare.device_plugin.pods import Pods
 from gpushare.device_plugin.start_check import StartCheck
 from gpushare.errors import ApiNotFound, ApiUnreachable, GpuShareError, MessageError, RequestRefused
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.codec import Event
+from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import Pod
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import cards, decoded, pod_json
@@ -31,14 +31,16 @@ def ids(card: int, count: int = 4, first: int = 0) -> list[str]:
 
 
 def told(devices: str) -> bytes:
-    return answer_message(Answer({"NVIDIA_VISIBLE_DEVICES": devices})).SerializeToString()
+    return answer_message(
+        ContainerAllocation({"NVIDIA_VISIBLE_DEVICES": devices})
+    ).SerializeToString()
 
 
 @dataclass
 class World:
     """The check, over records of the test."""
 
-    record: list[Entry] | GpuShareError = field(default_factory=list)
+    record: list[CheckpointEntry] | GpuShareError = field(default_factory=list)
     shown: dict[PodKey, dict[str, frozenset[str]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -48,19 +50,19 @@ class World:
             self.pods, self._entries, lambda: self.shown, lambda: NODE, parse_answer
         )
 
-    def _entries(self) -> list[Entry]:
+    def _entries(self) -> list[CheckpointEntry]:
         if isinstance(self.record, GpuShareError):
             raise self.record
         return self.record
 
     def add(self, body: Json, devices: str, held: list[str], name: str = "c0") -> None:
         assert isinstance(self.record, list)
-        entry = Entry(body["metadata"]["uid"], name, frozenset(held), told(devices))
+        entry = CheckpointEntry(body["metadata"]["uid"], name, frozenset(held), told(devices))
         self.record.append(entry)
 
     def watch(self, *bodies: Json) -> None:
         for body in bodies:
-            event: Event[Pod] = Event("ADDED", decoded(body))
+            event: WatchEvent[Pod] = WatchEvent("ADDED", decoded(body))
             self.pods.apply(event)
 
 
@@ -170,7 +172,9 @@ def test_the_record_is_read() -> None:
     }
     other = {**item, "ResourceName": "example.com/nic"}
     text = json.dumps({"Data": {"PodDeviceEntries": [item, other]}, "Checksum": 1}).encode()
-    assert entries(text, "aliyun.com/gpu-mem") == (Entry("u", "c", frozenset("ab"), b"x"),)
+    assert entries(text, "aliyun.com/gpu-mem") == (
+        CheckpointEntry("u", "c", frozenset("ab"), b"x"),
+    )
     empty = json.dumps({"Data": {"PodDeviceEntries": None}}).encode()
     assert entries(empty, "aliyun.com/gpu-mem") == ()
 

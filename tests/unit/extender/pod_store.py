@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpushare.errors import ApiConflict, ApiError, ApiNotFound
-from gpushare.wire.codec import Event
+from gpushare.wire.codec import WatchEvent
 from gpushare.wire.objects import PODS, Pod
 
 
@@ -72,9 +72,9 @@ class PodStore:
         except ApiNotFound:
             return None
 
-    def event(self, version: int) -> Event[Pod]:
+    def event(self, version: int) -> WatchEvent[Pod]:
         kind, pod = self.log[version]
-        return Event(kind, PODS.decode(json.dumps(pod).encode()), str(version + 1))
+        return WatchEvent(kind, PODS.decode(json.dumps(pod).encode()), str(version + 1))
 
     def _change(self, pod: dict[str, Any]) -> None:
         self.pods[pod["metadata"]["name"]] = pod

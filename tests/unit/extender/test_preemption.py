@@ -15,8 +15,8 @@ from gpushare.core.preemption.preemptor import Preemptor, Victims
 from gpushare.core.preemption.removals import Budget
 from gpushare.extender import preemption
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.preemption import no_budgets, trim_candidates
+from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.ledger import Ledger
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.budgets import DisruptionBudget

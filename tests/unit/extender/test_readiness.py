@@ -20,7 +20,7 @@ from gpushare.kube.lease_runner import LeaseRunner
 from gpushare.kube.listwatch import ListWatch, Timing
 from gpushare.kube.listwatch_actions import List
 from gpushare.kube.reflector import Reflector
-from gpushare.wire.codec import Decoded, Event
+from gpushare.wire.codec import Decoded, WatchEvent
 from gpushare.wire.objects import PODS, Pod
 from tests.support.scripted_api import Call, ScriptedApi
 from tests.support.waiting import poll
@@ -28,7 +28,7 @@ from tests.support.waiting import poll
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"7"},"items":[]}'
 NAMES = ("nodes", "pods", "configmaps")
 
-Following = ListWatch[Decoded[Pod], Event[Pod]]
+Following = ListWatch[Decoded[Pod], WatchEvent[Pod]]
 
 
 class Nobody:
@@ -37,7 +37,7 @@ class Nobody:
     def replace(self, pages: Sequence[Decoded[Pod]], started: float) -> None:
         pass
 
-    def apply(self, event: Event[Pod]) -> None:
+    def apply(self, event: WatchEvent[Pod]) -> None:
         pass
 
 
@@ -305,14 +305,14 @@ def elector() -> Elector:
 
 
 @pytest.fixture
-def pods(api: SilentApi) -> Reflector[Decoded[Pod], Event[Pod]]:
+def pods(api: SilentApi) -> Reflector[Decoded[Pod], WatchEvent[Pod]]:
     machine: Following = ListWatch("/api/v1/pods", PODS, timing=Timing(relist_spacing=0.01))
     return Reflector(api, machine, Nobody())
 
 
 @pytest.fixture
 def gate(
-    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]]
+    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], WatchEvent[Pod]]
 ) -> Iterator[Readiness]:
     made = Readiness({"pods": Source(pods)}, _leading(api, elector))
     yield made
@@ -347,7 +347,10 @@ def test_the_lease_is_given_away_only_when_nothing_may_land_any_more(
 
 
 def test_a_new_leadership_has_pods_listed_once(
-    api: SilentApi, elector: Elector, pods: Reflector[Decoded[Pod], Event[Pod]], gate: Readiness
+    api: SilentApi,
+    elector: Elector,
+    pods: Reflector[Decoded[Pod], WatchEvent[Pod]],
+    gate: Readiness,
 ) -> None:
     pods.start()
     poll(lambda: api.lists == 1 and gate.checks()["pods"] == "")

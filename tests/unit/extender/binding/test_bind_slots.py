@@ -6,8 +6,8 @@ import time
 from gpushare.extender.binding.bind_slots import BindSlots
 
 
-def taken(count: int, patience: float) -> BindSlots:
-    slots = BindSlots(8, patience)
+def taken(count: int, max_wait: float) -> BindSlots:
+    slots = BindSlots(8, max_wait)
     for _ in range(count):
         assert slots.take()
     return slots

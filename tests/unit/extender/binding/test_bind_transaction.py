@@ -14,7 +14,7 @@ from gpushare.core.ranking import Ranking
 from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.errors import ApiConflict, ApiError, ApiGone, ApiNotFound, ApiUnavailable
 from gpushare.extender.binding.bind_transaction import BUDGET, BindTransaction
-from gpushare.extender.binding.steps import Answer, ReadPod, Step, WriteBinding
+from gpushare.extender.binding.steps import BindResult, ReadPod, Step, WriteBinding
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources, ResourceRequest
 from gpushare.ledger import HOLD, LANDED_GRACE, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
@@ -102,12 +102,12 @@ class Desk:
         assert step == ReadPod(REF)
         return bind.read(what, self.now - 0.5, self.now, self.leads_until)
 
-    def run(self, bind: BindTransaction, replies: Sequence[Any]) -> Answer:
+    def run(self, bind: BindTransaction, replies: Sequence[Any]) -> BindResult:
         """The answer after exactly these replies."""
         step = self.start(bind)
         for what in replies:
             step = self.reply(bind, step, what)
-        assert isinstance(step, Answer), step
+        assert isinstance(step, BindResult), step
         return step
 
     def standing(self) -> str:
@@ -142,7 +142,7 @@ def test_a_bind_charges_writes_once_and_is_confirmed(desk: Desk) -> None:
     assert desk.start(bind) == WriteBinding(REF, "n", {**OURS, ALIYUN.assume_time: "7"})
     assert desk.standing() == "assumed n:0"
     assert not desk.overdue()
-    assert desk.reply(bind, WriteBinding(REF, "n", {}), OK) == Answer("", "bound")
+    assert desk.reply(bind, WriteBinding(REF, "n", {}), OK) == BindResult("", "bound")
     assert desk.standing() == "landed n:0"
     assert not desk.overdue()
 
@@ -273,7 +273,7 @@ def test_until_a_409_is_understood_another_bind_of_the_pod_writes_nothing(desk: 
     first = desk.bind()
     reading = desk.reply(first, desk.start(first), CONFLICT)
     assert desk.run(desk.bind(), []).reason == "in_flight"
-    assert desk.reply(first, reading, UNBOUND) == Answer(f"pod {REF}: {CONFLICT}", "refused")
+    assert desk.reply(first, reading, UNBOUND) == BindResult(f"pod {REF}: {CONFLICT}", "refused")
     assert desk.standing() == "free"
 
 
@@ -282,7 +282,7 @@ def test_a_uid_under_another_name_neither_writes_nor_reads(desk: Desk) -> None:
     desk.in_doubt()
     other = replace(desk.bind(), ref=PodRef("team", "other", REF.uid))
     answer = desk.start(other)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BindResult)
     assert answer.reason == "gone"
     assert desk.standing() == "doubt n:0"
 
@@ -297,7 +297,7 @@ def test_of_two_that_read_a_doubtful_pod_one_writes(desk: Desk) -> None:
     reading, other = desk.start(first), desk.start(second)
     assert isinstance(desk.reply(first, reading, UNBOUND), WriteBinding)
     answer = desk.reply(second, other, UNBOUND)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BindResult)
     assert answer.reason == "in_flight"
     assert desk.standing() == "doubt n:0"
     assert not desk.overdue()
@@ -330,7 +330,7 @@ def test_a_pod_that_is_bound_while_it_is_read_is_not_bound_again(desk: Desk) -> 
     reading = desk.start(bind)
     desk.ledger.pod_changed(observe_pod(seen(node="m"), ALIYUN))
     answer = desk.reply(bind, reading, UNBOUND)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BindResult)
     assert (answer.reason, desk.standing()) == ("in_flight", "bound m:?")
 
 
@@ -343,7 +343,7 @@ def test_a_pod_that_begins_to_be_bound_elsewhere_while_it_is_read_is_not_bound_a
     desk.ledger.settle(REF.uid, desk.ledger.token(REF.uid), None, desk.now)
     assert desk.run(desk.bind("m"), [LOST, UNBOUND]).reason == "in_doubt"
     answer = desk.reply(bind, reading, UNBOUND)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BindResult)
     assert (answer.reason, desk.standing()) == ("in_flight", "doubt m:0")
 
 
@@ -365,7 +365,7 @@ def test_what_was_read_before_a_list_came_does_not_settle(desk: Desk) -> None:
     step = desk.reply(bind, desk.start(bind), LOST)
     desk.ledger.replace_pods([])
     answer = desk.reply(bind, step, NOBODY)
-    assert isinstance(answer, Answer)
+    assert isinstance(answer, BindResult)
     assert (answer.reason, desk.standing(), desk.overdue()) == ("gone", "doubt n:0", True)
 
 
@@ -382,7 +382,7 @@ def test_a_pod_whose_binding_was_confirmed_gets_the_same_answer_before_the_watch
     desk: Desk,
 ) -> None:
     assert desk.run(desk.bind(), [OK]).reason == "bound"
-    assert desk.run(desk.bind(), []) == Answer("", "bound")
+    assert desk.run(desk.bind(), []) == BindResult("", "bound")
     assert desk.run(desk.bind("m"), []).reason == "bound_elsewhere"
     desk.now += LANDED_GRACE
     assert desk.overdue()
@@ -434,7 +434,7 @@ def test_a_pod_without_gpu_is_bound_plainly_and_charged_nothing(
     assert step == WriteBinding(REF, "n", {})
     for what in replies:
         step = desk.reply(bind, step, what)
-    assert isinstance(step, Answer)
+    assert isinstance(step, BindResult)
     assert (step.reason, desk.standing()) == (reason, "free")
 
 
@@ -539,4 +539,4 @@ def test_a_pod_is_found_in_the_books_of_whichever_resource_charged_it(desk: Desk
     desk.run(desk.bind(), [OK])
     resources = (ManagedResource(ALIYUN, Ledger(), RANKINGS, "spread"), desk.books)
     bind = replace(desk.bind(known=False, asked=None), resources=ManagedResources(resources))
-    assert desk.run(bind, []) == Answer("", "bound")
+    assert desk.run(bind, []) == BindResult("", "bound")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from gpushare.extender.event_handlers import PodEventHandler
 from gpushare.extender.events.messages import EventMessages
 from gpushare.extender.managed_resources import ExtenderScope
+from gpushare.extender.watch_handlers import PodEventHandler
 from gpushare.wire.annotations import ALIYUN
 from gpushare.wire.objects import PODS
 from tests.unit.core.clusters import node as make_node

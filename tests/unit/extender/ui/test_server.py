@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpushare.errors import NotReady, SettingsError
+from gpushare.extender.factory import ui_server
 from gpushare.extender.http.certificates import Certificates
-from gpushare.extender.parts import ui_server
 from gpushare.extender.ui.server import UiServer
 from gpushare.settings import Settings
 from tests.integration.certificates import make_pki, shown

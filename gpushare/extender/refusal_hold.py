@@ -49,5 +49,5 @@ class RefusalHold:
                 self._sleep(_CHECK_INTERVAL)
             return True
         finally:
-            # What was waited too long is owed.
+            # Waiting longer than allowed is taken from the balance too.
             self._balance -= self._clock() - begin

@@ -1,8 +1,8 @@
-"""Pods of this node that the kubelet failed because the device plug-in was not there: deleted, on
-request, so that nobody has to clear them away after a reboot.
+"""Deletes pods of this node that the kubelet failed because the device plug-in was not there.
 
-Knows the API server's calls. Only pods of a controller, which has made new ones by then; never one
-that this plug-in refused itself: its status says why.
+Only on request, so that nobody has to clean up after a reboot. Knows the API server's calls. Only
+pods of a controller are deleted, which has made new ones; never a pod that this plug-in refused
+itself: its status says why.
 """
 
 import json
@@ -21,16 +21,16 @@ _REASON = "UnexpectedAdmissionError"
 _TIMEOUT = 5.0
 
 
-class Rejected:
-    """Deletes them; each pod that has ended is read once."""
+class RejectedPods:
+    """Deletes rejected pods; each pod that has ended is read once."""
 
     def __init__(self, api: Api) -> None:
         self._api = api
         self._seen: set[str] = set()
 
     def clear(self, pods: Iterable[NodePod]) -> None:
-        """Delete those of the pods that were rejected so. What fails is tried again next time."""
-        ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.parts}
+        """Delete the pods that were rejected. What fails is tried again next time."""
+        ended = {pod.ref.uid: pod for pod in pods if pod.ended and pod.gpu_containers}
         self._seen &= ended.keys()
         for uid, pod in ended.items():
             if uid not in self._seen:
@@ -55,7 +55,7 @@ class Rejected:
 
 
 def _was_rejected(body: dict[str, Any], uid: str) -> bool:
-    """Whether it is that pod, failed for want of a device plug-in, and a controller's."""
+    """Return whether it is that pod, has a controller, and failed without a device plug-in."""
     metadata, status = body.get("metadata") or {}, body.get("status") or {}
     owners = metadata.get("ownerReferences") or ()
     return (

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gpushare.core.model import MAX_UNITS
 from gpushare.wire.annotations import ALIYUN, Names, is_uuid
-from gpushare.wire.given import read_given, write_given
+from gpushare.wire.given_annotation import read_given, write_given
 
 UUIDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1).filter(is_uuid)
 

@@ -9,15 +9,15 @@ import pytest
 from gpushare.core.model import Allocation, PodRef, Request, Shares
 from gpushare.extender.binding.bind_transaction import BindTransaction
 from gpushare.extender.binding.steps import ReadPod
-from gpushare.extender.event_handlers import (
+from gpushare.extender.managed_resources import ManagedResource, ManagedResources
+from gpushare.extender.watch_handlers import (
     NodeEventHandler,
     PodEventHandler,
     UnhealthyEventHandler,
 )
-from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import HOLD, Ledger
 from gpushare.wire.annotations import ALIYUN, encode
-from gpushare.wire.codec import Codec, Decoded, Event
+from gpushare.wire.codec import Codec, Decoded, WatchEvent
 from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, Pod
 from gpushare.wire.pods import observe_pod
 from tests.unit.core.clusters import node as make_node
@@ -53,7 +53,7 @@ def page(codec: Codec[_T], *items: Mapping[str, Any]) -> Decoded[_T]:
     return codec.decode_list(body)
 
 
-def event(codec: Codec[_T], kind: str, item: Mapping[str, Any]) -> Event[_T]:
+def event(codec: Codec[_T], kind: str, item: Mapping[str, Any]) -> WatchEvent[_T]:
     return codec.decode_event(json.dumps({"type": kind, "object": item}).encode())
 
 
@@ -91,7 +91,7 @@ def test_a_node_that_cannot_be_read_stays_as_it_was(nodes: NodeEventHandler, gpu
     assert capacities(gpus) == {"a": (8,)}
     nodes.apply(event(NODES, "DELETED", odd))
     assert capacities(gpus) == {}
-    nodes.apply(Event("MODIFIED"))
+    nodes.apply(WatchEvent("MODIFIED"))
 
 
 def test_a_node_comes_changes_and_goes(nodes: NodeEventHandler, gpus: Ledger) -> None:
@@ -242,7 +242,7 @@ def test_a_bound_pod_is_charged_though_its_cpu_is_more_than_anybody_counts(
 
 def test_a_nameless_deletion_frees_nobody(pods: PodEventHandler, gpus: Ledger) -> None:
     pods.apply(event(PODS, "ADDED", bound()))
-    nothing: Event[Pod] = Event("DELETED")
+    nothing: WatchEvent[Pod] = WatchEvent("DELETED")
     for odd in (nothing, event(PODS, "DELETED", {"metadata": None})):
         pods.apply(odd)
     assert held(gpus) == {"web": ((0, 4),)}
@@ -411,7 +411,7 @@ def test_a_config_map_that_cannot_be_decoded_leaves_it_too(
     odd = {"metadata": {"name": name}, "data": 7}
     unhealthy.apply(event(CONFIG_MAPS, "ADDED", config_map(name, "0")))
     unhealthy.apply(event(CONFIG_MAPS, "MODIFIED", odd))
-    unhealthy.apply(Event("MODIFIED"))
+    unhealthy.apply(WatchEvent("MODIFIED"))
     unhealthy.replace([page(CONFIG_MAPS, odd)], 0.0)
     assert closed(gpus) == [0]
 

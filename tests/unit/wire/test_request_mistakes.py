@@ -5,8 +5,8 @@ import json
 import pytest
 
 from gpushare.wire.annotations import ALIYUN
-from gpushare.wire.mistakes import mistake_of
 from gpushare.wire.objects import PODS
+from gpushare.wire.request_mistakes import mistake_of
 from tests.unit.extender.kit import pod_json
 
 _MIB = "aliyun.com/gpu-mem: 8192 GiB are asked of one device, and the largest has 16;"

@@ -1,7 +1,7 @@
-"""A cache of documents that anybody may ask for: one is made for all who ask within a moment.
+"""A cache of documents that anybody may ask for: callers at nearly the same time share one.
 
-Standard library only. Callers that ask without end must not cost the verbs more than a share of the
-interpreter, and must not hold their threads.
+Standard library only. Callers that ask all the time must not cost the verbs more than a share of
+the interpreter, and must not hold their threads.
 """
 
 import threading
@@ -15,7 +15,7 @@ _CHEAP_SECONDS = 0.005
 _MAX_AGE = 1.0
 """Seconds that a document is kept at most."""
 _COST_FACTOR = 10
-"""A document is kept for so many times what it cost."""
+"""A document is kept for this many times what it cost."""
 _MAX_WAITING = 4
 """How many may wait for a document that is not cheap."""
 
@@ -30,9 +30,9 @@ class DocumentCache:
         self._cheap: set[str] = set()
 
     def get(self, name: str, make: Callable[[], bytes]) -> bytes:
-        """Return the document of that name: one that is kept, else made now.
+        """Return the document of that name: the cached one, else a new one.
 
-        Raises NotReady where some wait for their turn already.
+        Raises NotReady if too many wait already.
         """
         found = self._cached(name)
         if found is not None:

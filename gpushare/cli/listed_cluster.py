@@ -1,7 +1,7 @@
-"""The books of a live cluster, filled here from lists of its nodes and pods.
+"""Ledgers of a live cluster, filled here from lists of its nodes and pods.
 
 Knows the API server's lists and the ledger, which counts them as the extender counts. Three things
-only the extender knows: binds that are under way, placements as first seen where annotations were
+only the extender knows: binds that are under way, placements as first seen if annotations were
 edited since, and the policy that it ranks by.
 """
 
@@ -24,15 +24,15 @@ from gpushare.wire.objects import CONFIG_MAPS, NODES, PODS, ConfigMap, Node, Pod
 from gpushare.wire.pods import observe_pod
 
 DEFAULT_POLICY = "device-bestfit"
-"""The extender's own is chosen by what pods it has seen, which nobody else knows."""
+"""The extender's own policy depends on the pods that it has seen, which only it knows."""
 
 NAMESPACE = "kube-system"
 """Of the ConfigMaps that close devices, unless `serve --namespace` says another."""
 
 
 @dataclass(frozen=True)
-class ClusterBooks:
-    """The books of one managed resource (see `explain.pod.ExplainSource`).
+class ListedResource:
+    """One managed resource of a cluster that was listed (see `explain.pod.ExplainSource`).
 
     unit: of all amounts. notes: what could not be read.
     """
@@ -51,8 +51,8 @@ class ClusterBooks:
             raise MessageError(f"{self.names.policy}: {error}") from error
 
 
-def add_books(parser: argparse.ArgumentParser) -> None:
-    """Add the flags that say how the books are read, and of which cluster."""
+def add_cluster_flags(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that say which cluster is listed, and how."""
     add = parser.add_argument
     add("--unit", default="", metavar="UNIT", help="as of `gpushare serve` (default: as stated)")
     add(
@@ -64,12 +64,12 @@ def add_books(parser: argparse.ArgumentParser) -> None:
     add_connection(parser)
 
 
-def read_books(
+def list_resources(
     api: Getter, every: Sequence[Names], unit: str, *, policy: str = "", namespace: str = NAMESPACE
-) -> list[ClusterBooks]:
-    """Return the books of these resources. unit: "" for what the inventories state, or a guess.
+) -> list[ListedResource]:
+    """List the cluster; return these resources. unit: "" for that of the inventories, or a guess.
 
-    Raises ApiError, MessageError where an answer cannot be read, and SettingsError where the unit
+    Raises ApiError, MessageError if an answer cannot be read, and SettingsError if the unit
     cannot be told or no node shares any of the resources.
     """
     notes: list[str] = []
@@ -78,7 +78,7 @@ def read_books(
     maps = _closing(api, namespace, notes)
     unit = unit or _unit(nodes, every)
     found = [
-        ClusterBooks(names, Ledger(), unit, policy or DEFAULT_POLICY, notes) for names in every
+        ListedResource(names, Ledger(), unit, policy or DEFAULT_POLICY, notes) for names in every
     ]
     for books in found:
         specs = [node_spec(node, books.names, unit) for node in nodes]
@@ -99,7 +99,7 @@ def _shares(ledger: Ledger) -> bool:
     return bool(snapshot.capacity.any() or snapshot.closed.any())
 
 
-def _take(books: ClusterBooks, pod: Pod) -> None:
+def _take(books: ListedResource, pod: Pod) -> None:
     try:
         books.ledger.pod_changed(observe_pod(pod, books.names))
     except WireError as error:
@@ -118,7 +118,7 @@ def _closing(api: Getter, namespace: str, notes: list[str]) -> list[ConfigMap]:
         return []
 
 
-def _close(books: ClusterBooks, maps: Iterable[ConfigMap]) -> None:
+def _close(books: ListedResource, maps: Iterable[ConfigMap]) -> None:
     for config_map in maps:
         name = (config_map.metadata and config_map.metadata.name) or ""
         node = name.removeprefix(books.names.unhealthy)

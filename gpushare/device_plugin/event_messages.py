@@ -15,29 +15,29 @@ from gpushare.device_plugin.start_check import Wrong
 from gpushare.wire.events import ObjectReference
 
 
-class Notices:
-    """Tells `records` what is worth an event; never waits, never fails."""
+class PodEventMessages:
+    """Passes events about pods to the recorder; never waits, never fails."""
 
     def __init__(self, records: EventRecorder) -> None:
         self._records = records
 
     def wrong_device(self, wrong: Wrong) -> None:
-        """Tell that a container was told of other devices than its pod was bound to."""
+        """Record that a container was told other devices than those of its pod's Binding."""
         note = (
             f"container {wrong.container} {wrong.why}; delete the pod, so that it is started anew"
         )
         self._warn(wrong.pod.ref, "GPUShareWrongDevice", "Check", note)
 
-    def other_ids(self, owner: Candidate, grant: Grant) -> None:
-        """Tell that the kubelet counts a container by ids of other devices than its own."""
+    def other_card_ids(self, owner: Candidate, grant: Grant) -> None:
+        """Record that the kubelet counts a container by ids of other devices than its own."""
         note = (
-            f"container {owner.part.name} has {grant}; the kubelet had no ids of it free and counts"
-            " the container by others"
+            f"container {owner.container.name} has {grant}; the kubelet had no ids of it free and"
+            " counts the container by others"
         )
         self._warn(owner.pod.ref, "GPUShareOtherDeviceIds", "Allocate", note)
 
     def cards_changed(self, before: Cards, after: Cards, pods: Iterable[NodePod]) -> None:
-        """Tell the pods of cards that have become unhealthy."""
+        """Record which pods are on cards that have become unhealthy."""
         well = {card.uuid for card in before.all if card.healthy}
         gone = {card.uuid for card in after.all if not card.healthy} & well
         if not gone:
@@ -46,15 +46,15 @@ class Notices:
             if pod.ended:
                 continue
             held: set[str] = set()
-            for part in pod.parts:
-                grant = granted(Candidate(pod, part), after, healthy=False)
+            for container in pod.gpu_containers:
+                grant = granted(Candidate(pod, container), after, healthy=False)
                 held |= gone & grant.uuids if isinstance(grant, Grant) else set()
             for uuid in sorted(held):
                 note = f"the pod's device {uuid} is unhealthy; it gets no other by itself"
                 self._warn(pod.ref, "GPUShareDeviceUnhealthy", "Health", note)
 
     def memory(self, use: Use) -> None:
-        """Tell that a container uses more than asked, or that its limit does not hold."""
+        """Record that a container uses more than it asked for, or that its limit does not hold."""
         if use.exceeded:
             by = f"--isolation {use.isolation} does not keep it to that"
             note = (

@@ -6,7 +6,7 @@ Pure. Tested in `tests/unit/device_plugin/test_allocator.py`.
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from gpushare.device_plugin.checkpoint import Entry
+from gpushare.device_plugin.checkpoint import CheckpointEntry
 from gpushare.device_plugin.identity import Candidate, Decided
 
 Container = tuple[str, str]
@@ -17,13 +17,13 @@ _MOST_UNSHOWN = 512
 
 
 @dataclass(slots=True)
-class Answered:
-    """What was answered.
+class AllocationState:
+    """The answers so far.
 
-    pending: preferred ids that the kubelet has not come back with. served: the ids of containers.
-    doubtful: those of them that count as served though a pod that is not known may have been meant.
-    refused: uids of pods. unshown: ids of containers whose pod was not certain, the latest; they
-    stay until they are given to one that is.
+    pending: preferred ids for which Allocate has not come. served: the ids of containers.
+    doubtful: containers that count as served although an unknown pod may have been meant.
+    refused: uids of pods. unshown: the latest ids whose pod was not certain; they stay until they
+    are given to a pod that is.
     """
 
     pending: dict[frozenset[str], Decided] = field(default_factory=dict)
@@ -33,28 +33,28 @@ class Answered:
     unshown: dict[frozenset[str], None] = field(default_factory=dict)
 
     def note(self, ids: frozenset[str], decided: Decided) -> None:
-        """Remember who was served with these ids, where that is one."""
+        """Remember which container was served with these ids, if it is only one."""
         self.unshown.pop(ids, None)
         if not decided.shown:
             self.unshown[ids] = None
             if len(self.unshown) > _MOST_UNSHOWN:
                 del self.unshown[next(iter(self.unshown))]
         for owner in decided.owners if len(decided.owners) == 1 else ():
-            container = (owner.pod.ref.uid, owner.part.name)
+            container = (owner.pod.ref.uid, owner.container.name)
             self.served[container] = ids
             (self.doubtful.discard if decided.shown else self.doubtful.add)(container)
 
-    def learn(self, entries: Iterable[Entry]) -> None:
-        """Add what the kubelet has on record: whose some answers were was not certain."""
+    def learn(self, entries: Iterable[CheckpointEntry]) -> None:
+        """Add the kubelet's record: it shows who got answers whose owner was not certain."""
         for entry in entries:
             container = (entry.uid, entry.container)
             if self.served.setdefault(container, entry.ids) == entry.ids:
                 self.doubtful.discard(container)
 
-    def settle(self, doubtful: Collection[Container], entries: Iterable[Entry]) -> None:
-        """Take the kubelet's record for these containers: it tells who got what they were to get.
+    def settle(self, doubtful: Collection[Container], entries: Iterable[CheckpointEntry]) -> None:
+        """Replace what is known of these containers by the kubelet's record.
 
-        It writes its record before it asks again, so it has all that was answered until then.
+        The kubelet writes its record before it asks again, so all answers until then are in it.
         """
         for container in doubtful:
             self.served.pop(container, None)

@@ -1,8 +1,8 @@
 """Nodes and pods of a cluster as they change: watches of kubectl over what was listed.
 
-Knows watch events as the API server writes them, a JSON object a line. A watch that ends, for
-whatever reason, ends all, and everything is listed anew: the list is the truth, and it is what
-shows why a watch does not work.
+Knows watch events as the API server writes them, a JSON object a line. If one watch ends, for
+whatever reason, all end, and everything is listed again: the list is right, and its error says why
+a watch does not work.
 """
 
 import json
@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import IO, Self
 
 from gpushare.cli.facts import Fields, mapping, text
-from gpushare.cli.feed import Observed, Scope, observe
 from gpushare.cli.kubectl import Kubectl
+from gpushare.cli.lister import Observed, Scope, observe
 from gpushare.wire.annotations import Names
 
 SETTLE = 0.2
@@ -97,7 +97,7 @@ class _Streams:
 
 
 def _event(line: bytes) -> tuple[str, Fields] | None:
-    """Return (kind, object) of a watch event; None where the watch has ended or cannot go on."""
+    """Return (kind, object) of a watch event; None if the watch has ended or cannot go on."""
     try:
         event = mapping(json.loads(line))
     except (ValueError, RecursionError):

@@ -16,11 +16,11 @@ from gpushare.ledger import Reader
 _BUDGET = 0.05
 """Seconds of one turn; the first explanation of it is always made."""
 _REST = 9.0
-"""So many times as long as a turn nothing is explained after it."""
+"""Rest after a turn, as a multiple of its time."""
 
 
-class Sentences:
-    """The sentences about the requests that wait for one resource.
+class ExplanationCache:
+    """The explanations of the requests that wait for one resource, each in one sentence.
 
     unit: of its memory. clock: seconds of a clock that only goes forward.
     """
@@ -31,7 +31,7 @@ class Sentences:
         self._rested_at = 0.0
         self._said: dict[Request, tuple[int, str]] = {}
         self.complete = True
-        """Whether each sentence was made of the books as they were last."""
+        """Whether all sentences are of the last snapshot."""
 
     def about(
         self, requests: Iterable[Request], ledger: Reader, generation: int
@@ -42,7 +42,7 @@ class Sentences:
         """
         wanted = dict.fromkeys(requests)
         self._said = {each: said for each, said in self._said.items() if each in wanted}
-        # Those that nothing is said of first, then those that were explained longest ago.
+        # First those without a sentence, then those with the oldest ones.
         stale = [each for each in wanted if self._age(each) != generation]
         stale.sort(key=self._age)
         begin = now = self._clock()

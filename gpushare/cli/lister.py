@@ -1,9 +1,9 @@
 """Nodes and pods of a cluster as kubectl lists them, reduced page by page to what is shown of them.
 
-Knows the list paths of the API and its selectors. Only pods that hold memory of a node are asked
-for, and of those of one node only its own; a page at a time, so that a large cluster costs little
-memory here and no long request there. The forms that are not the original's show more: the pods
-that wait, and the devices that ConfigMaps close.
+Knows the list paths of the API and its selectors. Only pods that hold memory of a node are listed,
+and for one node only its own; a page at a time, so that a large cluster costs little memory here
+and no long request there. Output formats that the original does not have show more: the pods that
+wait, and the devices that ConfigMaps close.
 """
 
 import gc
@@ -83,7 +83,7 @@ class Scope:
 
 @dataclass
 class Observed:
-    """What was read: sharing nodes by name, pods by uid, and what could not be read by uid.
+    """What was read: sharing nodes by name, pods by uid; by uid also why a pod could not be read.
 
     pending: pods that wait, by uid. closed: by node the devices that its ConfigMap closes, by index
     or uuid.
@@ -141,7 +141,7 @@ class Observed:
                 self.pending[ref.uid] = waiting
 
     def take_config_map(self, item: Fields, *, gone: bool = False) -> None:
-        """Take over a ConfigMap as it is now; of one that cannot be read the last good text."""
+        """Take over a ConfigMap as it is now; keep the last good one if it cannot be read."""
         name = text(mapping(item.get("metadata")).get("name"))
         node = name.removeprefix(self.names.unhealthy)
         if node == name:
@@ -158,7 +158,7 @@ class Observed:
 
 
 class Listed(NamedTuple):
-    """A list that was read: what can be watched from there, and what takes its changes over."""
+    """A list that was read: where to watch from, and the function that takes its changes."""
 
     path: str
     query: Mapping[str, str]
@@ -169,7 +169,7 @@ class Listed(NamedTuple):
 def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, list[Listed]]:
     """Return what the cluster shows, and the lists that it is from.
 
-    Raises SettingsError where a named node does not exist, and whatever `Kubectl.get` raises.
+    Raises SettingsError if a named node does not exist, and whatever `Kubectl.get` raises.
     """
     # Parsed JSON has no cycles, and looking for some in every page takes two thirds of the time.
     collects = gc.isenabled()
@@ -177,7 +177,7 @@ def observe(kubectl: Kubectl, scope: Scope, names: Names) -> tuple[Observed, lis
     try:
         return _observe(kubectl, scope, names, PAGE)
     except ApiGone:
-        # The state that pages are cut from was compacted before the last one: no pages then.
+        # etcd has compacted the version of the pages before the last one: list without pages.
         return _observe(kubectl, scope, names, 0)
     finally:
         if collects:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gpushare.device_plugin.rejected import Rejected
+from gpushare.device_plugin.rejected_pods import RejectedPods
 from gpushare.errors import ApiUnavailable
 from tests.support.scripted_api import ScriptedApi
 from tests.unit.device_plugin.pods import Json, pod_json, read
@@ -23,7 +23,7 @@ def failed(**status: Any) -> Json:
 def deleted(body: Json, shown: Json | None = None) -> list[Json]:
     """The bodies of the deletions, after the pod was looked at twice."""
     api = ScriptedApi(forever=json.dumps(shown or body).encode())
-    rejected = Rejected(api)
+    rejected = RejectedPods(api)
     for _ in range(2):
         rejected.clear([read(body)])
     return [json.loads(call.body or b"") for call in api.calls if call.method == "DELETE"]
@@ -58,7 +58,7 @@ def test_a_pod_without_a_controller_stays() -> None:
 
 def test_a_pod_that_runs_is_not_even_read() -> None:
     api = ScriptedApi()
-    Rejected(api).clear([read(pod_json(4))])
+    RejectedPods(api).clear([read(pod_json(4))])
     assert api.calls == []
 
 
@@ -69,7 +69,7 @@ def test_another_pod_of_that_name_stays() -> None:
 def test_what_fails_is_tried_again() -> None:
     body = failed()
     api = ScriptedApi([ApiUnavailable("away", 503)], json.dumps(body).encode())
-    rejected = Rejected(api)
+    rejected = RejectedPods(api)
     rejected.clear([read(body)])
     assert [call.method for call in api.calls] == ["GET"]
     rejected.clear([read(body)])

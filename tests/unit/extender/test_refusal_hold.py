@@ -6,7 +6,7 @@ import threading
 from gpushare.core.model import ObservedPod, PodRef, Request
 from gpushare.extender.binding.bind_slots import BindSlots
 from gpushare.extender.binding.binder import Binder
-from gpushare.extender.binding.refusal_hold import RefusalHold
+from gpushare.extender.refusal_hold import RefusalHold
 from gpushare.extender.service import Service
 from gpushare.wire.annotations import ALIYUN
 from tests.support.scripted_api import ScriptedApi

@@ -20,17 +20,17 @@ from gpushare.daemon.logs.formatters import Line
 from gpushare.errors import SettingsError
 from gpushare.extender.binding.bind_transaction import BUDGET
 from gpushare.extender.disruption_budgets import DisruptionBudgets
-from gpushare.extender.event_handlers import (
-    NodeEventHandler,
-    PodEventHandler,
-    UnhealthyEventHandler,
-)
 from gpushare.extender.explainer import Explainer
 from gpushare.extender.http.certificates import Certificates
 from gpushare.extender.managed_resources import ExtenderScope, ManagedResource, ManagedResources
 from gpushare.extender.metrics import Metrics
 from gpushare.extender.readiness import Source
 from gpushare.extender.ui.server import UiServer
+from gpushare.extender.watch_handlers import (
+    NodeEventHandler,
+    PodEventHandler,
+    UnhealthyEventHandler,
+)
 from gpushare.kube.client import KubeClient, connect
 from gpushare.kube.election import Elector
 from gpushare.kube.lease_runner import LeaseRunner
@@ -52,7 +52,7 @@ log = logging.getLogger("gpushare.serve")
 
 
 def callers_of(settings: Settings, entry: ExtenderConfig) -> Callers:
-    """Return who may call; on loopback by its addresses, or as kube-scheduler calls it."""
+    """Return who may call; on loopback only by its addresses, or as kube-scheduler calls it."""
     host, _ = address(settings.listen, "listen")
     hosts = frozenset({endpoint(entry).host}) if is_loopback(host) else None
     return Callers(settings.callers, hosts)
@@ -68,7 +68,7 @@ def connect_client(settings: Settings, pool_size: int) -> KubeClient:
 def make_managed_resources(
     settings: Settings, entry: ExtenderConfig, schedulers: Sequence[str]
 ) -> ManagedResources:
-    """Return what the entry of kube-scheduler's file has us manage, each with an empty ledger.
+    """Return the managed resources of our entry in kube-scheduler's file, with empty ledgers.
 
     schedulers: the names of kube-scheduler's profiles.
     """
@@ -115,10 +115,9 @@ def _rankings(policies: Mapping[str, Policy]) -> dict[str, Ranking]:
 
 
 def _policies(default: str) -> dict[str, Policy]:
-    """Return all installed policies by name, without those that cannot be made: each of these is
-    logged.
+    """Return all installed policies by name; log those that cannot be made.
 
-    Raises SettingsError where the default is one of them.
+    Raises SettingsError if the default is one of them.
     """
     made = {default: load_policy(default)}
     for name in policy_names():
@@ -171,7 +170,7 @@ def watched_sources(
 ) -> dict[str, Source]:
     """Return what is listed and watched, by name, each with its handler.
 
-    budgets: None where they are not followed.
+    budgets: None if they are not followed.
     """
     maps = f"/api/v1/namespaces/{settings.namespace}/configmaps"
     nodes = Reflector(
@@ -196,7 +195,7 @@ def lease_runner(
 ) -> LeaseRunner | None:
     """Return what says whether this process leads; None for "off".
 
-    `lease`: that of kube-scheduler. Raises SettingsError where there is none to follow.
+    `lease`: that of kube-scheduler. Raises SettingsError if there is none to follow.
     """
     host = socket.gethostname()
     if settings.leadership == "off":

@@ -1,6 +1,6 @@
-"""The output of every command: its end is silent, and what cannot be shown is written plainly.
+"""The exit code of every command, and characters that its output cannot encode.
 
-A command that was interrupted or has no reader ends with the shell's codes.
+A command that was interrupted or has no reader ends with the shell's codes, without a traceback.
 """
 
 import codecs
@@ -14,17 +14,17 @@ from gpushare.errors import ApiError, GpuShareError
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _FAILING = ("strict", "surrogateescape")
-"""How Python treats signs that an encoding lacks: an exception ends the command."""
+"""How Python treats characters that an encoding lacks: an exception ends the command."""
 _PLAIN = {"\u2713": "ok", "\u2717": "NOT", "\u00b1": "+-", "\u2588": "#"}
-"""What is written for a tick, a cross, plus-minus and a full block where they cannot be."""
+"""What is written for a tick, a cross, plus-minus and a full block if they cannot be."""
 
 
 def ended(run: Callable[[], int]) -> int:
-    """Return the exit code of `run`; 130 after Ctrl-C, 141 where nobody reads its output."""
+    """Return the exit code of `run`; 130 after Ctrl-C, 141 if nobody reads its output."""
     _write_plainly()
     try:
         code = run()
-        print(end="", flush=True)  # where stdout is closed, sys.stdout is None
+        print(end="", flush=True)  # if stdout is closed, sys.stdout is None
     except KeyboardInterrupt:
         return _INTERRUPTED
     except BrokenPipeError:
@@ -55,14 +55,14 @@ def ended_as_kubectl(run: Callable[[], None]) -> int:
 
 
 def _write_plainly() -> None:
-    """Have stdout take signs that its encoding lacks, as ASCII's: a log or an old terminal."""
+    """Make stdout write characters that its encoding lacks as ASCII, for logs and old terminals."""
     codecs.register_error("plain", _plain)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors in _FAILING:
         sys.stdout.reconfigure(errors="plain")
 
 
 def _plain(error: UnicodeError) -> tuple[str, int]:
-    """Return what to write for signs that cannot be encoded, and where to go on."""
+    """Return what to write for characters that cannot be encoded, and where to go on."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     signs = error.object[error.start : error.end]

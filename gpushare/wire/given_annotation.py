@@ -1,7 +1,7 @@
-"""The annotation of a device plug-in: a pod has other cards than were written for it.
+"""The annotation by which a device plug-in says that a pod has cards that it was not bound to.
 
-Pure. JSON, units by uuid: {"GPU-b": 4}. It comes when the pod runs already, and is never taken back
-while the pod lives, because a container keeps its devices until it ends.
+Pure. JSON, units by uuid: {"GPU-b": 4}. It is written when the pod runs already, and never removed
+while the pod exists, because a container keeps its devices until it ends.
 """
 
 import json
@@ -16,7 +16,7 @@ _LONGEST = 64 * 1024
 
 
 def read_given(annotations: Mapping[str, str], total: int, names: Names) -> Given:
-    """Return what is said to be given; () where nothing is said, or what makes no sense.
+    """Return the units by uuid in the annotation; () if there is none, or it makes no sense.
 
     total: units that the pod asks for, and the most that it can have on any card.
     """

@@ -1,4 +1,4 @@
-"""A saved report (`gpushare inspect -o json`) as books.
+"""A saved report (`gpushare inspect -o json`) as a managed resource with its ledger.
 
 Knows the document and the ledger. The document has no CPU and no memory of the host, so these are
 not counted. Every field is checked; what is wrong is a SettingsError that names it.
@@ -7,8 +7,8 @@ not counted. Every field is checked; what is wrong is a SettingsError that names
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpushare.cli.books import ClusterBooks
 from gpushare.cli.documents import API_VERSION, KIND
+from gpushare.cli.listed_cluster import ListedResource
 from gpushare.core.model import MAX_UNITS, NodeSpec, ObservedPod, PodRef, Reason, Request
 from gpushare.errors import SettingsError
 from gpushare.ledger import Ledger
@@ -19,8 +19,8 @@ _NO_HOST = "the saved report has no CPU and memory of nodes, so these do not cou
 _AGAIN = "save one with `gpushare inspect -o json`"
 
 
-def books_of_report(document: object, where: str, policy: str) -> ClusterBooks:
-    """Return the books that a report shows. Raises SettingsError that begins with `where`."""
+def resource_of_report(document: object, where: str, policy: str) -> ListedResource:
+    """Return the resource that a report shows. Raises SettingsError that begins with `where`."""
     if not isinstance(document, dict):
         raise SettingsError(f"{where}: is no report; {_AGAIN}")
     _check_version(document, where)
@@ -38,7 +38,7 @@ def books_of_report(document: object, where: str, policy: str) -> ClusterBooks:
             ledger.pod_changed(pod)
     if not ledger.snapshot().capacity.any():
         raise SettingsError(f"{where}: no node in it shares {resource}")
-    return ClusterBooks(Names.for_resource(resource), ledger, unit, policy, [_NO_HOST])
+    return ListedResource(Names.for_resource(resource), ledger, unit, policy, [_NO_HOST])
 
 
 def _check_version(document: Mapping[str, object], where: str) -> None:
@@ -71,7 +71,7 @@ _REASONS = {reason.value: reason for reason in Reason}
 
 
 def _pods(node: Mapping[str, object], spec: NodeSpec, where: str) -> Iterator[ObservedPod]:
-    """Yield the pods of a node, and what is allocated to none of those that are listed."""
+    """Yield the pods of a node, and a pod for what is allocated to none of them."""
     rest = [_number(device, "allocated", where) for device in _list(node, "devices", where)]
     unplaced = _number(node, "unplaced", where)
     for number, pod in enumerate(_list(node, "pods", where)):

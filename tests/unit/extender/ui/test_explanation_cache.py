@@ -3,7 +3,7 @@
 from gpushare.core.model import Request
 from gpushare.explain.pod import explanation_of
 from gpushare.explain.text import sentence
-from gpushare.extender.ui.sentences import Sentences
+from gpushare.extender.ui.explanation_cache import ExplanationCache
 from tests.unit.core.clusters import node
 from tests.unit.extender.ui.world import World
 
@@ -24,7 +24,7 @@ def test_the_sentence_is_that_of_explain() -> None:
     world = World()
     world.fill(3)
     request = Request(90, 1)
-    said = Sentences("GiB").about([request, request], world.ledger, 1)
+    said = ExplanationCache("GiB").about([request, request], world.ledger, 1)
     assert said == {request: sentence(explanation_of(world.ledger, request), "GiB")}
     assert said[request].startswith("it can never fit")
 
@@ -33,7 +33,7 @@ def test_a_pod_that_fits_is_said_to_fit() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
     request = Request(4, 1)
-    said = Sentences("GiB").about([request], world.ledger, 1)
+    said = ExplanationCache("GiB").about([request], world.ledger, 1)
     assert said[request] == "it fits now on 1 node, as far as GPU memory goes"
 
 
@@ -41,7 +41,7 @@ def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> N
     world = World()
     world.fill(2)
     clock = Clock(1.0)
-    sentences = Sentences("GiB", clock)
+    sentences = ExplanationCache("GiB", clock)
     wanted = [Request(units, 1) for units in (81, 82, 83)]
     turns = []
     for _ in range(60):
@@ -56,7 +56,7 @@ def test_slow_explanations_take_a_tenth_of_the_time_and_each_has_its_turn() -> N
 def test_what_was_said_of_older_books_stays_until_it_is_said_anew() -> None:
     world = World()
     world.ledger.node_changed(node("a", 16))
-    sentences = Sentences("GiB", Clock(1.0))
+    sentences = ExplanationCache("GiB", Clock(1.0))
     request = Request(20, 1)
     before = sentences.about([request], world.ledger, 1)
     world.ledger.node_changed(node("b", 32))

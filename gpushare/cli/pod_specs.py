@@ -26,7 +26,7 @@ _TEMPLATED = frozenset({"Deployment", "ReplicaSet", "StatefulSet", "ReplicationC
 
 def pods_of_words(text: str, unit: str) -> Wanted | None:
     """Return the pods of words like `8GiB`, `8GiB x 3` or `8GiB on 2 x 3` (8 GiB on each of two
-    devices); None where these are no such words, but may name a file.
+    devices); None if these are no such words, but may name a file.
     """
     found = _PODS.fullmatch(text.strip())
     if found is None:

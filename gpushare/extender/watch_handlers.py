@@ -13,7 +13,7 @@ from gpushare.errors import AnnotationError, WireError
 from gpushare.extender.events.mistaken_pods import MistakenPods
 from gpushare.extender.managed_resources import ManagedResource, ManagedResources
 from gpushare.ledger import Changes
-from gpushare.wire.codec import Decoded, Event, UnreadableObject
+from gpushare.wire.codec import Decoded, UnreadableObject, WatchEvent
 from gpushare.wire.inventory import decode_unhealthy
 from gpushare.wire.nodes import node_spec
 from gpushare.wire.objects import ConfigMap, Node, Pod
@@ -45,7 +45,7 @@ class NodeEventHandler:
             ]
             managed.ledger.replace_nodes(specs, keep=unread)
 
-    def apply(self, event: Event[Node]) -> None:
+    def apply(self, event: WatchEvent[Node]) -> None:
         """Take over one node."""
         if event.object is None:
             for bad in _logged((event.bad,) if event.bad else ()):
@@ -89,9 +89,9 @@ class PodEventHandler:
         """Take over all pods."""
         unread = {bad.ref.uid for page in pages for bad in _logged(page.bad)}
         for managed in self._resources:
-            odd = set(unread)
-            pods = _observed((pod for page in pages for pod in page.items), managed, odd)
-            self._tell(managed, managed.ledger.replace_pods(pods, keep=odd, started=started))
+            unreadable = set(unread)
+            pods = _observed((pod for page in pages for pod in page.items), managed, unreadable)
+            self._tell(managed, managed.ledger.replace_pods(pods, keep=unreadable, started=started))
         self._listed = True
         if self._mistaken_pods is not None:
             waiting = [
@@ -101,7 +101,7 @@ class PodEventHandler:
             for pod in waiting:
                 self._mistaken_pods.observe(pod)
 
-    def apply(self, event: Event[Pod]) -> None:
+    def apply(self, event: WatchEvent[Pod]) -> None:
         """Take over one pod."""
         if event.object is None:
             bad = _logged((event.bad,) if event.bad else ())
@@ -111,10 +111,10 @@ class PodEventHandler:
             self._gone((event.object.metadata and event.object.metadata.uid) or "")
         else:
             for managed in self._resources:
-                odd: set[str] = set()
-                for pod in _observed((event.object,), managed, odd):
+                unreadable: set[str] = set()
+                for pod in _observed((event.object,), managed, unreadable):
                     self._tell(managed, managed.ledger.pod_changed(pod))
-                for uid in odd:
+                for uid in unreadable:
                     managed.ledger.pod_unreadable(uid)
             if self._mistaken_pods is not None:
                 self._mistaken_pods.observe(event.object)
@@ -126,7 +126,7 @@ class PodEventHandler:
             self._mistaken_pods.gone(uid)
 
     def _tell(self, managed: ManagedResource, changes: Changes) -> None:
-        """Call `created` and `moved` for what has changed."""
+        """Call `created` and `moved` for the changes."""
         for request, on_node in changes.new:
             if self._created is not None and (self._listed or not on_node):
                 self._created(managed, request)
@@ -154,7 +154,7 @@ class UnhealthyEventHandler:
         for config_map in maps:
             self._apply(config_map)
 
-    def apply(self, event: Event[ConfigMap]) -> None:
+    def apply(self, event: WatchEvent[ConfigMap]) -> None:
         """Take over one ConfigMap."""
         if event.object is None:
             _logged((event.bad,) if event.bad else ())
@@ -187,7 +187,7 @@ class UnhealthyEventHandler:
 
 
 def _observed(
-    pods: Iterable[Pod], managed: ManagedResource, odd: set[str]
+    pods: Iterable[Pod], managed: ManagedResource, unreadable: set[str]
 ) -> Iterator[ObservedPod]:
     """Yield the pods that can be read; add the uids of the others to `odd`."""
     for pod in pods:
@@ -195,7 +195,7 @@ def _observed(
             yield observe_pod(pod, managed.names)
         except WireError as error:
             uid = (pod.metadata and pod.metadata.uid) or ""
-            odd.add(uid)
+            unreadable.add(uid)
             log.warning(Line("pod kept as it was", pod=_name_of(pod), error=str(error)))
 
 

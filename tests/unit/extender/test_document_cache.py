@@ -6,7 +6,7 @@ import time
 import pytest
 
 from gpushare.errors import NotReady
-from gpushare.extender.http.document_cache import DocumentCache
+from gpushare.extender.document_cache import DocumentCache
 
 
 def spend(seconds: float) -> bytes:

@@ -18,7 +18,7 @@ _SLACK = 5.0
 """Seconds that the clocks of a leader and the API server may differ."""
 
 
-def check_binders(facts: Facts) -> Iterator[Finding]:
+def check_other_binders(facts: Facts) -> Iterator[Finding]:
     """Yield findings about other binders and about leadership."""
     yield _rivals(facts)
     yield _leadership(facts)

@@ -11,7 +11,7 @@ from gpushare.doctor.finding import Finding, count, fail, ok, some, warn
 _NAME = "closed-devices"
 
 
-def check_closed(facts: Facts) -> Iterator[Finding]:
+def check_unhealthy_configmaps(facts: Facts) -> Iterator[Finding]:
     """Yield the finding about these ConfigMaps."""
     closed, prefix = facts.closed, facts.names.unhealthy
     if isinstance(closed, Unread):
@@ -26,11 +26,11 @@ def check_closed(facts: Facts) -> Iterator[Finding]:
             'write indices or uuids and commas under the key gpus, as in gpus: "0,2"; "" opens all',
         )
         return
-    astray = {} if isinstance(facts.nodes, Unread) else _astray(closed, facts.nodes)
-    if astray:
+    misplaced = {} if isinstance(facts.nodes, Unread) else _misplaced(closed, facts.nodes)
+    if misplaced:
         yield warn(
             _NAME,
-            f"ConfigMap {some(prefix + node for node in astray)}: {astray[min(astray)]}",
+            f"ConfigMap {some(prefix + node for node in misplaced)}: {misplaced[min(misplaced)]}",
             f"correct it, or delete it; its name is {prefix}NODE",
         )
         return
@@ -40,7 +40,7 @@ def check_closed(facts: Facts) -> Iterator[Finding]:
     yield ok(_NAME, f"{count(devices, 'device')} closed by ConfigMaps{where}")
 
 
-def _astray(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
+def _misplaced(closed: Sequence[ClosedSeen], nodes: Sequence[NodeSeen]) -> dict[str, str]:
     """Return, by node, the devices that its ConfigMap names and that do not exist."""
     specs = {node.name: node.spec for node in nodes}
     found = {}

@@ -1,7 +1,7 @@
 """Mistakes in what a pod asks for: what was probably meant, for texts that users read.
 
-Pure. Kubernetes takes an extended resource as a plain number; what it counts (GiB, MiB, a chunk) is
-agreed on in the cluster, and people write bytes or MiB all the same.
+Pure. To Kubernetes an extended resource is a plain number. Its unit (GiB, MiB, a chunk) is agreed
+on in the cluster, but people write bytes or MiB nevertheless.
 """
 
 from collections.abc import Callable
@@ -14,19 +14,19 @@ from gpushare.wire.objects import Pod
 from gpushare.wire.pods import names_any, request_of
 
 NO_CARD_HAS = 1000
-"""GiB that no card has: what to compare with where no device is known."""
+"""GiB that no card has, for the comparison if no device is known."""
 
 Largest = Callable[[], int]
 """Returns the units of the largest device there is; 0: none is known."""
 
 
 def unknown() -> int:
-    """Return that no device is known."""
+    """Return 0: no device is known."""
     return 0
 
 
 def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) -> str:
-    """Return what is wrong with what the pod asks for, and what to write; "" where nothing is."""
+    """Return what is wrong with what the pod asks for, and what to write; "" if nothing is."""
     try:
         request = request_of(pod, names)
     except WireError as error:
@@ -40,12 +40,12 @@ def mistake_of(pod: Pod, names: Names, unit: str, largest: Largest = unknown) ->
 
 
 def wrong_unit(request: Request, names: Names, unit: str, largest: Largest = unknown) -> str:
-    """Return what to write instead of more units than any device has, where these were probably
-    meant as MiB or bytes; "" where nothing tells so.
+    """Return what to write instead of more units than any device has, if these were probably
+    meant as MiB or bytes; "" if nothing tells so.
     """
     mib = mib_of(unit)
     for meant, factor in (("MiB are", mib), ("bytes (a suffix such as Mi) are", mib << 20)):
-        # From half a unit on: 17 units where the largest device has 16 are not 17 MiB.
+        # From half a unit on: 17 units if the largest device has 16 are not 17 MiB.
         likely = factor > 1 and factor <= 2 * request.units <= 2 * factor * mib_of("GiB")
         if not likely:
             continue
