@@ -68,7 +68,3 @@ class PatternRows:
             patterns = np.concatenate([patterns, added])
         index = np.fromiter(map(numbers.__getitem__, keys), np.int32, len(keys))
         return PatternRows(patterns, index, numbers, self.least)
-
-
-NOTHING = PatternRows.of(np.zeros((0, 0), dtype=np.int8))
-"""What is taken where a policy has no prices."""

@@ -31,7 +31,7 @@ class Tables:
     those that cannot run for want of CPU, model, or as they ask for no GPU. small: by line and room
     of a device, the others that need more room. many: by size of pods of several devices, those
     that need more devices with so much room, by line and number of such devices. rooms: by free
-    units how many sizes fit, or () for large capacities. largest: units of the largest device.
+    units how many sizes fit, or () for large capacities.
     """
 
     base: Ints
@@ -39,7 +39,6 @@ class Tables:
     small: Ints
     many: tuple[tuple[int, Ints], ...]
     rooms: Ints
-    largest: int
 
 
 class Fragmentation:
@@ -67,7 +66,6 @@ class Fragmentation:
             small=self._by_room(runs),
             many=tuple((size, self._too_many(runs, size, width)) for size in several),
             rooms=self._room(np.arange(largest + 1 if largest < _AS_TABLE else 0)),
-            largest=largest,
         )
 
     def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
