@@ -1,6 +1,6 @@
 """A check of the arrays: the charges are counted once more, in another way.
 
-Knows what NodeArrays count, and numpy; changes nothing.
+Knows what NodeArrays counts, and numpy; changes nothing.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ from gpushare.core.snapshot import REASONS
 
 
 def differing_nodes(sums: Sums, specs: Iterable[NodeSpec], charges: Iterable[Charge]) -> list[str]:
-    """Return the names of the nodes whose sums are not those of the nodes and charges given, or
-    that only one of the two has.
+    """Return the names of the nodes whose sums differ from the given nodes and charges.
 
-    Counted in another way than the sums were, so that one mistake does not hide in both.
+    Nodes that only one side has are among them. The charges are counted in another way than in
+    NodeArrays, so that one mistake does not hide in both.
     """
     nodes = {spec.name: spec for spec in specs}
     used = {name: [0] * len(spec.capacity) for name, spec in nodes.items()}
@@ -62,7 +62,7 @@ def _bounded(capacity: int | None) -> int:
 
 
 def _differing(array: npt.NDArray[Any], values: Sequence[Sequence[int]], width: int) -> list[int]:
-    """Return the rows that differ. Devices that have nothing and can hold nothing do not count."""
+    """Return the rows that differ; devices without capacity and without charge do not count."""
     width = max(width, array.shape[1])
     filled = np.array([[*row, *[0] * (width - len(row))] for row in values], dtype=np.int64)
     wide = np.zeros((len(values), width), dtype=np.int64)

@@ -1,9 +1,9 @@
-"""The prices of what is scarce in the whole cluster, taken from the scores of placements.
+"""Prices of what is scarce in the whole cluster, subtracted from the scores of placements.
 
-A policy may be a `ClusterPricing`: then what a placement is worth is its score, which depends on
-its row alone, less prices that depend on the whole cluster. What each row supplies and the sums by
-group are kept, and only rows that changed are counted again. For any other policy `Prices` leaves
-the scores as they are.
+A policy may be a `ClusterPricing`. Then the value of a placement is its score, which depends only
+on its row, minus prices that depend on the whole cluster. The supply of each row and the sums by
+group are kept, and only changed rows are counted again. For any other policy `Prices` leaves the
+scores as they are.
 """
 
 from dataclasses import dataclass
@@ -21,11 +21,11 @@ _NOTHING: Taken = np.zeros((0, 0), dtype=np.int8)
 class Prices:
     """What a `Ranking` asks of prices; there are none here, so all scores stay as they are.
 
-    V is 1, or 2 where devices in use and idle ones differ.
+    V is 2 if devices in use and idle ones differ, else 1.
     """
 
     def prepare(self, snapshot: Snapshot) -> None:
-        """Count the supply of the snapshot, so that the next request need not."""
+        """Count the supply of the snapshot in advance for the next request."""
 
     def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
         """Return scores (K, D) as float64 (V, K, D), -inf where a device is in the other state."""
@@ -38,19 +38,19 @@ class Prices:
     def charge(
         self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows
     ) -> Floats:
-        """Return the best scores (V, N) of all rows less the prices of now."""
+        """Return the best scores (V, N) of all rows minus the current prices."""
         return best
 
     def charge_devices(
         self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
     ) -> Floats:
-        """Return scores (K, D) of the devices of some rows less the prices of now."""
+        """Return scores (K, D) of the devices of some rows minus the current prices."""
         return scores
 
     def charge_row(
         self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
     ) -> Floats:
-        """Return the best scores (V,) of one row less the prices of now. taken: (Y,)."""
+        """Return the best scores (V,) of one row minus the current prices. taken: (Y,)."""
         return best
 
 
@@ -61,7 +61,7 @@ def prices_of(policy: Policy) -> Prices:
 
 @dataclass(frozen=True, slots=True)
 class _Supply:
-    """What each row supplies, and the sums by group: true for this generation, never changed."""
+    """The supply of each row and the sums by group, for one generation; immutable."""
 
     generation: int
     layout: Ints
@@ -81,20 +81,20 @@ class ClusterPrices(Prices):
         self.totals(snapshot)
 
     def split(self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats) -> Floats:
-        """Return the scores, for one device those of devices in use before those of idle ones."""
+        """Return the scores; for a pod of one device first for those in use, then for idle ones."""
         if request.devices != 1:
             return scores[None]
         idle = idle_devices(snapshot, rows)
         return np.stack([np.where(idle, -np.inf, scores), np.where(idle, scores, -np.inf)])
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return what the policy says is taken."""
+        """Return what the policy takes from each row."""
         return self._policy.taken(snapshot, rows, request)
 
     def charge(
         self, snapshot: Snapshot, request: Request, best: Floats, taken: PatternRows
     ) -> Floats:
-        """Return the best scores less the prices of groups, and of what is taken where it is."""
+        """Return the best scores minus the prices of groups and of what is taken."""
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
         worth: Floats = best - prices.take(snapshot.group)
@@ -106,7 +106,7 @@ class ClusterPrices(Prices):
     def charge_devices(
         self, snapshot: Snapshot, rows: Rows, request: Request, scores: Floats
     ) -> Floats:
-        """Return the scores of devices less the same prices, computed anew for these rows."""
+        """Return the scores of devices minus the same prices, computed again for these rows."""
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
         worth: Floats = scores - prices.take(snapshot.group[rows])[:, None]
@@ -122,7 +122,7 @@ class ClusterPrices(Prices):
     def charge_row(
         self, snapshot: Snapshot, row: int, request: Request, best: Floats, taken: Taken
     ) -> Floats:
-        """Return the best scores of one row less the prices, as `charge` does for all rows."""
+        """Return the best scores of one row minus the prices, as `charge` does for all rows."""
         totals = self.totals(snapshot)
         prices = self._policy.group_prices(snapshot, request, totals)
         cost = self._policy.taken_prices(snapshot, request, taken[None], totals)

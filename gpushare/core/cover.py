@@ -1,18 +1,19 @@
 """The devices of a node that a pod may hold, as the node is now.
 
-An index is not a device: when a card dies, those after it come to other indices. So a charge
-belongs to *cards*, which an inventory names by uuid, and its indices are found anew whenever the
-node changes. What a pod really holds is not always known, and then it counts wherever it may be:
+An index is not a device: when a card dies, the cards after it move to other indices. So a charge
+belongs to *cards*, which an inventory names by uuid, and its indices are looked up again whenever
+the node changes. If it is not known what a pod really holds, it counts on every device that it may
+hold:
 
-- A pod that was served holds the cards that its Binding names by uuid, wherever they are now. Where
-  such a card is not on the node, the pod holds nothing of what is there.
+- A pod that was served holds the cards that its Binding names by uuid, wherever they are now. If
+  such a card is not on the node, the pod holds nothing there.
 - A device plug-in of the original's kind gives the card that is at the index when the kubelet asks.
   Nobody can tell whether that was before or after the cards moved: pods and nodes come by two
   watches, and people write inventories later than cards move. So unless the node says that it
-  serves by identity, every card that has been seen at the index counts too, until the pod is gone.
-- A device without a uuid may be any card that cannot be found; and where there are no uuids an
-  index counts for what it says only while the node has as many devices as when it was first read.
-- A pod that was given other cards than were written for it counts on both; its plug-in says so.
+  serves by identity, every card that was seen at the index counts too, until the pod is gone.
+- A device without a uuid may be any card that cannot be found. Without any uuids an index counts as
+  written only while the node has as many devices as when it was first read.
+- A pod that was given other cards than its Binding names counts on both; its plug-in says so.
 
 Values and arithmetic only; the Ledger keeps them.
 """
@@ -30,10 +31,10 @@ _UNKNOWN = -1
 
 
 def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]:
-    """Return what the cover has learned from the node as it is, and what is charged there.
+    """Return (the cover updated by the node as it is, what is charged there).
 
-    The second: units by index, () for nothing, None for the whole request on every device. The node
-    must have devices. To ask again about the same node changes nothing.
+    The second is units by index, () for nothing, None for the whole request on every device. The
+    node must have devices. A second call with the same node changes nothing.
     """
     if cover.written is None:
         return cover, None
@@ -47,11 +48,11 @@ def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]
         indexed |= _stays_indexed(cover, number, card, by_identity)
         cards, devices = _resolve_share(_possible_cards(cover, number), card, index, uuids)
         known.append(cards)
-        # A uuid that was never seen here may be invented: it is not used until it is seen.
+        # A uuid that was never seen on the node may be invented: it is not used until it is seen.
         found &= _written_uuid(cover, number) in ("", *uuids)
         for device in devices:
             held[device] = max(held.get(device, 0), units)
-        # A card that was found here once may have gone; one that never was may be anywhere.
+        # A card that was found here before may have gone; one that never was may be anywhere.
         lost = not devices and not (cards and cover.of)
         everywhere |= lost or len(cards) > MAX_CARDS
     of = cover.of if everywhere or not found else cover.of or len(uuids)
@@ -67,9 +68,9 @@ def resolve_devices(cover: Cover, spec: NodeSpec) -> tuple[Cover, Shares | None]
 
 
 def with_given(cover: Cover, given: Given) -> Cover:
-    """Return the cover with what the device plug-in says that the pod was given beside.
+    """Return the cover with the other cards that the device plug-in says it gave the pod.
 
-    Nothing is taken back: a container has its devices until it ends, whatever the annotation says.
+    Nothing is removed: a container has its devices until it ends, whatever the annotation says.
     """
     if not given or given == cover.given:
         return cover
@@ -82,7 +83,7 @@ def with_given(cover: Cover, given: Given) -> Cover:
 def _resolve_share(
     cards: frozenset[str], card: str | None, index: int, uuids: Sequence[str]
 ) -> tuple[frozenset[str], set[int]]:
-    """Return (the cards that one share may be on, the devices that these may be)."""
+    """Return (the cards that one share may be on, the devices that may be these cards)."""
     if card and len(cards) <= MAX_CARDS:
         cards |= {card}
     devices = {device for device, uuid in enumerate(uuids) if uuid in cards}
@@ -96,7 +97,7 @@ def _resolve_share(
 def _card_at_index(
     cover: Cover, number: int, index: int, uuids: Sequence[str], by_identity: bool
 ) -> str | None:
-    """Return the card now at the index, where it may be the pod's: "" for one without a uuid."""
+    """Return the card now at the index if it may be the pod's; "" for one without a uuid."""
     if index >= len(uuids):
         return None
     named = _written_uuid(cover, number)
@@ -109,8 +110,9 @@ def _card_at_index(
 
 
 def _stays_indexed(cover: Cover, number: int, card: str | None, by_identity: bool) -> bool:
-    """Return whether the index goes on to count beside the uuid that the Binding names: the card
-    there has no name by which it could be remembered.
+    """Return whether the index still counts although the Binding names a uuid.
+
+    It does if the card at the index has no uuid by which it could be remembered.
     """
     if not _written_uuid(cover, number):
         return False

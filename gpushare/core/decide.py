@@ -1,7 +1,7 @@
-"""The decisions: which nodes fit, which node is best, which devices are taken.
+"""The decisions: which nodes fit, which node is best, which devices are used.
 
-Pure functions over a Snapshot. Filter, prioritize and bind use the same mask and the same matrix,
-so a node that passes filter can be bound while nothing changes, and bind ranks as prioritize did.
+Pure functions over a Snapshot. Filter, prioritize and bind use the same mask and the same matrix.
+So while nothing changes, a node that passes filter can be bound, and bind ranks as prioritize did.
 """
 
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ _MAX_VALUE = 1e300
 
 @dataclass(frozen=True, slots=True)
 class FilterResult:
-    """The answer to filter; every name asked about is in exactly one of the three.
+    """The answer to filter; every given name is in exactly one of the three.
 
-    `fit`: names in the order asked. `failed`: why not, by name. `unknown`: names that the ledger
+    `fit`: names in the given order. `failed`: the reason by name. `unknown`: names that the ledger
     does not have.
     """
 
@@ -36,9 +36,7 @@ class FilterResult:
 
 
 def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> FilterResult:
-    """Return which of the named nodes (each once) can take the request now, and why the others
-    cannot.
-    """
+    """Return which of the named nodes (each once) fit the request now, and why others do not."""
     rows = _rows(snapshot, names)
     every = np.arange(len(snapshot.names))
     # Row -1, the unknown node, is the last element: it never fits.
@@ -61,7 +59,7 @@ def filter_nodes(snapshot: Snapshot, names: Sequence[str], request: Request) -> 
 
 
 def restrict_to(result: FilterResult, node: str) -> FilterResult:
-    """Return the result for a pod that is being bound to one of the nodes: it fits only there."""
+    """Return the result for a pod that is being bound to one of the nodes and fits only there."""
     others = (name for name in result.fit if name != node)
     failed = {name: why for name, why in result.failed.items() if name != node}
     failed.update(dict.fromkeys(others, Reason.BEING_BOUND))
@@ -69,7 +67,7 @@ def restrict_to(result: FilterResult, node: str) -> FilterResult:
 
 
 def fits_somewhere(snapshot: Snapshot, request: Request) -> bool:
-    """Return whether a node has room for the request now, CPU and memory of the host included."""
+    """Return whether some node has room for the request now, in CPU and host memory too."""
     rows = np.arange(len(snapshot.names))
     room = _has_enough_devices(feasible(snapshot, rows, request), request)
     room &= (snapshot.cpu_capacity < 0) | (snapshot.cpu_free >= request.cpu)
@@ -104,10 +102,10 @@ def feasible(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 def score_nodes(
     snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> dict[int, list[str]]:
-    """Return the names (each once) by score, from 10 down to 1; those that are in none score 0.
+    """Return the names (each once) by score, from 10 down to 1; all others score 0.
 
-    The best node has 10 alone: kube-scheduler breaks ties at random, which would give away what the
-    policy knows. The others share 0..9 by their values; nodes that do not fit score 0.
+    Only the best node gets 10: kube-scheduler breaks ties at random, and the policy's preference
+    would be lost. The others get 0..9 by their values; nodes that do not fit score 0.
     """
     places, values, best = _node_values(snapshot, names, request, scorer)
     if not len(places):
@@ -130,7 +128,7 @@ def score_nodes(
 def best_node(
     snapshot: Snapshot, names: Sequence[str], request: Request, scorer: Scorer
 ) -> str | None:
-    """Return the best of the named nodes, or None when none fits."""
+    """Return the best of the named nodes, or None if none fits."""
     places, _, best = _node_values(snapshot, names, request, scorer)
     return names[places[best]] if len(places) else None
 
@@ -148,7 +146,7 @@ def _node_values(
     values = scorer.scores(snapshot, request).values[rows]
     pinned = np.flatnonzero(np.isin(rows, list(snapshot.pinned))) if snapshot.pinned else ()
     if len(pinned):
-        # Pairing leaves some devices alone there, so the best of all may not be among them.
+        # Pairing allows only some devices there, and the best of all may not be one of them.
         mask = feasible(snapshot, rows[pinned], request)
         mask &= _has_enough_devices(mask, request)[:, None]
         worth = scorer.score_devices(snapshot, rows[pinned], request)
@@ -192,17 +190,17 @@ def place(snapshot: Snapshot, node: str, request: Request, scorer: Scorer) -> Al
 def best_devices(
     scorer: Scorer, snapshot: Snapshot, rows: Rows, mask: Bools, request: Request
 ) -> tuple[int, ...]:
-    """Return the devices, rising, of the best placement on the one row of `rows`, within the mask
-    (1, D).
+    """Return the sorted devices of the best placement on the one row of `rows`.
 
-    The highest value first, then the lowest index. None outside the mask, whatever its value is.
+    The highest value first, then the lowest index; only devices within the mask (1, D).
     """
     values = np.where(mask, scorer.score_devices(snapshot, rows, request), -np.inf)[0]
     if request.devices == 1:
         within = np.flatnonzero(mask[0])
         return (int(within[values[within].argmax()]),)
-    # Devices in equally good placements need not make a good one together: of leftovers 5, 5, 3
-    # each is in a best pair, the first two are none. Those better alone belong to all of them.
+    # Devices of equally good placements need not be a good one together: with leftovers 5, 5, 3
+    # each device is in a best pair, but the first two are not one. So equal ones are ordered by
+    # their value for a single device.
     alone = scorer.score_devices(snapshot, rows, replace(request, devices=1))[0]
     # lexsort is stable.
     order = np.lexsort((-alone, -values, ~mask[0]))
@@ -210,7 +208,7 @@ def best_devices(
 
 
 def _has_enough_devices(mask: Bools, request: Request) -> Bools:
-    """Return bool (K,): rows with as many feasible devices as asked for."""
+    """Return bool (K,): rows with enough feasible devices."""
     enough: Bools = mask.sum(axis=1) >= request.devices
     return enough
 
@@ -222,7 +220,7 @@ def _reasons(snapshot: Snapshot, rows: Rows, request: Request) -> Ints:
     empty_fits = (usable & (snapshot.capacity[rows] >= units)).sum(axis=1)
     now_fits = (usable & (free >= units)).sum(axis=1)
     busy = Reason.INSUFFICIENT_MEMORY if devices == 1 else Reason.INSUFFICIENT_DEVICES
-    # From the least telling to the most; np.select takes five times as long for a few nodes.
+    # From the least specific to the most; np.select takes five times as long for a few nodes.
     codes = np.full(len(rows), _code(busy))
     codes[now_fits >= devices] = _code(Reason.WAITS_FOR_PLUGIN)
     codes[empty_fits < devices] = _code(Reason.TOO_MANY_DEVICES)

@@ -1,8 +1,8 @@
-"""Why a request fits nowhere and what would change that; how good the place of a bound pod is.
+"""Why a request fits nowhere, what would help, and how good the place of a bound pod is.
 
-Pure, from a Snapshot, the books of a few nodes and the code that decides (decide.py, and the search
-for victims of preemption). What would help is tried out before it is said: the node's arrays are
-counted as if it had happened, and filter is asked.
+Pure: it needs a Snapshot, the books of a few nodes and the code that decides (decide.py, and the
+search for victims of preemption). Each remedy is tried on a copy before it is reported: the node's
+arrays are counted as if it had happened, and filter is called on them.
 """
 
 from collections import Counter
@@ -26,13 +26,13 @@ EntriesOf = Callable[[str], NodeBooks | None]
 """Returns the books of a node; None for a node that is not known or shares nothing."""
 
 _MAX_NODES = 32
-"""Nodes searched for pods whose end helps: those that lack least."""
+"""Nodes that are searched for pods whose end helps: those with the smallest shortage."""
 
 _STEPS = 100_000
-"""Steps of all these searches together: some 0.3 s."""
+"""Steps of all these searches together: about 0.3 s."""
 
 _NO_ROOM = 2**40
-"""Stands for the shortage of a device that the request can never use."""
+"""The shortage of a device that the request can never use."""
 
 
 def explain(
@@ -67,10 +67,9 @@ def explain(
 def score_bound_pod(
     snapshot: Snapshot, books: NodeBooks, entry: Entry, policy: Policy, name: str
 ) -> BoundPodScore:
-    """Return how the policy (called `name`) judges the place of a bound pod, as if it were not
-    there yet.
+    """Return how the policy called `name` scores the place of a bound pod.
 
-    Raises whatever the policy raises.
+    It scores the cluster without this pod. Raises whatever the policy raises.
     """
     view = _without(snapshot, books, entry)
     request, node = entry.request, entry.node
@@ -110,7 +109,7 @@ def _largest(snapshot: Snapshot, rows: Rows) -> FreeDevice | None:
 
 
 def _most_units(units: Ints, devices: int) -> int:
-    """Return the most units that so many devices of one row of (K, D) have each; 0 for none."""
+    """Return the most units that this many devices of one row of (K, D) each have; 0 for none."""
     if units.shape[1] < devices:
         return 0
     return int(np.sort(units, axis=1)[:, -devices].max(initial=0))
@@ -119,8 +118,9 @@ def _most_units(units: Ints, devices: int) -> int:
 def _remedies(
     snapshot: Snapshot, rows: Rows, request: Request, entries_of: EntriesOf
 ) -> tuple[Remedy, ...]:
-    """Return what would help: ends of pods, or the return of closed devices, or both together where
-    neither will do.
+    """Return what would help: pods that end, closed devices that return, or both.
+
+    Both together are tried only if neither helps alone.
     """
     rows = rows[snapshot.closed[rows] == 0]
     lacks = _shortages(snapshot, rows, request, snapshot.healthy[rows])
@@ -137,8 +137,9 @@ def _remedies(
 
 
 def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) -> Ints:
-    """Return int64 (K,): units that the devices lack which lack least; _NO_ROOM or more where there
-    are too few that are usable (K, D) and large enough.
+    """Return int64 (K,): the smallest number of units that are missing on each row.
+
+    It is _NO_ROOM or more if too few devices are usable (K, D) and large enough.
     """
     units, devices = max(request.units, 1), request.devices
     capacity = snapshot.capacity[rows]
@@ -151,15 +152,13 @@ def _shortages(snapshot: Snapshot, rows: Rows, request: Request, usable: Bools) 
 
 
 def _rising(snapshot: Snapshot, rows: Rows, lacks: Ints) -> Rows:
-    """Return intp: positions in `rows` of the nodes that lack least, those that can never fit left
-    out.
-    """
+    """Return intp: positions in `rows` by rising shortage, without nodes that can never fit."""
     order = np.lexsort((snapshot.order[rows], lacks))
     return order[lacks[order] < _NO_ROOM][:_MAX_NODES]
 
 
 class _Search:
-    """The search for what makes the request fit on one node."""
+    """A search for what makes the request fit on one node."""
 
     def __init__(self, snapshot: Snapshot, request: Request, entries_of: EntriesOf) -> None:
         self._snapshot = snapshot
@@ -168,8 +167,10 @@ class _Search:
         self._steps = StepBudget(_STEPS)
 
     def by_ends(self, rows: Rows, *, with_closed: bool = False) -> Remedy | None:
-        """Return the remedy with the fewest pods on these nodes: those that end already before all
-        others. with_closed: closed devices may return besides.
+        """Return the remedy with the fewest pods on these nodes.
+
+        Remedies of which all pods are ending already come first. with_closed: closed devices may
+        return too.
         """
         found: list[tuple[tuple[bool, bool, int], int, NodeBooks, Remedy]] = []
         for place, row in enumerate(rows.tolist()):
@@ -186,7 +187,7 @@ class _Search:
         return next((remedy for remedy in trimmed if remedy is not None), None)
 
     def by_opens(self, rows: Rows, request: Request) -> Remedy | None:
-        """Return the remedy with the fewest closed devices, on nodes where these suffice."""
+        """Return the remedy with the fewest closed devices, on nodes where they are enough."""
         free = self._snapshot.free[rows] >= max(request.units, 1)
         needed = request.devices - free.sum(axis=1)
         for place in np.argsort(needed, kind="stable").tolist():
@@ -199,11 +200,11 @@ class _Search:
         return None
 
     def _ends_on(self, books: NodeBooks, row: int, *, with_closed: bool) -> Remedy | None:
-        """Return a remedy on the node, perhaps with needless parts; None where none helps."""
+        """Return a remedy on the node, perhaps with needless parts; None if none helps."""
         opens = _closed(books) if with_closed else ()
         spec = replace(books.spec, healthy=healthy_with(books, opens))
         selection = VictimSelection(replace(books, spec=spec), self._request)
-        # Nobody preempts here, so all pods cost alike; but those that end already cost least.
+        # Nobody preempts here, so all pods cost the same, except that ending pods cost less.
         alike = tuple(replace(entry, priority=-entry.terminating) for entry in books.entries)
         chosen = selection.choose((), alike, self._steps)
         if chosen is None:
@@ -213,14 +214,15 @@ class _Search:
         return self._remedy(books, row, ends, opens)
 
     def _remedy(self, books: NodeBooks, row: int, ends: Pods, opens: Sequence[int]) -> Remedy:
-        """Return the remedy with all that pairing may need besides."""
+        """Return the remedy, with all pods that must be served first if pairing applies."""
         sizes = self._request.sizes if row in self._snapshot.pinned else frozenset[int]()
         serves = tuple(e for e in books.entries if e.pins and e.request.sizes & sizes)
         return Remedy(books.spec.name, ends, tuple(opens), serves, self._lacks(books, ends))
 
     def _trimmed(self, books: NodeBooks, remedy: Remedy) -> Remedy | None:
-        """Return the remedy without what is needless in it; None where it does not help, or nothing
-        is needed any more.
+        """Return the remedy without its needless parts.
+
+        None if it does not help, or if the request fits without any remedy.
         """
         what_if = WhatIfNode(books, pairs=bool(remedy.serves))
 

@@ -1,6 +1,6 @@
-"""What is said of a pod: why it does not fit, what would help, how good the place is that it has.
+"""The explanation of a pod: why it does not fit, what would help, how good its place is.
 
-Values only; `core/explain.py` computes them. "Now" is the moment of the snapshot it looked at.
+Values only; `core/explain.py` computes them. "Now" is the moment of the snapshot.
 """
 
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class FreeDevice:
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What would make a request fit on one node; without any part of it, it does not fit.
+    """What would make a request fit on one node; every part of it is needed.
 
     ends: pods that have to end. opens: indices of closed devices that have to return. serves: pods
-    that their device plug-in has to serve first. lacks: "cpu" or "memory" where the host would
-    still have too little of it, as far as that is known.
+    that their device plug-in has to serve first. lacks: "cpu" or "memory" if the host would still
+    have too little of it, as far as that is known.
     """
 
     node: str
@@ -39,14 +39,14 @@ class Remedy:
 class Explanation:
     """How a request stands on some nodes.
 
-    fit: the nodes that take it now. reasons: how many of the others each reason holds on. unknown:
-    how many the ledger does not have. other_models: how many more are of a GPU model that the pod
-    does not accept; kube-scheduler asks about none of them. largest: the device with most free
-    memory; None where all are full. fits_now: the most units on each device with which it would
-    fit now on as many devices, 0 for none. most_units, most_devices: the same on empty nodes with
-    all their devices healthy, and the most devices with as many units on each. most_alone: the
-    units of the largest device. remedies: each by itself is enough; () where the pod fits now, or
-    never.
+    fit: the nodes that it fits now. reasons: on how many of the others each reason applies.
+    unknown: how many nodes the ledger does not have. other_models: how many more have a GPU model
+    that the pod does not accept; kube-scheduler does not ask about them. largest: the device with
+    the most free memory; None if all are full. fits_now: the most units on each device with which a
+    request of as many devices would fit now, 0 for none. most_units: the same on empty nodes with
+    all devices healthy. most_devices: the most devices with as many units on each, there too.
+    most_alone: the units of the largest device. remedies: each alone is enough; () if the pod fits
+    now, or never.
     """
 
     request: Request
@@ -86,11 +86,11 @@ class DeviceScore:
 
 @dataclass(frozen=True, slots=True)
 class BoundPodScore:
-    """How a policy judges now where a pod is bound.
+    """How a policy scores now the place of a bound pod.
 
-    score: of its node, from 0 to 10 (0: it would not fit there any more). best: the node that has
-    10, "" where none fits. fitting: how many nodes fit. devices: of its node. chosen: the devices
-    that the policy would take there now.
+    score: of its node, from 0 to 10 (0: it would not fit there any more). best: the node that
+    scores 10, "" if none fits. fitting: how many nodes fit. devices: those of its node. chosen: the
+    devices that the policy would take there now.
     """
 
     node: str

@@ -1,7 +1,7 @@
 """A scorer with fallbacks, for policies that fail.
 
-A policy may be anybody's code: it may raise, or return what is no number. A pod must be placed all
-the same, so the next policy is asked.
+A policy may be anybody's code: it may raise, or return NaN. The pod must still be placed, so the
+next scorer is used.
 
 Tested in `tests/integration/test_broken_policies.py`.
 """
@@ -17,7 +17,7 @@ from gpushare.core.snapshot import Floats, Rows, Snapshot
 
 
 class NoPreference:
-    """A policy that prefers nothing, and so cannot fail."""
+    """A policy without preferences, which cannot fail."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): zeros."""
@@ -26,7 +26,7 @@ class NoPreference:
 
 @dataclass(frozen=True, slots=True)
 class FallbackScorer:
-    """Score by the first of the scorers that does not fail.
+    """A scorer that uses the first of several scorers that does not fail.
 
     `scorers`: by name, the preferred one first; the last must not fail. `failed` is called with
     each failure and the scorer's name, by any thread.
@@ -60,9 +60,7 @@ class FallbackScorer:
         return self.scorers[-1][1].score_devices(snapshot, rows, request)
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
-        """Return the best single device of a row by what the first scorer has kept; None where it
-        has kept nothing of it.
-        """
+        """Return the best single device of a row that the first scorer remembers; None if none."""
         name, scorer = self.scorers[0]
         try:
             return scorer.best_device(snapshot, row, request)

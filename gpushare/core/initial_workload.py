@@ -1,20 +1,20 @@
-"""The pods that are expected before any has been seen.
+"""The workload that is expected before any pod has been seen.
 
-A cluster that has just begun knows nothing of its pods, and what the first ones get wrong may stay
-for long. So policies begin with the mixture of a public trace, and leave it as soon as 50 pods have
-been created: a trace is better than nothing, and worse than even a few pods of one's own.
+A new cluster knows nothing of its pods, and a bad place of one of the first may last long. So
+policies start with the mixture of a public trace and use it until 50 pods have been created: a
+trace is better than nothing, but worse than even a few pods of the cluster itself.
 
-Pods of several devices count eightfold. Where they are rarer than expected little is lost, and
-where they are commoner than expected a small cluster has no whole node left when they come. Ten
-empty nodes of 8 devices, filled with pods of the traces default and multigpu50 (16 seeds, errors of
-0.4 to 1.3), in points of GPU allocated above device-bestfit when 100 % has arrived: with nothing
-expected +1.0 and -1.0, with the trace as it is +2.1 and -2.4, with this +2.0 and +0.6; had it known
-the pods, +2.3 and +0.7. No pod is expected to leave: with turnover 1 it was +1.4 and -0.7.
+Pods of several devices count eightfold. If they are rarer than expected, little is lost; if they
+are more common, a small cluster has no whole node left when they come. Measured on ten empty nodes
+of 8 devices, filled with pods of the traces default and multigpu50 (16 seeds, errors of 0.4 to
+1.3), in points of GPU allocated above device-bestfit when 100 % has arrived: with nothing expected
++1.0 and -1.0, with the trace as it is +2.1 and -2.4, with this +2.0 and +0.6, with the true pods
++2.3 and +0.7. No pod is expected to leave: with turnover 1 it was +1.4 and -0.7.
 
-Where devices are of several capacities nothing is expected, and policies score as device-bestfit
-until 50 pods have been seen: the trace is of cards that all count the same, and says nothing of
-which pods need the large ones. On 13 nodes with cards of 24, 48 and 80 GiB that fill (six mixtures
-of pods) the trace, made to each capacity, ended 8 to 22 points lower in five of six.
+If devices have several capacities, nothing is expected, and policies score as device-bestfit until
+50 pods have been seen: all cards of the trace are equal, so it does not tell which pods need the
+large ones. On 13 nodes with cards of 24, 48 and 80 GiB that fill (six mixtures of pods) the trace,
+scaled to each capacity, ended 8 to 22 points lower in five of six.
 """
 
 from collections import Counter
@@ -56,11 +56,11 @@ _TRACE = (
     (8, 1000, 120, 682, 6),
 )
 """(devices, thousandths of each, cores, GiB of host memory, pods of 10,000): the trace openb of
-Alibaba (cluster-trace-gpu-v2023), its classes joined where they are near each other."""
+Alibaba (cluster-trace-gpu-v2023), with similar classes joined."""
 
 
 def initial_workload(capacities: Capacities) -> Workload:
-    """Return the workload to begin with; without any pods where the devices' sizes differ."""
+    """Return the workload to start with; it has no pods if the devices' sizes differ."""
     distinct_capacities = Counter(capacities)
     counts: Counter[PodClass] = Counter()
     for capacity in distinct_capacities if len(distinct_capacities) == 1 else ():

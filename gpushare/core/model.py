@@ -1,9 +1,9 @@
-"""The values everything speaks in: pods, requests, placements, nodes, reasons.
+"""The values that all modules share: pods, requests, placements, nodes, reasons.
 
-Knows the standard library only. All values are frozen; whoever holds one may keep it. Memory is a
-whole number of *units*; what a unit is (GiB, MiB, a chunk) is one setting of the cluster, and only
-the device plug-in and the command line convert it. CPU is in thousandths of a core (milli), host
-memory in bytes.
+Knows the standard library only. All values are frozen, so they can be kept and shared. Memory is a
+whole number of *units*. A unit (GiB, MiB, a chunk) is one setting of the cluster, and only the
+device plug-in and the command line convert it. CPU is in thousandths of a core (milli), host memory
+in bytes.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ Shares = tuple[tuple[int, int], ...]
 """(device index, units) of each device a pod holds, by rising index, no index twice."""
 
 Given = tuple[tuple[str, int], ...]
-"""(uuid, units) of cards that a pod has although its Binding does not name them."""
+"""(uuid, units) of cards that a pod has, although its Binding does not name them."""
 
 Kind = tuple[int, int, int, int, tuple[str, ...]]
 """Units per device, devices, CPU, memory, accepted models."""
@@ -64,7 +64,7 @@ _RESOLVABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PodRef:
-    """Which pod: the uid is its identity, namespace and name are only where to find it."""
+    """A reference to a pod: the uid identifies it, namespace and name only help to find it."""
 
     namespace: str
     name: str
@@ -102,7 +102,7 @@ class Request:
 
     @property
     def kind(self) -> Kind:
-        """What a policy may look at: equal kinds score alike everywhere."""
+        """The part of the request that a policy may read: equal kinds have equal scores."""
         return (self.units, self.devices, self.cpu, self.memory, self.models)
 
     @property
@@ -119,8 +119,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """A decision: these units on these devices of this node (`devices` rising, `units` beside
-    them). uuids: beside them too, "" for a device without one; () where none has one.
+    """A decision: these units on these devices of this node.
+
+    devices: sorted. units: of each device. uuids: of each device, "" for one without; () if none
+    has one.
     """
 
     node: str
@@ -137,8 +139,8 @@ class Allocation:
 class ObservedPod(NamedTuple):
     """A pod as the API server shows it.
 
-    A list makes one of each of its pods: a frozen dataclass of so many fields takes four times as
-    long to make.
+    A list makes one for each of its pods; a frozen dataclass with so many fields would take four
+    times as long.
 
     node: "" while unscheduled. placement: the devices its annotations name, or None when they name
     none that can be used (absent, malformed, not adding up to the request): the ledger then charges
@@ -197,23 +199,25 @@ class NodeSpec:
 
     @property
     def marks_served(self) -> bool:
-        """Whether a pod without the mark has not been served: where nothing is known of the
-        plug-in it may be the original's, which marks none on nodes of one device (allocate.go).
+        """Whether a pod without the mark has not been served.
+
+        A plug-in of which nothing is known may be the original's, which marks no pods on nodes of
+        one device (allocate.go).
         """
         return self.marks_assigned or len(self.capacity) > 1
 
 
 @dataclass(frozen=True, slots=True)
 class Cover:
-    """What the annotations of a pod say, as first seen, and which cards that may mean (see cover).
+    """What the annotations of a pod say, as first seen, and which cards they may mean (see cover).
 
-    written: units by index; None: nothing that can be used. uuids: beside it, the uuids that the
-    Binding names, "" for a device without one; () for none at all. cards: beside it, the cards that
-    may be meant; () before it was first held against a node with devices. of: how many devices the
-    node had when all of it was first found there; 0 before, -1 where it is too late to tell. given:
-    what the device plug-in says since that it has on other cards. indexed: it was seen where the
-    device plug-in may go by the index although the Binding names a card, and the card at the index
-    has had no name since.
+    written: units by index; None: nothing usable. uuids: for each of these the uuid that the
+    Binding names, "" for a device without one; () for none at all. cards: for each of these the
+    cards that may be meant; () until it is first compared with a node that has devices. of: how
+    many devices the node had when all of them were first found there; 0 before that, -1 if it is
+    too late to know. given: what the device plug-in says that the pod has on other cards. indexed:
+    the device plug-in may use the index although the Binding names a card, and the card at the
+    index has had no uuid since.
     """
 
     written: Shares | None = None

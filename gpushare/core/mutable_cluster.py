@@ -1,8 +1,8 @@
-"""A cluster in memory for simulations and trials: pods are placed and leave, arrays are changed in
-place, and nothing is copied for a pod.
+"""A cluster in memory for simulations and trials: pods are placed, and leave.
 
-Decisions are those of the extender: the same ranking, the same choice of devices. What
-kube-scheduler enforces before it asks an extender is enforced here: CPU, memory and the GPU model.
+The arrays are changed in place, and nothing is copied for a pod. Decisions are those of the
+extender: the same ranking, the same choice of devices. What kube-scheduler enforces before it calls
+an extender is enforced here too: CPU, memory and the GPU model.
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ class Placement(NamedTuple):
 
 
 class MutableSnapshot(Snapshot):
-    """A Snapshot whose arrays and generation change under the reader's eyes.
+    """A Snapshot whose arrays and generation are changed in place.
 
-    A simulation has one thread, and whoever reads has done so before the next change.
+    A simulation has one thread, so nobody reads it during a change.
     """
 
     def changed(self, row: int) -> None:
@@ -50,10 +50,10 @@ def fits(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
 
 
 class MutableCluster:
-    """Nodes in their order, what is placed on them, and a scorer of where to place.
+    """Nodes in their order, the pods on them, and a scorer for new pods.
 
-    view: belongs to the cluster, which changes it. moved: told 1 for every pod that is placed, -1
-    for every one that leaves.
+    view: belongs to the cluster, which changes it. moved: called with 1 for every pod that is
+    placed and with -1 for every pod that leaves.
     """
 
     def __init__(
@@ -67,9 +67,9 @@ class MutableCluster:
         self.allocated = int(self.view.used.sum())
 
     def place(self, request: Request) -> Placement | None:
-        """Put a pod where the policy likes it best, ties to the first node; None: it fits nowhere.
+        """Place a pod where the score is highest, of equal nodes on the first; None if none fits.
 
-        Raises nothing: what does not fit is no error of a simulation.
+        It raises nothing, since a pod that does not fit is no error in a simulation.
         """
         scores = self.scorer.scores(self.view, request)
         row = int(scores.values.argmax())
@@ -80,13 +80,13 @@ class MutableCluster:
         return self._put_best(row, request)
 
     def place_on(self, row: int, request: Request) -> Placement | None:
-        """Put a pod on this node, where the policy likes it best; None: it does not fit."""
+        """Place a pod on the best devices of this node; None if it does not fit."""
         if not fits(self.view, np.array([row]), request).any():
             return None
         return self._put_best(row, request)
 
     def fits_empty(self, request: Request) -> bool:
-        """Return whether there is a node that the request fits now; asked of an empty cluster."""
+        """Return whether some node fits the request now; called while the cluster is empty."""
         return bool(fits(self.view, np.arange(len(self.view.names)), request).any())
 
     def _put_best(self, row: int, request: Request) -> Placement:
@@ -104,7 +104,7 @@ class MutableCluster:
         return placement
 
     def release(self, placement: Placement) -> None:
-        """Give back all that a pod held which is gone."""
+        """Give back all that a pod held that has left."""
         self._count(placement, -1)
 
     def _count(self, placement: Placement, sign: int) -> None:

@@ -1,8 +1,8 @@
-"""The arrays while they are being counted: what a Snapshot is a copy of.
+"""The arrays in which charges are counted; a Snapshot is a copy of them.
 
-Plain arithmetic on numpy arrays. It knows no pods, only charges, and has no lock: the Ledger owns
+Plain arithmetic on numpy arrays. It knows no pods, only charges, and has no lock: the Ledger has
 one. Charging is linear, so adding and subtracting the same charge in any order leaves the arrays as
-they were; that is what makes the incremental sums equal to rebuilt ones.
+they were; therefore the incremental sums equal rebuilt ones.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,11 +17,11 @@ from gpushare.core.snapshot import KINDS, REASONS, Bools, Ints, Pinned, Snapshot
 _GIB_BITS = 30
 
 _ROWS = 64
-"""Nodes there is room for at first; doubled whenever it is used up."""
+"""Nodes that have room at first; doubled whenever all rows are in use."""
 
 
 class Charge(NamedTuple):
-    """What one pod takes from a node. placement None: its whole request from every device."""
+    """What one pod takes from a node; placement None: its whole request from every device."""
 
     node: str
     request: Request
@@ -45,8 +45,10 @@ class _Layout(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """What is counted, as it stands: row by node name; arrays as in a Snapshot, and `host` int64
-    (N, 5): cpu capacity, cpu used, memory capacity, memory used, cpu of pods without GPU.
+    """A copy of all sums: row by node name, arrays as in a Snapshot, and `host`.
+
+    host: int64 (N, 5): cpu capacity, cpu used, memory capacity, memory used, cpu of pods without
+    GPU.
     """
 
     row: dict[str, int]
@@ -83,7 +85,7 @@ class NodeArrays:
         return tuple(self._used[row, : len(spec.capacity) if spec else 0].tolist())
 
     def host_free(self, node: str) -> tuple[int | None, int | None]:
-        """Return (milli-cores, bytes) left on a known node; negative if too full, None: unknown."""
+        """Return (milli-cores, bytes) left on a known node; below 0 if over-full, None: unknown."""
         cpu, cpu_used, memory, memory_used, _ = self._host[self.row[node]].tolist()
         return (
             cpu - cpu_used if cpu >= 0 else None,
@@ -91,9 +93,7 @@ class NodeArrays:
         )
 
     def room(self, node: str, device: int) -> int:
-        """Return the units that can be given out on the device of a known node; 0 where it is not
-        open.
-        """
+        """Return the free units on the device of a known node; 0 if it is not open."""
         row = self.row[node]
         spec = self._specs[row]
         if spec is None or spec.closed or device >= len(spec.capacity) or not spec.healthy[device]:
@@ -105,7 +105,7 @@ class NodeArrays:
         return int(self._changed[self.row[node]])
 
     def set_node(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
-        """Put the node in the ledger, or its new shape for the old; count its charges anew."""
+        """Add the node, or replace its shape, and count its charges again."""
         row = self.row.get(spec.name)
         if row is None:
             row = self._empty_rows.pop() if self._empty_rows else self._grow_rows()
@@ -124,7 +124,7 @@ class NodeArrays:
             self.add(charge)
 
     def recount(self, spec: NodeSpec, charges: Iterable[Charge]) -> None:
-        """Count the node anew, but let no memory become free by it: the lesser count stays."""
+        """Count the node again, but free no memory by it: the count with less free stays."""
         self._add_columns(len(spec.capacity))
         row = self.row.get(spec.name)
         if row is None:
@@ -141,7 +141,7 @@ class NodeArrays:
         self._closed[row] = self._closed[row] or closed
 
     def remove_node(self, name: str) -> None:
-        """Take the node out of the ledger; its row is used again later."""
+        """Remove the node; its row is used again later."""
         row = self.row.pop(name)
         self._clear_row(row)
         self._specs[row] = None
@@ -149,15 +149,15 @@ class NodeArrays:
         self._layout = None
 
     def add(self, charge: Charge) -> None:
-        """Count a charge. On an unknown node it counts nothing until set_node brings it."""
+        """Count a charge. On an unknown node it counts only once set_node adds the node."""
         self._apply_charge(charge, 1)
 
     def subtract(self, charge: Charge) -> None:
-        """Take a counted charge back."""
+        """Subtract a counted charge."""
         self._apply_charge(charge, -1)
 
     def snapshot(self, pinned: Mapping[int, tuple[Pinned, ...]]) -> Snapshot:
-        """Return the arrays as they are now; what only nodes change is shared between snapshots."""
+        """Return a copy of the arrays; those that only nodes change are shared by snapshots."""
         count = len(self._specs)
         if self._layout is None:
             self._layout = self._new_layout()
@@ -209,7 +209,7 @@ class NodeArrays:
         for row, spec in enumerate(self._specs):
             if spec is None:
                 continue
-            # Machines of one kind differ by some KiB: each would be a group of its own.
+            # Machines of one kind differ by some KiB, and each would be its own group.
             memory = None if spec.memory is None else spec.memory >> _GIB_BITS
             shape = (spec.capacity, spec.models, spec.cpu, memory)
             group[row] = groups.setdefault(shape, len(groups))
@@ -244,7 +244,7 @@ class NodeArrays:
             for device, units in charge.placement:
                 self._used[row, device] += sign * units
         elif request.devices:
-            # Where it runs is not known: it may be on any device, so it counts on every one.
+            # Its devices are not known: it may be on any of them, so it counts on every one.
             self._used[row, :count] += sign * request.total
         cpu = min(request.cpu, HOST_BOUND)
         host[1] += sign * cpu

@@ -1,10 +1,10 @@
-"""What a node counts as, given what it was: no moment between two writes may free memory.
+"""The effective NodeSpec of a node, given its history: a half-written node must not free memory.
 
-A node that states its total and its count in two writes (the kubelet the one, the original's device
-plug-in the other) seems for a moment to have larger devices. One whose inventory is removed for a
-moment has devices without names, of an average size. Cards do not grow. So the sizes that follow
-from a total and a count are believed only up to what the node was known to have, unless both have
-changed; and cards keep their names while there are as many devices and nothing says otherwise.
+A node's total and its count come in two writes (the kubelet writes one, the original's device
+plug-in the other), so for a moment its devices seem larger. If an inventory is removed for a
+moment, the devices have no names and an average size. Cards do not grow. So sizes computed from a
+total and a count are believed only up to what the node was known to have, unless both have changed;
+and cards keep their names while the number of devices stays and nothing contradicts them.
 
 Values only; the Ledger keeps one for each known node.
 """
@@ -18,8 +18,8 @@ from gpushare.core.model import NodeSpec, Reason
 class NodeHistory:
     """What is remembered of a node.
 
-    uuids: the last that an inventory named. total, count: units and devices as last believed. size:
-    the most units that a device without a description may have.
+    uuids: the last ones that an inventory named. total, count: the units and devices that were last
+    believed. size: the most units that a device without an inventory may have.
     """
 
     uuids: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class NodeHistory:
     size: int = 0
 
     def effective_spec(self, spec: NodeSpec) -> NodeSpec:
-        """Return what the node counts as, as it is shown now."""
+        """Return the spec that counts, for a node that the API server shows like this."""
         if not spec.capacity:
             return spec
         if not any(spec.uuids) and len(self.uuids) == len(spec.capacity):
@@ -38,7 +38,7 @@ class NodeHistory:
         return spec
 
     def updated(self, spec: NodeSpec) -> "NodeHistory":
-        """Return what is remembered once the node has been shown like this."""
+        """Return the history after the API server has shown the node like this."""
         if not spec.capacity or spec.closed is not None or self._has_grown(spec):
             return self
         total, count = sum(spec.capacity), len(spec.capacity)
@@ -50,8 +50,8 @@ class NodeHistory:
         return NodeHistory(uuids, total, count, size)
 
     def _has_grown(self, spec: NodeSpec) -> bool:
-        """Return whether devices that no inventory describes have become larger, other than by two
-        writes.
+        """Return whether devices without an inventory have grown while only one of total and count
+        has changed.
         """
         if not spec.counted or not self.count or max(spec.capacity) <= self.size:
             return False

@@ -1,7 +1,7 @@
 """Names of nodes as kube-scheduler lists them: the same names for each pod, in any order.
 
-Its sixteen goroutines append to one list, so the order differs from pod to pod; prioritize is asked
-about the very list that filter has answered.
+Its sixteen goroutines append to one list, so the order differs from pod to pod. prioritize is
+called with exactly the list that filter returned.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -12,15 +12,15 @@ import numpy as np
 from gpushare.core.snapshot import Bools, Rows
 
 MAX_PARTS = 8
-"""Parts of a list that are known again: the nodes that fit, for as many kinds of pod."""
+"""Parts of a list that are remembered: the nodes that fit, for this many kinds of pod."""
 _TABLES = 4
 """Mappings of names for which a table is kept: the rows of each resource, the bits of tickets."""
 
 
 class NodeNames(tuple[str, ...]):
-    """Names of nodes, each once; it remembers what was asked about them last.
+    """Names of nodes, each once, with a memo of the last lookups.
 
-    Never changed. Two threads that ask at once both look; either result is right.
+    The names never change. If two threads look up at once, both compute; either result is right.
     """
 
     packed: tuple[object, bytes] | None = None
@@ -30,9 +30,9 @@ class NodeNames(tuple[str, ...]):
     _parts: tuple[tuple[bytes, "NodeNames"], ...] | None = ()
 
     def rows(self, row: Mapping[str, int]) -> Rows:
-        """Return intp (len(self),): the row of each name, -1 for one that is not there.
+        """Return intp (len(self),): the row of each name, -1 for an unknown one.
 
-        row: of a snapshot; it is known again by identity, as snapshots share it.
+        row: of a snapshot; recognized by identity, since snapshots share it.
         """
         found = self._found
         if found is None or found[0] is not row:
@@ -40,9 +40,9 @@ class NodeNames(tuple[str, ...]):
         return found[1]
 
     def looked_up(self, mapping: Mapping[str, int]) -> Rows:
-        """Return intp (len(self),): what the mapping has for each name, -1 where it has nothing.
+        """Return intp (len(self),): the mapping's value for each name, -1 if it has none.
 
-        mapping: one that never changes, or only grows.
+        mapping: never changes, or only grows.
         """
         if self._known is None:
             return looked_up(self, mapping)
@@ -71,9 +71,9 @@ class NodeNames(tuple[str, ...]):
 
 
 class KnownNames:
-    """Names that have come before, whatever the order in which they come again.
+    """Names that were seen before, recognized in any order.
 
-    Never changed, but for its tables.
+    Only the tables of lookups change.
     """
 
     def __init__(self, names: Iterable[str] = ()) -> None:
@@ -83,13 +83,11 @@ class KnownNames:
         self._tables: tuple[tuple[Mapping[str, int], int, Rows], ...] = ()
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of names."""
         return len(self._places)
 
     def find(self, names: Sequence[str]) -> tuple[NodeNames, int] | None:
-        """Return the names and how many characters they have together; None where one is not known,
-        or comes twice.
-        """
+        """Return the names and their characters in total; None if one is unknown or comes twice."""
         places = looked_up(names, self._places)
         seen = np.zeros(len(self._names), dtype=bool)
         seen[places] = True
@@ -100,11 +98,11 @@ class KnownNames:
         return found, int(self._lengths[places].sum())
 
     def joined(self, names: Sequence[str]) -> "KnownNames":
-        """Return these names, and those that are given."""
+        """Return these names together with the given ones."""
         return KnownNames([*self._places, *names])
 
     def table(self, mapping: Mapping[str, int]) -> Rows:
-        """Return intp: what the mapping has for each name, -1 where it has nothing."""
+        """Return intp: the mapping's value for each name, -1 if it has none."""
         size, tables = len(mapping), self._tables
         for known, length, table in tables:
             if known is mapping and length == size:
@@ -116,7 +114,7 @@ class KnownNames:
 
 
 def looked_up(names: Collection[str], mapping: Mapping[str, int]) -> Rows:
-    """Return intp (len(names),): what the mapping has for each name, -1 where it has nothing."""
+    """Return intp (len(names),): the mapping's value for each name, -1 if it has none."""
     return np.fromiter(map(mapping.get, names, repeat(-1)), np.intp, len(names))
 
 

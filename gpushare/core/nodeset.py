@@ -1,6 +1,6 @@
-"""Sets of nodes as bits: a node of the ledger costs one bit in each of thousands of sets.
+"""Sets of nodes as bits: a node of the ledger takes one bit in each of thousands of sets.
 
-Pure; no lock, so whoever shares one brings it.
+Pure and without a lock: threads that share one need a lock of their own.
 
 Tested in `tests/unit/extender/binding/test_request_cache.py`.
 """
@@ -14,7 +14,7 @@ from gpushare.core.snapshot import Rows
 
 
 class NodeNumbers:
-    """Numbers of node names: the first that is named has 0. A name keeps its number."""
+    """Numbers of node names: the first name gets 0. A name keeps its number."""
 
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
@@ -24,7 +24,7 @@ class NodeNumbers:
         return len(self._numbers)
 
     def bits(self, nodes: Collection[str]) -> bytes:
-        """Return the set of these nodes; names that are new get numbers."""
+        """Return the set of these nodes; new names get numbers."""
         if not nodes:
             return b""
         if isinstance(nodes, NodeNames) and nodes.packed and nodes.packed[0] is self._numbers:

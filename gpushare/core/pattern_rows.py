@@ -1,7 +1,7 @@
-"""What a placement takes from each node, by the few patterns that there are.
+"""What a placement takes from each node, as an index into a few patterns.
 
-Nodes that are alike, such as all that are empty, lose the same: one price for each pattern serves
-all of them, where a price for each node costs as much as the rest of a request.
+Equal nodes, such as all empty ones, lose the same. One price for each pattern is enough for all of
+them; a price for each node would cost as much as the rest of a request.
 
 Tested in `tests/unit/core/test_ranking.py`.
 """
@@ -15,15 +15,16 @@ from gpushare.core.policy import Taken
 from gpushare.core.snapshot import Rows
 
 _SPARE = 64
-"""Patterns that nobody has any more, before they are left out."""
+"""Patterns without a row that are tolerated before the unused ones are dropped."""
 
 
 @dataclass(frozen=True, slots=True)
 class PatternRows:
-    """What is taken from each of N rows; never changed.
+    """What is taken from each of N rows; immutable.
 
-    patterns: int8 (P, Y), the first of zeros. index: int32 (N,), which pattern each row has.
-    numbers: of the patterns, by their bytes. least: patterns when each was somebody's.
+    patterns: int8 (P, Y), the first all zeros. index: int32 (N,), the pattern of each row. numbers:
+    the number of each pattern, by its bytes. least: how many patterns there were when each had a
+    row.
     """
 
     patterns: Taken
@@ -33,7 +34,7 @@ class PatternRows:
 
     @staticmethod
     def of(taken: Taken) -> "PatternRows":
-        """Return this of int8 (N, Y)."""
+        """Return the patterns and the index of int8 (N, Y)."""
         nothing = np.zeros((1, taken.shape[1]), dtype=np.int8)
         empty = PatternRows(nothing, np.zeros(0, np.int32), {nothing.tobytes(): 0}, 1)
         made = empty._with(taken)
@@ -56,7 +57,7 @@ class PatternRows:
         return taken
 
     def _with(self, taken: Taken) -> "PatternRows":
-        """Return the patterns, with those of int8 (K, Y) added, and the index of these rows."""
+        """Return the patterns with those of int8 (K, Y) added, and the index of these K rows."""
         width, data = taken.shape[1], taken.tobytes()
         keys = [data[at * width : (at + 1) * width] for at in range(len(taken))]
         numbers = self.numbers

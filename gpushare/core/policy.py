@@ -1,8 +1,8 @@
-"""What a policy is: a pure judgement of placements.
+"""The interface of a policy, which scores placements.
 
 A policy never decides whether something fits: `Ranking` and `decide` mask what does not. It is an
-immutable value made from the workload, the pods that usually come: one file in `policies/` and one
-entry point in the group `gpushare.policies`.
+immutable value made from the workload, the pods that usually come. A policy is one file in
+`policies/` and one entry point in the group `gpushare.policies`.
 """
 
 from importlib.metadata import entry_points
@@ -21,17 +21,16 @@ Taken = npt.NDArray[np.int8]
 
 @runtime_checkable
 class Policy(Protocol):
-    """How good each placement of a request would be."""
+    """A score of how good each placement of a request would be."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return float64 (K, D): the value of placing the request there, for the given rows; higher
-        is better.
+        """Return float64 (K, D): the value of placing the request there; higher is better.
 
-        It depends on the state of the row and on the shapes of the nodes there are, so that it may
-        be remembered until the row or any shape changes. For a request of several devices an entry
-        is the value of the best whole placement that contains that device, or less where the policy
-        would not use the device; of equal entries, those that are better for a single device are
-        taken. Entries where the request does not fit are ignored, whatever they hold.
+        It depends only on the state of the row and on the shapes of all nodes, so that it may be
+        remembered until the row or any shape changes. For a request of several devices an entry is
+        the value of the best whole placement that contains that device, or less if the policy would
+        not use the device; of equal entries, those that are better for a single device are taken.
+        Entries where the request does not fit are ignored.
         """
 
 
@@ -39,18 +38,18 @@ class Policy(Protocol):
 class ClusterPricing(Policy, Protocol):
     """A policy that also puts a price on what is scarce in the whole cluster.
 
-    Each row has a supply of X scarce things, and a placement takes some of it; both depend on the
-    row alone and are kept (see `core/cluster_prices.py`). The prices are computed at each
-    request from totals, int64 (groups, X): the sums of the supply by `snapshot.group`. For a pod of
-    one device the price may differ between a device in use and an idle one: V is 2 (in use, idle),
-    else 1.
+    Each row has a supply of X scarce things, and a placement takes Y amounts of them; both depend
+    only on the row and are remembered (see `core/cluster_prices.py`). The prices are computed at
+    each request from totals, int64 (groups, X): the sums of the supply by `snapshot.group`. For a
+    pod of one device the price may differ between a device in use and an idle one: V is 2 (in use,
+    idle), else 1.
     """
 
     def supply(self, snapshot: Snapshot, rows: Rows) -> Ints:
-        """Return int64 (K, X): what each row has of each scarce thing."""
+        """Return int64 (K, X): how much of each scarce thing each row has."""
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return int8 (K, V * Y): what placing the request takes, by the state of the row alone."""
+        """Return int8 (K, V * Y): what placing the request takes from each row."""
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
         """Return float64 (groups,): the price of placing the request on a node of each group."""
@@ -58,7 +57,7 @@ class ClusterPricing(Policy, Protocol):
     def taken_prices(
         self, snapshot: Snapshot, request: Request, taken: Taken, totals: Ints
     ) -> Floats:
-        """Return float64 (V, K): the price of what is taken; 0 where a row takes nothing."""
+        """Return float64 (V, K): the price of what is taken; 0 for a row from which nothing is."""
 
 
 def policy_names() -> tuple[str, ...]:
@@ -69,7 +68,7 @@ def policy_names() -> tuple[str, ...]:
 def load_policy(name: str, workload: Workload | None = None) -> Policy:
     """Return the policy of that name, made for the workload.
 
-    Raises SettingsError when no installed package offers it, or the one that does is broken.
+    Raises SettingsError if no installed package offers it, or if that package is broken.
     """
     for entry in entry_points(group="gpushare.policies", name=name):
         try:

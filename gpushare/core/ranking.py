@@ -1,12 +1,11 @@
 """A policy's scores of the whole cluster, by kind of request, kept up to date.
 
-A memo, never a truth: dropping it changes no answer, only how long the answer takes. A score
-depends on the state of its row, the kind of request, and the shapes of the nodes there are; so only
-rows changed since the kind was last asked for are scored again, and all of them once any node came,
-went or changed. Prices that depend on the whole cluster are computed at each request
-(`core/cluster_prices.py`).
+It is only a memo: dropping it changes no answer, only how long the answer takes. A score depends on
+the state of its row, the kind of request, and the shapes of all nodes. So only rows that changed
+since the kind was last scored are scored again, and all rows after any node came, went or changed.
+Prices that depend on the whole cluster are computed at each request (`core/cluster_prices.py`).
 
-Of each row it keeps the best device, not all of them: the best in use and the best idle one where
+Of each row it keeps the best device, not all of them: the best in use and the best idle one if
 prices differ between the two.
 """
 
@@ -24,13 +23,13 @@ from gpushare.core.policy import Policy, Taken
 from gpushare.core.snapshot import Bools, Floats, Ints, Rows, Snapshot
 
 Fits = Callable[[Snapshot, Rows, Request], Bools]
-"""bool (K, D): where the request fits, for the given rows, by the state of each row alone."""
+"""Returns bool (K, D): where the request fits, for the given rows, by the state of each row."""
 
 Pause = Callable[[], object]
-"""What is done between two steps of some rows."""
+"""Called between two steps of some rows."""
 
 _STEP = 500
-"""Rows scored at once: more do not stay in the processor's cache, fewer cost more calls."""
+"""Rows scored at once: more do not stay in the processor's cache, fewer need more calls."""
 
 
 def fits_devices(snapshot: Snapshot, rows: Rows, request: Request) -> Bools:
@@ -46,8 +45,8 @@ class Scores:
     """The scores of a request on all nodes.
 
     `values`: float64 (N,), the best of each row, -inf where it does not fit. `by_state`: float64
-    (V, N), the best among devices in use and among idle ones (V is 1 where they are not told
-    apart). `devices`: int16 (V, N), those best devices.
+    (V, N), the best among devices in use and among idle ones (V is 1 if they are not separated).
+    `devices`: int16 (V, N), those best devices.
     """
 
     values: Floats
@@ -62,11 +61,11 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """The scores kept for a kind of request: true for one generation, and never changed.
+    """The scores kept for a kind of request, for one generation; immutable.
 
-    layout: the capacities, which snapshots share until a node changes. best, devices: (V, N) the
-    value of the best device and which it is; V is 1, or 2 for those in use and those idle. taken:
-    what a placement takes from each row.
+    layout: the capacities, an array that snapshots share until a node changes. best, devices:
+    (V, N) the value of the best device and its index; V is 1, or 2 for those in use and idle ones.
+    taken: what a placement takes from each row.
     """
 
     generation: int
@@ -78,7 +77,7 @@ class Known:
 
 @dataclass(frozen=True, slots=True)
 class _Scored:
-    """What was found of K rows. best, devices: (V, K) as in Known. taken: (K, Y), from each row."""
+    """The scores of K rows. best, devices: (V, K) as in Known. taken: (K, Y), from each row."""
 
     best: Floats
     devices: npt.NDArray[np.int16]
@@ -86,23 +85,23 @@ class _Scored:
 
 
 class Scorer(Protocol):
-    """What scores placements: a Ranking, or what a simulation puts in its place."""
+    """Something that scores placements: a Ranking, or what a simulation uses instead."""
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """Return what placing the request on each row is worth."""
+        """Return the value of placing the request on each row."""
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
         """Return float64 (K, D): the same for each device of these rows, whether it fits or not."""
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
-        """Return the best single device of a row, if that is known without scoring it again."""
+        """Return the best single device of a row if it is known without scoring again."""
 
 
 class Ranking:
     """The scores of one policy, for at most `kinds` kinds of request.
 
-    Any thread may ask. Two that ask for one kind at once both compute it; either result is right
-    for its own snapshot, and whichever is kept is brought up to date by its generation.
+    Any thread may call it. If two need one kind at once, both compute it; each result is right for
+    its own snapshot, and the one that is kept is brought up to date by its generation.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class Ranking:
 
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
-        """The kinds kept, the one used last at the end."""
+        """The kinds whose scores are kept, the last one used at the end."""
         return tuple(self._memo)
 
     def prepare(self, snapshot: Snapshot, request: Request, pause: Pause) -> None:
@@ -128,24 +127,25 @@ class Ranking:
         self._prices.prepare(snapshot)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """Return what placing the request on each row is worth."""
+        """Return the value of placing the request on each row."""
         known = self._known(snapshot, request)
         worth = self._prices.charge(snapshot, request, known.best, known.taken)
         values = worth[0] if len(worth) == 1 else np.maximum(worth[0], worth[1])
         return Scores(values, worth, known.devices)
 
     def score_devices(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return float64 (K, D): the same for each device of these rows, computed anew, whether it
-        fits or not.
+        """Return float64 (K, D): the value for each device of these rows, whether it fits or not.
+
+        It is always computed again.
         """
         scores = self.policy.score(snapshot, rows, request)
         return self._prices.charge_devices(snapshot, rows, request, scores)
 
     def best_device(self, snapshot: Snapshot, row: int, request: Request) -> int | None:
-        """Return the best single device of a row, the lowest index among equals, by what is kept.
+        """Return the best single device of a row from the memo, the lowest index among equals.
 
-        None where nothing is kept of the row as it is, or it fits nowhere: then `score_devices`
-        says. For a row whose every device may be taken if it fits.
+        None if the memo does not have the row as it is, or if the request fits no device; use
+        `score_devices` then. Only for rows on which pairing excludes no device.
         """
         known = self._memo.get(request.kind)
         if (
@@ -207,7 +207,7 @@ class Ranking:
         self._memo.pop(kind, None)
         self._memo[kind] = known
         if len(self._memo) > self._kinds:
-            # list() of a dict is one step; an iterator would fail if another thread added a kind.
+            # list() of a dict is atomic; an iterator would fail if another thread added a kind.
             for old in list(self._memo)[: -self._kinds]:
                 self._memo.pop(old, None)
 
@@ -222,7 +222,7 @@ def _joined(parts: list[_Scored]) -> _Scored:
 
 
 def _patched(known: Known, snapshot: Snapshot, rows: Rows, fresh: _Scored) -> Known:
-    """Return the scores kept, with these rows replaced by those of the snapshot."""
+    """Return the kept scores, with these rows replaced by fresh ones."""
     best, devices = known.best.copy(), known.devices.copy()
     best[:, rows], devices[:, rows] = fresh.best, fresh.devices
     taken = known.taken.patched(rows, fresh.taken)

@@ -1,8 +1,8 @@
-"""Which policy allocates most on this cluster: found by simulating the pods that come on its nodes.
+"""A trial finds the policy that allocates most on this cluster, by a simulation on its nodes.
 
-Pods are drawn by chance from the workload, in several *streams*; each policy meets the same pods on
-the same nodes, and is judged by the memory that is allocated, in % of what there is. There are
-streams until it is clear which policy is best. What a stream is says core/trial_streams.py.
+Pods are drawn at random from the workload, in several *streams* (core/trial_streams.py). Each
+policy gets the same pods on the same nodes, and is measured by the memory that it allocates, in %
+of the capacity. Streams are run until it is clear which policy is best.
 """
 
 import math
@@ -24,21 +24,21 @@ AUTO = "auto"
 """The policy that is chosen by trial."""
 
 FALLBACK_POLICY = "shadow-price"
-"""What ranks in its place before the first trial."""
+"""The policy that ranks before the first trial."""
 
 CANDIDATES = (FALLBACK_POLICY, "device-bestfit", "binpack")
-"""What is tried unless others are named."""
+"""The policies that are tried unless others are named."""
 
 FEWEST_SEEN = 100
-"""Pods that must have been seen before a trial: fewer tell too little of those that come
+"""Pods that must have been seen before a trial; fewer tell too little about those to come
 (docs/research/placement-clusters.md: a choice by 50 is 0.2 points worse, by 400 no better).
 """
 
 _FEWEST_STREAMS = 4
 _FEWEST_PODS = 2_500
-"""Pods of all streams: if few pods fill a cluster, those that make the difference are rare."""
+"""Pods of all streams: if few pods fill a cluster, the pods that make the difference are rare."""
 _MIN_LEAD = 0.2
-"""A smaller lead, in points of memory allocated, is none: it is not worth another stream."""
+"""Points of memory allocated: a smaller lead counts as none and is not worth another stream."""
 _ERRORS, _FIRST_ERRORS = 2.0, 1.0
 """A lead must be more than this many standard errors. For the first choice one is enough, since no
 trial chose `FALLBACK_POLICY` (docs/research/placement-clusters.md: two would cost 0.3 points on
@@ -46,19 +46,19 @@ clusters that fill).
 """
 
 MakeScorer = Callable[[Policy, int], Scorer]
-"""Makes a scorer by a policy, for so many nodes."""
+"""Makes a scorer from a policy, for this number of nodes."""
 PolicyTimer = Callable[[str], AbstractContextManager[None]]
-"""Entered with the name of the policy whose code runs within: so its time can be limited."""
+"""Takes the name of a policy; its code runs inside the context, so that its time is limited."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which policy `auto` is after a trial, and by which figures of it.
+    """The policy that `auto` is after a trial, with the figures that decided.
 
-    since: from when on: Unix time, in a simulation the pods that had come. lead: points by which
-    the policy allocates more than `second`, the best of the others ("": there was none); below 0
-    where the lead of the second may be chance. error: the standard error of it. allocated, refused:
-    by candidate, in % of the memory there is, in the mean.
+    since: when it was chosen first, in Unix time; in a simulation the number of pods that had come.
+    second: the best of the others, "" if there was none. lead: points by which the policy allocates
+    more than `second`; below 0 if the lead of the second may be chance. error: the standard error
+    of the lead. allocated, refused: means by candidate, in % of the cluster's memory.
     """
 
     policy: str
@@ -72,11 +72,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What a trial measured.
+    """The result of a trial.
 
-    allocated, refused: by policy, in % of the memory there is, for each stream; where pods come and
-    go, what was refused in a mean lifetime. Streams of equal places had equal pods. failed: by name
-    why a policy could not be tried; it is in neither of the others.
+    allocated, refused: by policy, in % of the cluster's memory, for each stream; if pods come and
+    go, what was refused in a mean lifetime. Entries at the same position had the same pods. failed:
+    why a policy could not be tried, by name; it is in neither of the others.
     """
 
     allocated: Mapping[str, Sequence[float]]
@@ -84,16 +84,16 @@ class Trial:
     failed: Mapping[str, str] = field(default_factory=dict)
 
     def lead(self, policy: str, other: str) -> tuple[float, float]:
-        """Return (by how much the policy allocates more in the mean, its standard error)."""
+        """Return (the points that the policy allocates more on average, the standard error)."""
         pairs = zip(self.allocated[policy], self.allocated[other], strict=True)
         more = [one - two for one, two in pairs]
         return statistics.fmean(more), statistics.stdev(more) / math.sqrt(len(more))
 
     @property
     def is_clear(self) -> bool:
-        """Whether the best policy leads each other beyond doubt, or by nothing worth a stream.
+        """Whether more streams would change nothing.
 
-        The other one may be what ranks now: it stays where a lead is in doubt.
+        The best policy leads each other one by more than chance, or by less than is worth a stream.
         """
         best = self.winner()
         leads = [self.lead(best, name) for name in self.allocated if name != best]
@@ -102,10 +102,10 @@ class Trial:
         )
 
     def winner(self, current: str = "", errors: float = _ERRORS) -> str:
-        """Return the policy that allocates most; the current one unless the lead is clear.
+        """Return the policy that allocates most, or the current one unless the lead is clear.
 
-        Of equals the first. current: what ranks now; one that was not tried counts for nothing.
-        errors: how many standard errors a clear lead is more than.
+        Of equal ones the first. current: the policy that ranks now; ignored if it was not tried.
+        errors: a clear lead is more than this many standard errors.
         """
         means = {name: statistics.fmean(values) for name, values in self.allocated.items()}
         best = max(means, key=means.__getitem__)
@@ -115,7 +115,7 @@ class Trial:
         return best if lead > errors * error else current
 
     def choice(self, current: Choice | None, now: float) -> Choice:
-        """Return what `auto` is from now on. current: what it was, None before the first trial."""
+        """Return the choice from now on. current: the one before, None before the first trial."""
         policy = (
             self.winner(current.policy) if current else self.winner(FALLBACK_POLICY, _FIRST_ERRORS)
         )
@@ -135,7 +135,7 @@ class Trial:
 
 
 def safe_policy(workload: Workload) -> Policy:
-    """Return what `auto` is before any trial."""
+    """Return the policy that `auto` is before any trial."""
     return load_policy(FALLBACK_POLICY, workload)
 
 
@@ -156,11 +156,11 @@ def run_trial(
     make_scorer: MakeScorer = _ranking,
     timer: PolicyTimer = _untimed,
 ) -> Trial | None:
-    """Return what the policies of these names allocate; None where there is nothing to allocate.
+    """Run a trial of the policies with these names; return None if there is nothing to allocate.
 
-    `seed`: of all random draws. `make_scorer`: makes what ranks by a policy. `timer`: entered for
-    each policy whenever its code runs. Raises SettingsError for a policy that cannot be made, and
-    whatever a policy raises.
+    `seed`: for all random draws. `make_scorer`: makes a scorer from a policy. `timer`: entered with
+    the policy's name whenever its code runs. Raises SettingsError for a policy that cannot be made,
+    and whatever a policy raises.
     """
     policies: dict[str, Policy] = {}
     for name in names:

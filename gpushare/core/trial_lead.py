@@ -1,13 +1,13 @@
-"""By what lead a trial chose a policy, in words: for the command line and for simulations.
+"""The lead of a policy in a trial, as a text for the command line and for simulations.
 
-It needs the standard library alone, as `kubectl inspect gpushare` does.
+It needs only the standard library, as `kubectl inspect gpushare` does.
 """
 
 
 def lead_text(lead: float, error: float, second: str) -> str:
     """Return a clause such as "it allocated 2.1 points (error 0.4) more than fgd".
 
-    lead: points that the policy allocated more than `second`, below 0 where it allocated less.
+    lead: points that the policy allocated more than `second`, below 0 if it allocated less.
     error: the standard error of the lead.
     """
     points = f"{abs(lead):.1f}"

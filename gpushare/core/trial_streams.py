@@ -1,10 +1,11 @@
-"""The streams of a trial (see core/trial.py): the pods that come to some nodes, and what they find.
+"""The streams of a trial (see core/trial.py): pods that come to some nodes, placed by a policy.
 
-In some streams pods stay, and come until as much has been asked for as there is, on top of what is
-taken now. In as many as the workload's turnover says they come and go, at a load of 1, on empty
-nodes. These are the experiments `inflation` and `churn` of the simulator.
+In some streams pods stay: they are added to what runs now, until they have asked for all memory. In
+the others pods come and go, at a load of 1, on nodes that are empty at first; their share is the
+workload's turnover. These are the experiments `inflation` and `churn` of the simulator.
 
-The cost is bounded by the number of pods: of a large cluster some nodes of each group are taken.
+The cost is bounded by the number of pods: of a large cluster only some nodes of each group are
+used.
 """
 
 import heapq
@@ -22,24 +23,26 @@ from gpushare.core.snapshot import Floats, Ints, Rows, Snapshot
 from gpushare.core.workload import Workload
 
 MOST_PODS, MOST_PODS_OF_STREAM = 80_000, 20_000
-"""Pods that come in a trial of one policy, and in one stream, about: at most a minute of one
-core for three policies. Fewer in a stream, and so fewer nodes, do not show how some policies keep
-kinds of cards apart.
+"""Pods that come in a trial of one policy, and in one stream, roughly: at most a minute of one core
+for three policies. With fewer pods in a stream, and so fewer nodes, it does not show how some
+policies keep kinds of cards apart.
 """
 
 _TOO_MANY_PODS = 2 * MOST_PODS_OF_STREAM
-"""Pods of one stream: if so many fit the nodes that show each group, nothing is tried."""
+"""Pods of one stream: if more fit one node of each group, nothing is tried."""
 _MOST_STREAMS = 48
 _FULL = (0.95, 1.05)
-"""If pods stay, what is allocated counts while between these shares have been asked for."""
+"""If pods stay: memory is measured while they have asked for between these shares of all."""
 _WARMUP, _LIFE = 2.0, 6.0
-"""If they come and go: from when on it counts, and until when, in mean lifetimes."""
+"""If pods come and go: the measurement's begin and end, in mean lifetimes."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stream:
-    """Pods that come to some nodes. which: of the requests; lives: empty where all stay;
-    pods: how many are expected to come, of those drawn.
+    """Pods that come to some nodes.
+
+    which: index into `requests` of each pod. gaps: the time before each pod comes. lives: how long
+    each stays; empty if all stay. pods: how many of them are expected to come.
     """
 
     begin: MutableSnapshot
@@ -55,7 +58,7 @@ class Stream:
         return int(self.begin.capacity.sum())
 
     def run(self, scorer: Scorer) -> tuple[float, float]:
-        """Return the units (allocated, refused) in the mean."""
+        """Return the mean units (allocated, refused)."""
         cluster = MutableCluster(_copy(self.begin), scorer)
         return self._flow(cluster) if len(self.lives) else self._fill(cluster)
 
@@ -103,8 +106,10 @@ class Stream:
 
 
 def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) -> Iterator[Stream]:
-    """Yield as many as the number of pods allows; none where no pod asks for what there is, or pods
-    are so small that too many fit one node of each group.
+    """Yield as many streams as the number of pods allows.
+
+    There are none if no pod asks for GPU that the nodes have, or if pods are so small that too many
+    fit one node of each group.
     """
     requests = [
         Request(cls.units, cls.devices, cls.cpu, cls.memory, models=cls.models)
@@ -123,7 +128,7 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
         rows = _some(snapshot, part, rng)
         empty = mutable(snapshot, rows, empty=True)
         every = np.arange(len(rows))
-        # Pods that fit no node, though it is empty, wait and change nothing.
+        # Pods that fit no node even while it is empty wait and change nothing.
         chances = counts * [bool(fits(empty, every, request).any()) for request in requests]
         mean = float((chances * totals).sum() / max(chances.sum(), 1))
         if not mean:
@@ -145,7 +150,7 @@ def streams(snapshot: Snapshot, workload: Workload, rng: np.random.Generator) ->
 
 
 def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
-    """Return rows of such a part of the nodes, of each group one at least, in random order."""
+    """Return rows of this part of the nodes, at least one of each group, in random order."""
     there = rng.permutation(np.flatnonzero(snapshot.capacity.max(axis=1, initial=0)))
     if part >= 1:
         return there
@@ -158,7 +163,7 @@ def _some(snapshot: Snapshot, part: float, rng: np.random.Generator) -> Rows:
 
 
 def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
-    """Return these nodes as they are, or without what is on them; closed devices have no room."""
+    """Return these nodes with their pods, or empty; closed devices have no room."""
     capacity = np.where(snapshot.open, snapshot.capacity, 0)[rows]
 
     def left(free: Ints, whole: Ints) -> Ints:
@@ -190,6 +195,6 @@ def mutable(snapshot: Snapshot, rows: Rows, *, empty: bool) -> MutableSnapshot:
 
 
 def _copy(view: MutableSnapshot) -> MutableSnapshot:
-    """Return the same nodes, with arrays of their own where pods change them."""
+    """Return the same nodes, with copies of the arrays that pods change."""
     changed = ("used", "cpu_free", "memory_free", "cpu_only", "kinds", "row_generation")
     return replace(view, **{name: getattr(view, name).copy() for name in changed})

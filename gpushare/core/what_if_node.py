@@ -1,7 +1,7 @@
-"""One node as it would be counted if a remedy had happened.
+"""One node, counted as if a remedy had happened.
 
-All its pods are counted once; each remedy is tried by taking its pods from the sums and putting
-them back. With 10,000 pods on a node a try would otherwise take a third of a second.
+All its pods are counted once. To try a remedy, its pods are subtracted from the sums and added
+again. With 10,000 pods on a node a try would otherwise take a third of a second.
 
 Tested in `tests/unit/core/test_explain.py`.
 """
@@ -17,7 +17,7 @@ from gpushare.core.snapshot import Snapshot
 
 
 class WhatIfNode:
-    """The node alone, to try remedies on. pairs: pairing applies."""
+    """A node on which remedies are tried. pairs: pairing applies there."""
 
     def __init__(self, books: NodeBooks, *, pairs: bool) -> None:
         self._books = books
@@ -43,7 +43,7 @@ class WhatIfNode:
         return view
 
     def _counted(self, opens: tuple[int, ...]) -> NodeArrays:
-        """Return the sums of all pods, where these closed devices have returned."""
+        """Return the sums of all pods, with these closed devices open again."""
         if opens not in self._arrays:
             arrays = NodeArrays()
             spec = replace(self._books.spec, healthy=healthy_with(self._books, opens))
@@ -53,5 +53,5 @@ class WhatIfNode:
 
 
 def healthy_with(books: NodeBooks, opens: Collection[int]) -> tuple[bool, ...]:
-    """Return which devices are healthy where these closed ones have returned."""
+    """Return which devices are healthy once these closed ones have returned."""
     return tuple(ok or device in opens for device, ok in enumerate(books.spec.healthy))

@@ -1,8 +1,8 @@
 """The pods to come: classes with counts, learned from the pods created.
 
-Pure values; it knows no cluster and no policy. What counts is how often a class is *created*,
-whatever became of its pods: those that run now are biased to the long-lived, and those that were
-placed are biased against what is turned away, which is what room must be made for.
+Pure values; it knows no cluster and no policy. It counts how often a class is *created*, whatever
+happens to its pods. Running pods would overstate the long-lived ones; placed pods would leave out
+those that found no room, which are the ones to make room for.
 """
 
 import heapq
@@ -14,16 +14,16 @@ from dataclasses import dataclass, replace
 from gpushare.core.model import Request
 
 WINDOW = 4000
-"""Pods created that are remembered: with fewer, rare large classes come and go by chance; with
+"""Created pods that are remembered: with fewer, rare large classes come and go by chance; with
 more, a change of the workload is followed too slowly."""
 
 MAX_CLASSES = 512
-"""Classes of a workload. What policies prepare costs time by it, and whoever creates pods chooses
-their sizes; the traces that we ship have at most 447."""
+"""Classes of a workload. Policies take longer to prepare with more classes, and users choose the
+sizes of pods; the traces that we ship have at most 447."""
 MAX_SIZES = 64
 """Sizes of pods of several devices: a node is scored for each of them."""
 _MAX_CATEGORIES = 64
-"""Numbers of devices and accepted models that stay distinct where classes are merged."""
+"""Pairs of (devices, accepted models) that stay distinct when classes are merged."""
 
 _FIRST_FITS = (50, 100, 200)
 _FIT_EVERY = 250
@@ -31,7 +31,11 @@ _FIT_EVERY = 250
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodClass:
-    """What a pod asks for, as `Request` says it: pods of one class are alike to every policy."""
+    """What pods of one class ask for, as in `Request`: to a policy they are all equal.
+
+    cpu: thousandths of a core. units: on each device. devices: 0 for pods without GPU. models: the
+    GPU models that they accept, sorted; () for any. memory: host memory in bytes.
+    """
 
     cpu: int = 0
     units: int = 0
@@ -47,12 +51,13 @@ class PodClass:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How many pods there were of each class; capacities: units of each device that there is, and
-    how many have so many; turnover: how many pods leave for each that is placed, 0 while a cluster
-    fills, at most 1.
+    """The pods to expect; it may be empty.
 
-    The classes and the capacities rise, and none is there twice. A policy prepares for these
-    devices when it is made; a capacity that is not named here costs time when it is first met.
+    classes: (class, number of its pods). capacities: (units of a device, number of such devices).
+    turnover: how many pods leave for each that is placed, 0 while a cluster fills, at most 1.
+
+    The classes and the capacities are sorted, each only once. A policy prepares for these devices
+    when it is made; a capacity that is missing here costs time when a snapshot first has it.
     """
 
     classes: tuple[tuple[PodClass, int], ...] = ()
@@ -77,12 +82,11 @@ class Workload:
     def typical(
         self, cover: float = 0.95, weight: Callable[[PodClass], int] = lambda _: 1
     ) -> tuple[tuple[PodClass, int], ...]:
-        """Return the most common classes, without regard to memory, that cover this share of the
-        pods.
+        """Return the most common classes that cover this share of the pods, with memory 0.
 
-        weight: how often each pod of a class counts. Of classes equally common the larger comes
-        first. This is the "typical pods" of Weng et al., "Beware of Fragmentation", USENIX ATC
-        2023, where each counts once.
+        weight: how often each pod of a class counts. Of equally common classes the larger one comes
+        first. These are the "typical pods" of Weng et al., "Beware of Fragmentation", USENIX ATC
+        2023, where each pod counts once.
         """
         counts: Counter[PodClass] = Counter()
         for cls, count in self.classes:
@@ -98,14 +102,15 @@ class Workload:
 
 
 Capacities = Mapping[int, int] | Iterable[int]
-"""How many devices there are of each capacity; or the capacity of each, as often as it is there."""
+"""The number of devices by capacity, or the capacity of each device."""
 
 
 def workload_of(
     counts: Mapping[PodClass, int], capacities: Capacities = (), turnover: float = 0.0
 ) -> Workload:
-    """Return the workload of these counts on such devices; beyond MAX_CLASSES, similar classes are
-    merged.
+    """Return the workload of these counts and devices, with at most MAX_CLASSES classes.
+
+    If there are more, similar ones are merged.
     """
     present = {cls: count for cls, count in counts.items() if count > 0}
     multi_device = {cls: count for cls, count in present.items() if cls.devices > 1}
@@ -117,12 +122,11 @@ def workload_of(
 
 
 def merge_classes(counts: Mapping[PodClass, int], most: int) -> dict[PodClass, int]:
-    """Return the classes with their counts; where they are more than `most`, similar ones are
-    merged.
+    """Return the classes with their counts, merged if there are more than `most`.
 
-    Only pods of as many devices and the same models are merged, into their mean, rounded up. What
-    is split again and again is the set with the most pods and the widest range of a size, at its
-    median pod: so common sizes stay as they are, and no pod is lost.
+    Only classes with the same number of devices and the same models are merged, into their mean,
+    rounded up. The set with the most pods and the widest range of a size is split at its median pod
+    until there are enough sets: so common sizes stay as they are, and no pod is lost.
     """
     if len(counts) <= most:
         return dict(counts)
@@ -139,7 +143,7 @@ _SIZES = ("cpu", "units", "memory")
 
 @dataclass(frozen=True, slots=True, order=True)
 class _ClassGroup:
-    """Classes to be merged. `order`: the lower, the sooner it is split; 0 where it cannot be."""
+    """Classes to be merged. `order`: the lowest is split first; 0 if it cannot be split."""
 
     order: float
     dimension: str
@@ -147,9 +151,7 @@ class _ClassGroup:
 
     @staticmethod
     def of(members: Iterable[tuple[PodClass, int]]) -> "_ClassGroup":
-        """Return the group of these classes, and the size in which they differ most, by their
-        ratio.
-        """
+        """Return the group of these classes, with the size in which they differ by most."""
         classes = tuple(members)
         width, dimension = max(
             (_width([getattr(cls, size) for cls, _ in classes]), size) for size in _SIZES
@@ -157,7 +159,7 @@ class _ClassGroup:
         return _ClassGroup(-width * sum(count for _, count in classes), dimension, classes)
 
     def halves(self) -> tuple["_ClassGroup", "_ClassGroup"]:
-        """Return the group split between two values of its widest size."""
+        """Split the group between two values of its widest size."""
         ordered = sorted(self.members, key=lambda item: int(getattr(item[0], self.dimension)))
         sizes = [int(getattr(cls, self.dimension)) for cls, _ in ordered]
         cuts = [at for at in range(1, len(sizes)) if sizes[at] > sizes[at - 1]]
@@ -168,7 +170,7 @@ class _ClassGroup:
         return _ClassGroup.of(ordered[:cut]), _ClassGroup.of(ordered[cut:])
 
     def mean(self) -> tuple[PodClass, int]:
-        """Return the class that stands for the group, and its pods."""
+        """Return the mean class of the group, and the number of its pods."""
         pods = sum(count for _, count in self.members)
         cpu, units, memory = (
             -(-sum(getattr(cls, size) * count for cls, count in self.members) // pods)
@@ -184,7 +186,7 @@ def _width(sizes: list[int]) -> float:
 def _by_category(counts: Mapping[PodClass, int]) -> dict[object, list[tuple[PodClass, int]]]:
     """Return the classes by their devices and models; rare models are dropped."""
     pods: Counter[object] = Counter()
-    ordered = sorted(counts.items())  # so that nothing depends on what came first
+    ordered = sorted(counts.items())  # so that the result does not depend on the order of arrival
     for cls, count in ordered:
         pods[cls.devices, cls.models] += count
     common = {category for category, _ in pods.most_common(_MAX_CATEGORIES)}
@@ -203,21 +205,19 @@ def class_of(request: Request) -> PodClass:
 
 
 class Arrivals:
-    """The classes of the last pods created, each observed once, in the order of creation, and
-    how many pods were placed and have left meanwhile.
-    """
+    """The classes of the last pods created, in that order, and how many were placed and left."""
 
     def __init__(self, window: Iterable[PodClass] = (), seen: int = 0) -> None:
         self._window = deque(window, WINDOW)
         self._counts = Counter(self._window)
         self.seen = max(seen, len(self._window))
-        # How many pods had been seen when each of these was placed, or left.
+        # For each pod that was placed, or left: how many pods had been seen until then.
         self._placed: deque[int] = deque(maxlen=WINDOW)
         self._left: deque[int] = deque(maxlen=WINDOW)
 
     @property
     def window(self) -> tuple[PodClass, ...]:
-        """What is remembered, oldest first; with `seen` all there is to keep over a restart."""
+        """The classes remembered, oldest first; with `seen` all that must survive a restart."""
         return tuple(self._window)
 
     def observe(self, cls: PodClass) -> None:
@@ -232,28 +232,24 @@ class Arrivals:
         self.seen += 1
 
     def moved(self, by: int) -> None:
-        """Count a pod that was placed (`by` 1), or a placed one that has left (-1), whatever its
-        class.
-        """
+        """Count a pod of any class that was placed (`by` 1), or that left after that (-1)."""
         (self._placed if by > 0 else self._left).append(self.seen)
 
     @property
     def turnover(self) -> float:
-        """Pods that have left for each that was placed, at most 1, while those remembered came.
+        """Pods that left for each that was placed, at most 1, while the remembered pods came.
 
-        What fits nowhere and waits is not placed: it would hide that all others come and go.
+        Pods that fit nowhere and wait do not count: they would hide that all others come and go.
         """
         since = self.seen - len(self._window)
         placed, left = (sum(seen > since for seen in all_) for all_ in (self._placed, self._left))
         return min(left / max(placed, 1), 1.0)
 
     def workload(self, capacities: Capacities = ()) -> Workload:
-        """Return the classes seen, with their counts, on such devices."""
+        """Return the workload of the classes seen, for these devices."""
         return workload_of(self._counts, capacities, self.turnover)
 
 
 def next_fit(seen: int) -> int:
-    """Return the number of pods seen at which a policy is to be made next, after a fit at `seen`
-    pods.
-    """
+    """Return at how many pods seen policies are made next, after they were made at `seen`."""
     return next((first for first in _FIRST_FITS if first > seen), seen + _FIT_EVERY)

@@ -1,9 +1,9 @@
-"""An estimate of the pods to come, and the times at which policies are made anew for it.
+"""An estimate of the pods to come, and when policies are made again for it.
 
 Pure values; it knows neither time nor threads. The extender and simulations use the same rule.
-Every pod created counts, once, whatever happens to it later. Policies are made first for the pods
-expected anywhere (see initial_workload.py), then when 50, 100 and 200 pods have been seen, then
-every 250, and for devices of a new size.
+Every created pod counts once, whatever happens to it later. Policies are made first for an initial
+workload (see initial_workload.py), then after 50, 100 and 200 pods, then every 250 pods, and for
+devices of a new size.
 """
 
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ class WorkloadEstimator:
     """The estimate for one cluster.
 
     `arrivals`: the pods created. `devices`: how many there are now of each capacity. `made_for`:
-    the capacities that policies were made for. `fit_at`: pods seen when policies are due next.
+    the capacities that policies were made for. `fit_at`: at how many pods policies are due next.
     """
 
     arrivals: Arrivals = field(default_factory=Arrivals)
@@ -34,7 +34,7 @@ class WorkloadEstimator:
         return frozenset(self.devices)
 
     def is_due(self) -> bool:
-        """Return whether policies are to be made anew."""
+        """Return whether policies are due to be made again."""
         return self.arrivals.seen >= self.fit_at or not self.sizes <= self.made_for
 
     def workload(self) -> Workload:

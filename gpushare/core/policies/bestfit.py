@@ -11,14 +11,14 @@ from gpushare.core.snapshot import Floats, Rows, Snapshot
 from gpushare.core.workload import Workload
 
 LARGEST_CPU, LARGEST_GPU = 128_000, 8_000
-"""What counts as a whole node's worth of CPU and GPU, both in milli: the scales as published."""
+"""CPU and GPU of a whole node, both in milli: the scales as published."""
 
 
 class BestFit:
     """floor(100 (1 - the mean of the shares of CPU and GPU left over))."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """Ignore the workload: this policy looks at what is left of a node alone."""
+        """Ignore the workload: this policy looks only at what is left of a node."""
         self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:

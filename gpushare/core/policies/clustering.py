@@ -1,7 +1,7 @@
 """clustering: pods of one kind together, on the fullest such node.
 
-The "gpu-clustering" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding
-included: kinds are shares of a device, and 1, 2, 4 or 8 whole devices. On the node the tightest
+The "gpu-clustering" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, with its rounding.
+Kinds are shares of a device, and 1, 2, 4 or 8 whole devices. On the node it uses the tightest
 device; a pod without GPU goes to the first node.
 
 Tested in `tests/contract/test_policies.py`.
@@ -17,10 +17,12 @@ from gpushare.core.workload import Workload
 
 
 class Clustering:
-    """75 for nodes that run this kind alone, 50 with others, 25 for none, 0; up to 25 if full."""
+    """75 for nodes that run only this kind, 50 with others, 25 for no pods, else 0; plus up to 25
+    the fuller the node is.
+    """
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """Ignore the workload: this policy looks at what runs on a node alone."""
+        """Ignore the workload: this policy looks only at what runs on a node."""
         self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:

@@ -1,7 +1,7 @@
 """device-bestfit: the tightest device anywhere.
 
-The best of the policies that look at GPU memory alone: what is left over on the chosen devices is
-least, and equal leftovers go to the fullest node.
+The best of the policies that look only at GPU memory: it leaves the least memory over on the chosen
+devices, and of equal ones it takes the fullest node.
 """
 
 import numpy as np
@@ -15,14 +15,14 @@ class DeviceBestFit:
     """Least units left over on the devices used; then the node with the least share free."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """Ignore the workload: this policy looks at free memory alone."""
+        """Ignore the workload: this policy looks only at free memory."""
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return minus the leftovers of the best placement with the device, minus the free share of
-        the node.
+        """Return minus the leftovers of the best placement with the device, minus the node's free
+        share.
         """
         free = snapshot.free[rows]
-        # At most a half, so that it decides between equal leftovers alone, whatever a unit is.
+        # The share is at most a half, so that it decides only between equal leftovers.
         scale = 2.0 * np.maximum(snapshot.capacity[rows].sum(axis=1, keepdims=True), 1)
         left = _least_left(free, request)
         value: Floats = -(left + free.sum(axis=1, keepdims=True) / scale)
@@ -30,10 +30,9 @@ class DeviceBestFit:
 
 
 def _least_left(free: Ints, request: Request) -> Ints:
-    """Return int64 (K, D): the least leftovers, summed over the devices of a placement with this
-    one.
+    """Return int64 (K, D): the smallest sum of leftovers over a placement with this device.
 
-    With v the devices' leftovers and k devices asked for, the best set with device i is i and the
+    With leftovers v of the devices and k devices asked for, the best set with device i is i and the
     k-1 tightest others: max(v_i, the k-th tightest) + the sum of the k-1 tightest.
     """
     left = np.where(free >= request.units, free - request.units, MAX_UNITS)

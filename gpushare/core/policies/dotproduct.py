@@ -1,7 +1,7 @@
-"""dotproduct: the node whose free CPU and GPU are least aligned with what is asked.
+"""dotproduct: the node whose free CPU and GPU are least aligned with the request.
 
-The "dot-product" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included;
-on the node the tightest device.
+The "dot-product" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, with its rounding. On
+the node it uses the tightest device.
 
 Tested in `tests/contract/test_policies.py`.
 """
@@ -19,11 +19,11 @@ class DotProduct:
     """floor(100 (1 - the mean over CPU and GPU of share free x share asked))."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """Ignore the workload: this policy looks at what is free on a node alone."""
+        """Ignore the workload: this policy looks only at what is free on a node."""
         self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return how little the node's free shares resemble the request."""
+        """Return a score that is higher the less the node's free shares resemble the request."""
         shapes, free = self._shapes(snapshot), snapshot.free[rows]
         milli = shapes.milli[rows]
         gpu = (free.sum(axis=1) * milli / LARGEST_GPU) * (request.total * milli / LARGEST_GPU)

@@ -1,9 +1,9 @@
 """fgd: fragmentation gradient descent, the placement that raises fragmentation least.
 
-The policy of Weng et al., "Beware of Fragmentation", USENIX ATC 2023: the score is a whole number
-of 0..100, and that rounding belongs to it, since with ties to the first node it keeps load on few
-nodes and others empty. It was published for devices that all count 1000; where cards differ, one
-of the largest counts so much, and any other by its units.
+The policy of Weng et al., "Beware of Fragmentation", USENIX ATC 2023. The score is a whole number
+of 0..100. The rounding is part of the policy: ties go to the first node, which keeps load on few
+nodes and others empty. It was published for devices that all count 1000. If cards differ, the
+largest device counts 1000 and any other in proportion to its units.
 
 Tested in `tests/contract/test_policies.py`.
 """
@@ -19,7 +19,7 @@ from gpushare.core.workload import Workload
 
 
 class Fgd:
-    """floor(100 / (1 + exp(-d / 1000))), d the milli by which fragmentation falls."""
+    """floor(100 / (1 + exp(-d / 1000))), where d is the fall of fragmentation in milli."""
 
     def __init__(self, workload: Workload) -> None:
         self.measure = Fragmentation(workload.typical())
@@ -27,7 +27,7 @@ class Fgd:
         self.tables = PerLayout(self.measure.tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return the fall of fragmentation on each device; without a workload as DeviceBestFit."""
+        """Return a score by the fall of fragmentation; without a workload that of DeviceBestFit."""
         if not self.measure.pods:
             return DeviceBestFit().score(snapshot, rows, request)
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)

@@ -1,13 +1,13 @@
 """Fragmentation: how much free GPU the pods that usually come could not use.
 
 The measure of Weng et al., "Beware of Fragmentation", USENIX ATC 2023. For a class m of typical
-pods a node loses all its free GPU where m cannot run there (no GPU asked, too little CPU, another
-model, too few devices with room), and else what is free on devices with too little room for m. The
-fragmentation of a node is the mean over the typical pods.
+pods a node loses all its free GPU if m cannot run there (it asks for no GPU, or there is too little
+CPU, another model, or too few devices with room); else it loses what is free on devices with too
+little room for m. The fragmentation of a node is the mean over the typical pods.
 
-It is counted in whole numbers, pods times units, so that it is the same in whatever order it is
-summed. What a class loses is a sum over devices once CPU and model are known, so three tables by
-CPU, model and room of a device hold everything.
+It is counted in whole numbers, pods times units, so that the order of a sum does not matter. Once
+CPU and model are known, the loss of a class is a sum over devices, so three tables by CPU, model
+and room of a device are enough.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,17 @@ from gpushare.core.snapshot import Bools, Ints, Rows, Snapshot
 from gpushare.core.workload import PodClass
 
 _AS_TABLE = 1 << 16
-"""Up to this capacity the room of a device is looked up; beyond, it is searched for."""
+"""Up to this capacity the room of a device is looked up in a table; above it by a search."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tables:
     """Numbers of typical pods for the nodes of one layout.
 
-    base: (N,) where the lines of a node's model begin; a line is a step of CPU. barred: by line,
-    those that cannot run for want of CPU, model, or as they ask for no GPU. small: by line and room
-    of a device, the others that need more room. many: by size of pods of several devices, those
-    that need more devices with so much room, by line and number of such devices. rooms: by free
+    base: (N,) the first line of a node's model; a line is a step of CPU. barred: by line, pods that
+    cannot run because of CPU or model, or that ask for no GPU. small: by line and room of a device,
+    the other pods that need more room. many: for each size of pods of several devices, by line and
+    number of devices with that much room, the pods that need more such devices. rooms: by free
     units how many sizes fit, or () for large capacities.
     """
 
@@ -56,7 +56,7 @@ class Fragmentation:
         runs = self._may_run(snapshot.models)
         width = snapshot.capacity.shape[1]
         several = sorted({cls.units for cls in self._classes if cls.devices > 1})
-        # Devices of a node are of one model; -1 stands beyond them, and for none the last one.
+        # All devices of a node have one model; a node without devices has -1: the last lines.
         model = snapshot.model.max(axis=1, initial=-1).astype(np.int64) % (len(snapshot.models) + 1)
         largest = int(snapshot.capacity.max(initial=0))
         return Tables(
@@ -69,16 +69,16 @@ class Fragmentation:
         )
 
     def lost(self, tables: Tables, snapshot: Snapshot, rows: Rows) -> Ints:
-        """Return int64 (K,): the fragmentation of the rows as they are, in pods times units."""
+        """Return int64 (K,): the current fragmentation of the rows, in pods times units."""
         line = tables.base[rows] + self.cpus.searchsorted(snapshot.cpu_free[rows], "right")
         return self._lost(tables, line, snapshot.free[rows])
 
     def fall(self, tables: Tables, rows: Rows, request: Request, free: Ints, cpu: Ints) -> Ints:
-        """Return int64 (K, D) or (K, 1): by how much fragmentation falls if the request is placed
-        on each device of rows with so much free GPU (K, D) and CPU (K,).
+        """Return int64 (K, D) or (K, 1): the fall of fragmentation if the request is placed there.
 
-        One column where there is but one choice: no device, or several at once. CPU may be too
-        little for the request: kube-scheduler hears of a pod that ended before we do.
+        free: free GPU (K, D), cpu: free CPU (K,) of the rows. There is one column if there is only
+        one choice: no device, or several at once. CPU may be too little for the request, since
+        kube-scheduler learns that a pod has ended before we do.
         """
         left = np.maximum(cpu - BEFORE_AFTER * request.cpu, 0)
         steps = self.cpus.searchsorted(left, "right")
@@ -91,7 +91,7 @@ class Fragmentation:
         return fall
 
     def _lost(self, tables: Tables, line: Ints, free: Ints) -> Ints:
-        """Return int64 (..., K): the fragmentation of nodes of these lines with these devices."""
+        """Return int64 (..., K): the fragmentation of nodes with these lines and free devices."""
         at = line[..., None] * tables.small.shape[1] + self._looked_up(tables, free)
         lost: Ints = np.add.reduce(tables.small.take(at, mode="clip") * free, axis=-1)
         lost += np.add.reduce(free, axis=-1) * tables.barred.take(line, mode="clip")
@@ -117,14 +117,14 @@ class Fragmentation:
         return fall
 
     def _room(self, free: Ints) -> Ints:
-        """Return int64: how many of the sizes fit into so much."""
+        """Return int64: how many of the sizes fit into this much free memory."""
         return self.sizes.searchsorted(free, "right")
 
     def _looked_up(self, tables: Tables, free: Ints) -> Ints:
         return tables.rooms.take(free, mode="clip") if len(tables.rooms) else self._room(free)
 
     def _may_run(self, models: tuple[str, ...]) -> Bools:
-        """Return bool (lines, classes): by model (the last: none) and step of CPU."""
+        """Return bool (lines, classes): which may run, by model (the last: none) and CPU step."""
         accepts = [
             [cls.devices > 0 and (not cls.models or model in cls.models) for cls in self._classes]
             for model in (*models, None)
@@ -140,7 +140,7 @@ class Fragmentation:
         return counted
 
     def _by_room(self, runs: Bools) -> Ints:
-        """Return int64 (lines, sizes + 1): those that need more room than so many of the sizes."""
+        """Return int64 (lines, sizes + 1): pods that need more room than the first sizes do."""
         by_size = np.zeros((len(self.sizes) + 1, len(runs)), dtype=np.int64)
         size = self.sizes.searchsorted([cls.units for cls in self._classes])
         np.add.at(by_size, size, (runs * self._counts).T)
@@ -148,9 +148,7 @@ class Fragmentation:
         return more
 
     def _too_many(self, runs: Bools, size: int, width: int) -> Ints:
-        """Return int64 (lines, width + 1): pods of several devices of that size, by devices with
-        room.
-        """
+        """Return int64 (lines, width + 1): pods of this size that need more devices with room."""
         alike = [
             at for at, cls in enumerate(self._classes) if cls.devices > 1 and cls.units == size
         ]
@@ -161,9 +159,7 @@ class Fragmentation:
 
 
 def _fall_of_many(size: int, many: Ints, lines: Ints, free: Ints, left: Ints) -> Ints:
-    """Return int64 (K, D): the fall by the pods of several devices of this size
-    that find too few.
-    """
+    """Return int64 (K, D): the part of the fall by pods of several devices of this size."""
     large = free >= size
     room = large * free
     count, sum_ = np.add.reduce(large, axis=1), np.add.reduce(room, axis=1)

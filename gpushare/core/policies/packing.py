@@ -1,6 +1,6 @@
 """packing: used devices first, then idle devices of used nodes, then fresh nodes.
 
-The "gpu-packing" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, its rounding included.
+The "gpu-packing" of Weng et al., "Beware of Fragmentation", USENIX ATC 2023, with its rounding.
 A pod without GPU goes to the first node.
 
 Tested in `tests/contract/test_policies.py`.
@@ -18,7 +18,7 @@ class Packing:
     """A whole number: over 50 on used devices, 33..50 on idle ones, less on idle nodes."""
 
     def __init__(self, _workload: Workload | None = None) -> None:
-        """Ignore the workload: this policy looks at what is in use alone."""
+        """Ignore the workload: this policy looks only at what is in use."""
         self._shapes = PerLayout(node_shapes)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
@@ -30,7 +30,7 @@ class Packing:
         fresh = untouched.sum(axis=1)
         chosen = tightest(free, request)
         if request.devices == 1:
-            # Of equally tight devices one is meant.
+            # Of equally tight devices only the first one counts.
             chosen &= np.cumsum(chosen, axis=1) == 1
         opened = (chosen & untouched).sum(axis=1)
         percent = free * 100 // self._shapes(snapshot).capacity[rows][:, None]

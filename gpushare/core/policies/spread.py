@@ -1,6 +1,6 @@
 """spread: the emptiest node, and on it the emptiest device.
 
-For pods that suffer from neighbours more than from waiting; it strands memory.
+For pods that suffer more from neighbours than from waiting; it strands memory.
 
 Tested in `tests/contract/test_policies.py`.
 """

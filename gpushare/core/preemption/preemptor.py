@@ -1,19 +1,19 @@
 """Preemption: the victims whose removal makes a pod really fit the devices of a node.
 
-Pure, one node at a time. kube-scheduler proposes victims by what it counts itself; it cannot tell
-one device of a node from another. What it may be answered (extender/v1, verb preempt):
+Pure, one node at a time. kube-scheduler proposes victims by what it counts itself; it cannot
+distinguish the devices of a node. The rules for the answer (extender/v1, verb preempt):
 
-- Up to 1.37 it sends the nodes with the victims its own filters need, never with none. Since 1.38
-  it also sends nodes that pass its filters without victims, with an empty list to be filled; a
-  list that came empty may stay empty, since another extender may fill it.
+- Up to 1.37 it sends only nodes with at least one victim that its own filters need. Since 1.38 it
+  also sends nodes that pass its filters without victims, with an empty list to be filled. A list
+  that came empty may stay empty, since another extender may fill it.
 - Victims that run on the node may be added. A node may be left out.
-- A victim may be left out if the node passes kube-scheduler's filters without it. Its own list has
-  none too many, so each one stands for something it counts; in doubt it stays (see
-  `_removable_pods`).
-- It takes the priority of the first victim for the highest: the most important comes first.
+- A victim may be left out if the node passes kube-scheduler's filters without it. Its list has no
+  needless victim, so each one is needed for something that it counts; in doubt the victim stays
+  (see `_removable_pods`).
+- It takes the priority of the first victim as the highest, so the most important one comes first.
 
-A pod that is terminating frees what it holds by itself: it is no victim to add, and
-where such pods free enough, no other pod has to be removed.
+A terminating pod frees its devices by itself: it is never added as a victim, and if such pods free
+enough, no other pod has to be removed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -30,7 +30,7 @@ from gpushare.core.preemption.victim_search import Pods, StepBudget
 
 @dataclass(frozen=True, slots=True)
 class Victims:
-    """The pods to be evicted on a node, by uid, and how many of them go against a budget."""
+    """The pods to be evicted on a node, by uid, and how many of them violate a budget."""
 
     uids: tuple[str, ...] = ()
     violations: int = 0
@@ -38,7 +38,7 @@ class Victims:
 
 @dataclass(frozen=True, slots=True)
 class Preemptor:
-    """The pod that room is made for.
+    """The pod for which room is made.
 
     `counted_by_scheduler`: kube-scheduler counts device memory too, as a sum.
     """
@@ -55,12 +55,12 @@ def trim_victims(
     steps: StepBudget,
     budgets: Sequence[Budget] = (),
 ) -> Victims | None:
-    """Return the victims after whose end the pod fits the node's devices; None: not on this node.
+    """Return the victims whose end makes the pod fit the node's devices; None: not on this node.
 
-    `proposed`: kube-scheduler's victims; they are returned unchanged where they free enough.
-    Otherwise pods of lower priority are added (see `VictimSelection.choose`), and those are left
-    out that are not needed any more. `steps`: how long the search may take; with none left, any set
-    that frees enough is returned. `budgets`: those that cover pods of the node, as far as known.
+    `proposed`: kube-scheduler's victims; they are returned unchanged if they free enough. Otherwise
+    pods of lower priority are added (see `VictimSelection.choose`), and victims that are not needed
+    any more are left out. `steps`: how long the search may take; with none left, any set that frees
+    enough is returned. `budgets`: those that cover pods of the node, as far as known.
     """
     uids = tuple(dict.fromkeys(proposed.uids))
     held = {entry.ref.uid: entry for entry in books.entries}
@@ -94,18 +94,18 @@ def trim_victims(
 
 
 def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods) -> Pods:
-    """Return those of kube-scheduler's victims that were chosen for their device memory, as far as
-    can be known.
+    """Return the proposed victims that were chosen for their device memory, as far as is known.
 
     kube-scheduler's filters pass with all its victims removed, and it has reprieved each one it
-    could: without any one of them a filter fails. If the node's sum of device memory is too small
-    without this one, that is why it was chosen; and where a set is found that frees whole devices,
-    the sum suffices. CPU and memory are checked when the set is known (`_host_fits`). If some other
-    filter needs the pod as well, the next round names it again, and no pod was evicted for nothing.
+    could: if any one of them stays, a filter fails. If the node's sum of device memory is too small
+    while a victim stays, that is why it was chosen; and a set that frees whole devices also makes
+    the sum large enough. CPU and memory are checked when the set is known (`_host_fits`). If some
+    other filter needs the pod too, the next round proposes it again, and no pod is evicted for
+    nothing.
     """
     if not preemptor.counted_by_scheduler:
         return ()
-    # All devices, healthy or not: the largest sum that kube-scheduler can have counted with.
+    # All devices, healthy or not: the largest sum that kube-scheduler can have used.
     left = sum(books.spec.capacity) - sum(entry.request.total for entry in books.entries)
     left += sum(entry.request.total for entry in proposed_pods)
     wanted = preemptor.request.total
@@ -117,7 +117,7 @@ def _removable_pods(books: NodeBooks, preemptor: Preemptor, proposed_pods: Pods)
 
 
 def _host_fits(books: NodeBooks, request: Request, removed: Pods) -> bool:
-    """Return whether CPU and memory surely suffice once these are gone."""
+    """Return whether CPU and memory are surely enough once these pods are gone."""
     if books.cpu_free is None or books.memory_free is None:
         return False
     cpu = books.cpu_free + sum(entry.request.cpu for entry in removed)
@@ -126,9 +126,7 @@ def _host_fits(books: NodeBooks, request: Request, removed: Pods) -> bool:
 
 
 def _without(entries: Iterable[Entry], left_out: Pods) -> Pods:
-    """Return the entries without some, compared by uid: comparing whole entries takes ten times as
-    long.
-    """
+    """Return the entries without `left_out`, by uid: comparing entries is ten times slower."""
     uids = {entry.ref.uid for entry in left_out}
     return tuple(entry for entry in entries if entry.ref.uid not in uids)
 
@@ -140,15 +138,15 @@ def _answer(
     final: Pods,
     selection: VictimSelection,
 ) -> Victims | None:
-    """Return the victims, the most important first, and the number of budgets they violate."""
+    """Return the victims, the most important first, with how many of them violate a budget."""
     left_out = {entry.ref.uid for entry in _without(proposed_pods, final)}
     kept = [uid for uid in uids if uid not in left_out]
     added = _without(final, proposed_pods)
     if uids and not kept and not added:
-        # Pods that end anyway free the devices, those named do not. A list made empty would be an
-        # error to kube-scheduler; without the node the pod waits for those that end.
+        # Terminating pods free the devices; the proposed victims do not. kube-scheduler treats a
+        # list that we emptied as an error; without the node the pod waits for the terminating ones.
         return None
-    # Which of those proposed violate a budget is not known: assume as many as possible.
+    # Which of the proposed victims violate a budget is not known: assume as many as possible.
     violations = min(proposed.violations, len(kept))
     if added:
         stayed = _without(final, added)
@@ -157,10 +155,10 @@ def _answer(
 
 
 def _in_order(kept: list[str], proposed_pods: Pods, added: Pods) -> tuple[str, ...]:
-    """Return the uids by falling priority: those kept in their order, the others inserted between
-    them.
+    """Return the uids by falling priority: the kept ones in their order, with `added` inserted.
 
-    Of pods that ask for no device memory the ledger knows no priority; they came in their order.
+    The ledger does not know the priority of pods without device memory; kube-scheduler sent them in
+    their order.
     """
     priorities = {entry.ref.uid: entry.priority for entry in proposed_pods + added}
     order = kept.copy()

@@ -1,8 +1,8 @@
-"""What removing pods from a node does: the room for a request, and the budgets that it breaks.
+"""The effect of removing pods from a node: the room for a request, and the budgets it violates.
 
-Pure arithmetic on the charges of one node, in plain numbers: it is asked about hundreds of sets of
-a few pods. Only memory counts: where an equal pod waits for its device plug-in (see pairing.py),
-removing another pod does not help.
+Pure arithmetic on the charges of one node, with plain numbers instead of arrays: it is called for
+hundreds of sets of a few pods. Only memory counts: if an equal pod waits for its device plug-in
+(see pairing.py), removing another pod does not help.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -22,7 +22,7 @@ class Budget:
 
 
 class RemovalEffect:
-    """What removing pods does for one request on one node, and to the budgets that cover them."""
+    """The effect of removals on one request on one node, and on the budgets of the pods."""
 
     def __init__(self, books: NodeBooks, request: Request, budgets: Sequence[Budget] = ()) -> None:
         self.request = request
@@ -31,7 +31,7 @@ class RemovalEffect:
         for number, budget in enumerate(budgets):
             for uid in budget.covers:
                 self._budgets_by_uid[uid] = (*self._budgets_by_uid.get(uid, ()), number)
-        # If no pod is covered twice, it makes no difference to the budgets in which order they go.
+        # If no pod is covered twice, the order of the removals makes no difference to the budgets.
         self._overlapping = any(len(numbers) > 1 for numbers in self._budgets_by_uid.values())
         spec = books.spec
         self._devices = tuple(
@@ -49,7 +49,7 @@ class RemovalEffect:
         )
 
     def shortages(self, removed: Iterable[Entry]) -> dict[int, int]:
-        """Return the units that each usable device lacks once the pods are gone; 0: it has room."""
+        """Return the units missing on each usable device once the pods are gone; 0: it has room."""
         left = self._left.copy()
         for entry in removed:
             for device, units in self.shares(entry):
@@ -57,9 +57,7 @@ class RemovalEffect:
         return {device: max(self.request.units - left[device], 0) for device in self._devices}
 
     def shares(self, entry: Entry) -> Shares:
-        """Return what the entry is charged with; an unplaced one with its whole request on every
-        device.
-        """
+        """Return the charge of the entry; without a placement its whole request on every device."""
         count = len(self._left)
         if entry.placement is not None and all(device < count for device, _ in entry.placement):
             return entry.placement
@@ -68,7 +66,7 @@ class RemovalEffect:
     def violations(self, removed: Iterable[Entry]) -> int:
         """Return how many of the pods violate a budget, counting the most important first.
 
-        Those that end anyway are not among them: a budget does not count on them any more.
+        Terminating pods do not count: a budget does not count them any more either.
         """
         allowed = [budget.allowed for budget in self._budgets]
         covered = [
@@ -89,9 +87,7 @@ class RemovalEffect:
         return self._budgets_by_uid.get(entry.ref.uid, ())
 
     def budget_class(self, entry: Entry) -> Hashable:
-        """Return a key that is equal for pods that count alike against budgets, whatever else is
-        removed.
-        """
+        """Return a key that is equal for pods with the same effect on all budgets."""
         numbers = self.budgets_of(entry)
         return entry.ref.uid if numbers and self._overlapping else numbers
 
@@ -106,7 +102,8 @@ def importance(entry: Entry) -> tuple[object, ...]:
 
 
 def started_at(entry: Entry) -> float:
-    """Return when the pod started; one that has not counts as the last (kube-scheduler's
-    GetPodStartTime).
+    """Return when the pod started; one that has not counts as last.
+
+    As kube-scheduler's GetPodStartTime.
     """
     return entry.started or inf

@@ -1,7 +1,7 @@
 """The choice of victims for any request on one node.
 
 Knows nothing of the victims that kube-scheduler proposes (see preemptor.py). It works on plain
-numbers, not arrays: it asks about hundreds of sets of a few pods.
+numbers, not arrays, since it tries hundreds of sets of a few pods.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,22 +14,23 @@ from gpushare.core.preemption.removals import RemovalEffect, importance, started
 from gpushare.core.preemption.victim_search import Candidate, Loss, Pods, StepBudget, find_victims
 
 _MAX_TARGETS = 28
-"""Sets of devices looked at one by one: two of eight. Of more, those that are cheapest alone."""
+"""Sets of devices that are tried one by one: as many as pairs of eight. If there are more, only the
+devices that are cheapest alone are tried."""
 
 _LOWEST = -(2**31)
-"""No priority is lower: it is an int32."""
+"""The lowest priority: priorities are int32."""
 
 
 class VictimSelection(RemovalEffect):
     """The choice of victims for one request on one node."""
 
     def choose(self, removed: Pods, candidates: Pods, steps: StepBudget) -> Pods | None:
-        """Return the candidates with the least loss that free enough, besides those removed anyway;
-        None: none do.
+        """Return the candidates with the least loss that free enough, besides those removed anyway.
 
-        As kube-scheduler compares nodes: fewest against a budget, then the lowest highest priority,
-        then fewest, then the smallest sum of priorities, then started last. Exact while the steps
-        last and there are few sets of devices to choose from.
+        None if none do. The order is that in which kube-scheduler compares nodes: fewest violations
+        of budgets, then the lowest highest priority, then fewest pods, then the smallest sum of
+        priorities, then the latest start. Exact while steps are left and there are few sets of
+        devices to choose from.
         """
         if self.fits(removed):
             return ()
@@ -40,10 +41,11 @@ class VictimSelection(RemovalEffect):
 
 @dataclass(frozen=True, slots=True)
 class _DeviceNeed:
-    """What it takes to free one device.
+    """The pods that are needed to free one device.
 
-    `limit`: the pods up to this priority free it. `fewest`: no fewer pods do. `pods`: without any
-    of these (positions) it is not free. One set need not reach both `limit` and `fewest`.
+    `limit`: the pods up to this priority free it. `fewest`: the smallest number of pods that does.
+    `pods`: it is not free unless all of these (positions) are removed. There may be no set that
+    reaches both `limit` and `fewest`.
     """
 
     limit: int
@@ -52,15 +54,15 @@ class _DeviceNeed:
 
 
 def _count_until(shortage: int, units: Iterable[int]) -> int:
-    """Return how many of these, from the first on, make up the shortage."""
+    """Return how many of these units, from the first on, cover the shortage."""
     return sum(1 for had in accumulate(units, initial=0) if had < shortage)
 
 
 class _VictimChooser:
     """The choice for one request: which devices to free, and which pods to remove for it.
 
-    Where no budget matters, devices that share no pod do not depend on each other: each is freed by
-    itself, once for all the sets of devices that it is in.
+    If no budget matters, devices that share no pod do not depend on each other: each is freed
+    alone, once for all the sets of devices that contain it.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class _VictimChooser:
         self._freed: dict[tuple[tuple[int, ...], int, bool], Pods] = {}
 
     def best(self) -> Pods | None:
-        """Return the set of pods with the least loss; None where no set of devices can be freed."""
+        """Return the set of pods with the least loss; None if no set of devices can be freed."""
         found: Pods | None = None
         best: tuple[Loss, list[str]] | None = None
         for bound, target in sorted((self._bound(target), target) for target in self._targets()):
@@ -110,9 +112,7 @@ class _VictimChooser:
         return found and self._without_needless(found)
 
     def _without_needless(self, chosen: Pods) -> Pods:
-        """Return the pods without those not needed: a pod on several devices may free one more than
-        was meant.
-        """
+        """Return the pods without needless ones: a pod on several devices may free one too many."""
         for pod in sorted(chosen, key=self._reprieve_order) if self._multi_device_pods else ():
             fewer = tuple(other for other in chosen if other is not pod)
             if self._selection.fits(self._removed + fewer):
@@ -120,13 +120,11 @@ class _VictimChooser:
         return chosen
 
     def _reprieve_order(self, pod: Entry) -> tuple[object, ...]:
-        """Return a key that sorts pods protected by a budget first, and the most important first
-        within both.
-        """
+        """Return a sort key: pods protected by a budget first, then the most important ones."""
         return (not self._selection.is_protected(pod), importance(pod))
 
     def _need(self, device: int) -> _DeviceNeed | None:
-        """Return what it takes to free a device; None: it cannot be freed."""
+        """Return the pods needed to free a device; None if it cannot be freed."""
         shortage = self._shortages[device]
         units = {at: self._frees[at][device] for at in self._on[device]}
         spare = sum(units.values()) - shortage
@@ -154,7 +152,7 @@ class _VictimChooser:
         yield tuple(sorted(sorted(able, key=loss.__getitem__)[: self._count]))
 
     def _bound(self, target: tuple[int, ...]) -> tuple[int, int, int]:
-        """Return a lower bound of how the loss of pods that free the target begins."""
+        """Return a lower bound of the first three parts of the loss that frees the target."""
         needs = [need for device in target if (need := self._needs.get(device))]
         needed = frozenset[int]().union(*(need.pods for need in needs))
         at_once = max(
@@ -168,9 +166,7 @@ class _VictimChooser:
         )
 
     def _victims_for(self, target: tuple[int, ...]) -> Pods:
-        """Return the pods that free these devices at the least loss; each of the devices can be
-        freed.
-        """
+        """Return the pods that free these devices at the least loss; each can be freed."""
         needs = {device: need for device in target if (need := self._needs.get(device))}
         if not needs:
             return ()
@@ -185,9 +181,7 @@ class _VictimChooser:
         )
 
     def _independent_parts(self, shortages: tuple[int, ...], limit: int) -> list[tuple[int, ...]]:
-        """Return the devices in groups: those on which one pod up to the priority holds parts are
-        together.
-        """
+        """Return the devices in groups: those that share a pod up to the limit are together."""
         parts = [{device} for device in shortages]
         for at in self._multi_device_pods:
             held = self._frees[at].keys() & set(shortages)
@@ -197,10 +191,10 @@ class _VictimChooser:
         return sorted(tuple(sorted(part)) for part in parts)
 
     def _victims_for_part(self, part: tuple[int, ...], limit: int, *, with_budgets: bool) -> Pods:
-        """Return the pods that free a part at the least loss.
+        """Return the pods that free a group of devices at the least loss.
 
-        `with_budgets`: budgets matter. Where none does, a higher priority than the limit is not
-        needed: some pod of that priority is removed in any case, perhaps for another part.
+        `with_budgets`: budgets matter. If none does, no pod above the limit is needed: some pod of
+        that priority is removed in any case, perhaps for another group.
         """
         key = (part, limit, with_budgets)
         if key not in self._freed:
@@ -226,7 +220,7 @@ class _VictimChooser:
         return [at for at in found if limit is None or self._pods[at].priority <= limit]
 
     def _loss(self, chosen: Pods, floor: int, *, with_budgets: bool) -> Loss:
-        """Return the loss of these pods, where the highest priority is at least `floor`."""
+        """Return the loss of these pods, with `floor` as the least highest priority."""
         highest = max(floor, *(pod.priority for pod in chosen)) if chosen else floor
         return (
             self._selection.violations(self._removed + chosen)
@@ -239,6 +233,6 @@ class _VictimChooser:
         )
 
     def _total_order(self, chosen: Pods) -> tuple[Loss, list[str]]:
-        """Return the loss and the uids, so that no two sets are equal."""
+        """Return the loss and the uids, so that no two sets compare equal."""
         loss = self._loss(chosen, _LOWEST, with_budgets=True)
         return loss, sorted(pod.ref.uid for pod in chosen)

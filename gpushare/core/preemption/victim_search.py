@@ -1,8 +1,8 @@
-"""A search for the pods that make up a shortage of devices at the least loss; it may end early.
+"""A search for the pods that cover a shortage of devices at the least loss; it may end early.
 
-Knows devices by their place in a tuple, and of the loss only that it grows with every pod. Pods
-that free the same differ only by their order, so of each kind the first in order are chosen first;
-and a beginning that cannot end better than the best set found so far is not followed.
+Knows devices by their position in a tuple, and of the loss only that it grows with every pod. Pods
+that free the same differ only by their order, so of each kind the first in order are chosen first.
+A partial set that cannot end better than the best set found so far is dropped.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -14,19 +14,19 @@ from gpushare.core.entry import Entry
 Pods = tuple[Entry, ...]
 
 Loss = tuple[int, int, int, int, float]
-"""Pods against a budget, the highest priority, how many pods, the sum of their priorities, and the
-negative of when the first one of the highest priority started.
+"""Violations of budgets, the highest priority, the number of pods, the sum of their priorities, and
+minus the earliest start of a pod with the highest priority.
 """
 
 Units = tuple[int, ...]
-"""On each of the devices looked at."""
+"""Units on each of the devices in question."""
 
 
 @dataclass(slots=True)
 class StepBudget:
-    """A budget of steps: each look at a pod is one, some 3 us.
+    """A budget of steps: each look at a pod is one step, about 3 us.
 
-    Counted, not timed: the same question has the same answer on any machine.
+    Counted, not timed, so that the same call has the same result on any machine.
     """
 
     left: int
@@ -34,7 +34,7 @@ class StepBudget:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A pod and what its removal frees; pods of one `budget_class` count alike against budgets."""
+    """A pod and what its removal frees; pods of one `budget_class` affect budgets equally."""
 
     pod: Entry
     frees: Units
@@ -48,15 +48,14 @@ def find_victims(
     order: Callable[[Entry], tuple[object, ...]],
     steps: StepBudget,
 ) -> Pods:
-    """Return the pods that make up the shortage at the least loss; with too few steps, any set that
-    does.
+    """Return the pods that cover the shortage at the least loss; with too few steps, any that do.
 
-    `candidates`: together they free enough. Those that can be spared are reprieved one by one, in
-    their order, while the rest frees enough, as kube-scheduler does; a search improves on the
-    result. `order`: sorts pods that free the same, the first to be chosen first.
+    `candidates`: together they free enough. First they are reprieved one by one, in their order,
+    while the rest frees enough, as kube-scheduler does; then a search improves the result. `order`:
+    sorts pods that free the same; the first is chosen first.
     """
     steps.left -= 2 * len(candidates)
-    # More than is short helps no more.
+    # Units beyond the shortage do not help.
     candidates = [
         Candidate(h.pod, tuple(map(min, h.frees, shortage)), h.budget_class) for h in candidates
     ]
@@ -89,7 +88,7 @@ def _reprieve(spare: Units, candidates: Sequence[Candidate]) -> Pods:
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """Pods that free the same, the first to be chosen first."""
+    """Pods that free the same; the first is chosen first."""
 
     frees: Units
     pods: Pods
@@ -98,7 +97,7 @@ class _Kind:
 def _kinds(
     candidates: Sequence[Candidate], order: Callable[[Entry], tuple[object, ...]]
 ) -> Sequence[_Kind]:
-    """Return the kinds, those that free most first."""
+    """Return the kinds; the one that frees most comes first."""
     alike: dict[tuple[Units, Hashable], list[Entry]] = {}
     for one in candidates:
         alike.setdefault((one.frees, one.budget_class), []).append(one.pod)
@@ -108,7 +107,7 @@ def _kinds(
 
 @dataclass(frozen=True, slots=True)
 class _Remaining:
-    """The kinds from one on: units in all, most in one pod, the lowest priority."""
+    """Sums over a kind and all later ones: all units, the most in one pod, the lowest priority."""
 
     units: Units
     most: Units
@@ -132,7 +131,7 @@ def _remaining(kinds: Sequence[_Kind]) -> list[_Remaining]:
 
 
 class _Search:
-    """A depth-first search over the kinds: one more of this kind, or go on to the next."""
+    """A depth-first search over the kinds: take one more pod of this kind, or go to the next."""
 
     def __init__(self, kinds: Sequence[_Kind], loss: Callable[[Pods], Loss]) -> None:
         self._kinds = kinds
@@ -141,9 +140,7 @@ class _Search:
         self._widest = max(sum(units > 0 for units in kind.frees) for kind in kinds)
 
     def improve(self, found: Pods, needed: Pods, shortage: Units, steps: StepBudget) -> Pods:
-        """Return the set with the least loss, which includes those needed; `found` where the steps
-        show no better one.
-        """
+        """Return the set with the least loss that contains `needed`; `found` if none is better."""
         best = self._loss(found)
         begun: list[tuple[int, int, Pods, Units]] = [(0, 0, needed, shortage)]
         while begun and steps.left > 0:
@@ -165,8 +162,9 @@ class _Search:
         return found
 
     def _lower_bound(self, at: int, chosen: Pods, shortage: Units) -> Loss | None:
-        """Return a loss that no set with pods of the remaining kinds falls below; None: those free
-        too little.
+        """Return a lower bound of the loss with pods of the remaining kinds.
+
+        None if they free too little.
         """
         if at == len(self._kinds):
             return None

@@ -1,9 +1,9 @@
-"""GPU stranded by CPU: what would be left on a node when the pods that come have used its CPU.
+"""GPU stranded by CPU: the GPU that is left on a node when the pods to come have used its CPU.
 
-Pods are drawn by count from the workload until the node is full; one that finds GPU but not enough
-CPU is passed over with probability ETA and another is drawn, else the node is stuck. The expected
-GPU left is a table by free GPU and free CPU. Steps are a tenth of a device, to the nearest, and a
-core, rounded down where free and up where asked.
+Pods are drawn from the workload, by count, until the node is full. If a pod finds enough GPU but
+too little CPU, another one is drawn with probability ETA; else the node is stuck. The expected GPU
+left is a table by free GPU and free CPU. GPU is counted in tenths of a device, rounded to the
+nearest, CPU in cores: free CPU rounded down, requests rounded up.
 """
 
 from collections.abc import Iterable
@@ -15,18 +15,19 @@ from gpushare.core.workload import PodClass
 
 ETA = 0.97
 STEPS = 10
-"""Of a device."""
+"""Steps of a device."""
 
 MOST_DEVICES, MOST_CORES = 16, 256
-"""Of a node; one with more is judged as one with so many."""
+"""Bounds of a node; a larger node is treated as one of this size."""
 
 SIZE = (STEPS * MOST_DEVICES + 1) * (MOST_CORES + 1)
-"""Of a table."""
+"""Entries of a table."""
 
 
 def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
-    """Return float64 (steps + 1, cores + 1): GPU expected to be left, in milli, by free GPU and
-    CPU.
+    """Return float64 (steps + 1, cores + 1): GPU expected to be left, by free GPU and CPU.
+
+    The values are in milli; `capacity`: units of a device.
     """
     weights: dict[tuple[int, int], int] = {}
     for cls, count in classes:
@@ -43,7 +44,7 @@ def stranded(classes: Iterable[tuple[PodClass, int]], capacity: int) -> Floats:
 
 
 def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> Floats:
-    """Return float64 (cores + 1,): one line of the table, of those before it; unit: steps."""
+    """Return float64 (cores + 1,): a line of the table, in steps, from the lines before it."""
     total = sum(weight for _, weight in kinds)
     if not total:
         return np.full(left.shape[1], float(gpu))
@@ -57,11 +58,9 @@ def _left(left: Floats, kinds: list[tuple[tuple[int, int], int]], gpu: int) -> F
 
 
 def index(gpu: Ints, cpu: Ints, capacity: Ints) -> Ints:
-    """Return int64: where in the flat table so many free units of GPU, and CPU in milli, are.
+    """Return int64: the index into the flat table for these free units of GPU and CPU in milli.
 
-    capacity: units of a device there.
-
-    Less CPU than none counts as none.
+    capacity: units of a device there. Negative CPU counts as none.
     """
     line = np.minimum((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MOST_DEVICES)
     place: Ints = line * (MOST_CORES + 1) + np.clip(cpu // 1000, 0, MOST_CORES)

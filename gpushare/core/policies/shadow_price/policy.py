@@ -1,35 +1,36 @@
-"""shadow-price: the placement that costs the pods to come least.
+"""shadow-price: the placement that costs the pods to come the least.
 
-What a placement takes is priced, and the cheapest wins:
+Each placement gets a price, and the cheapest one wins:
 
     GPU pods   floor(((1 + 7 t) dF / 4 - B R - dS - t drain - t hold / (pods + 1)) / Q + 1/2)
                - floor(THETA P g) - floor((1 + 3 t) 2.5 blocks)
     others     floor(((1 + 7 t) dF / 4 - dS) / Q + 1/2) + floor(-t MU dS0 / Q + 1/2)
                - floor((1 + 3 t) 125 blocks) - a tie
 
-dF is the fall of fragmentation (see `fragmentation`; where cards differ, pods count by their size),
-R the worth that residues of devices lose (`residual_value`), dS the rise of GPU stranded for want
-of CPU (`cpu_stranding`), dS0 the same as if the node held pods without GPU alone, since the others
-leave sooner or later; drain grows with what is free
-on the node and with the share of GPU that pods of several devices ask for, so that nodes become
-whole again; hold grows with the part of that share whose pods fit nearly all nodes: no price of a
-group makes nodes drain for these, so a placement pays for how much longer it keeps its node from
-being empty. The n pods of a node, each leaving by chance, are gone after 1 + 1/2 + ... + 1/n
-lifetimes, and one more adds 1 / (n + 1). P is the price of the node's group and `blocks` that of
-the blocks broken and of an idle card opened (`scarcity`), g the GPU asked in devices. Pods without
-GPU go where no GPU is left first, then where little CPU is.
+- dF is the fall of fragmentation (see `fragmentation`; if cards differ, pods count by their size).
+- R is the value that residues of devices lose (`residual_value`).
+- dS is the rise of GPU stranded because CPU is missing (`cpu_stranding`). dS0 is the same if the
+  node held only pods without GPU, since the others leave sooner or later.
+- drain grows with what is free on the node, and with the share of GPU that pods of several devices
+  ask for, so that nodes become whole again.
+- hold grows with the part of that share whose pods fit nearly all nodes. No price of a group makes
+  nodes drain for these, so a placement pays for the time that it keeps its node from being empty:
+  n pods that leave at random are gone after 1 + 1/2 + ... + 1/n lifetimes, and one more pod adds
+  1 / (n + 1).
+- P is the price of the node's group, `blocks` that of the blocks broken and of an idle card opened
+  (`scarcity`), g the GPU asked for, in devices.
+- Pods without GPU go first where no GPU is left, then where little CPU is left.
 
-t, the workload's turnover, is how many pods leave for each that comes. While a cluster fills (t
-= 0) what is placed stays, and what CPU and residues are worth is all that counts. Where pods come
-and go (t = 1) what breaks a whole device or a block today would soon have found room elsewhere, so
-both are dearer, and what a node will be when its pods have left counts too.
+t, the workload's turnover, is how many pods leave for each that comes. While a cluster fills (t =
+0), pods stay, and only the value of CPU and residues counts. If pods come and go (t = 1), a pod
+that breaks a whole device or a block today would soon have found room elsewhere. So both are
+dearer, and the state of a node after its pods have left counts too.
 
-All of it is counted by units, in milli of the largest device: a unit is worth the same on whichever
-card it lies. That some cards must be kept for those who need them is told by the prices of
-residues, groups and blocks, and by nothing else.
+Everything is counted by units, in milli of the largest device: a unit is worth the same on any
+card. Only the prices of residues, groups and blocks keep some cards for pods that need them.
 
-One set of parameters serves all clusters and workloads that it was tried on; each may be doubled or
-halved without much change (of HOLD 40,000 and 80,000 are alike, 20,000 is too little).
+One set of parameters serves all clusters and workloads on which it was tried. Each may be doubled
+or halved without much change (HOLD: 40,000 and 80,000 do the same, 20,000 is too little).
 """
 
 from collections.abc import Callable, Mapping
@@ -65,14 +66,14 @@ BLOCK_GPU, BLOCK_CPU = 100 / 40, 5000 / 40
 """Weights of a block for pods with and without GPU."""
 
 MORE_FRAGMENTATION, MORE_BLOCKS = 7, 3
-"""How much more they weigh, in times of their weight, where as many pods leave as come."""
+"""How many times their weight is added if as many pods leave as come."""
 
 DRAIN, FEW = 2000, 0.1
 """Weight of draining, by the share of GPU beyond FEW that pods of several devices ask for."""
 
 HOLD, HARDLY_ANY = 60000, 0.04
-"""Weight of holding a node, by the share of GPU beyond HARDLY_ANY that is asked for by pods of
-several idle devices for which nearly all nodes will do."""
+"""Weight of holding a node, by the share of GPU beyond HARDLY_ANY that pods of several idle devices
+ask for which fit nearly all nodes."""
 
 
 _FINE = 1000
@@ -80,9 +81,9 @@ _FINE = 1000
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PriceTables:
-    """The tables of all capacities one after another, and where those of each row (N,) begin.
+    """The tables of all capacities, one after another, and the begin of each row's (N,).
 
-    steps: into which a device is divided in `worth`.
+    steps: the parts of a device in `worth`.
     """
 
     steps: Ints
@@ -95,19 +96,19 @@ class PriceTables:
 def _weight_of(workload: Workload) -> Callable[[PodClass], int]:
     """Return how often a pod of each class counts in the measure of fragmentation.
 
-    Each once, as published, where all cards are of one capacity. Where they differ, the many small
-    pods fit any card, and room on the large ones is what the few large pods lack: there a pod
-    counts by the units that it asks of a device, in thousandths of the largest.
+    If all cards have one capacity, each pod counts once, as published. If they differ, the many
+    small pods fit any card, and the few large pods lack room on the large ones: so a pod counts by
+    its units on a device, in thousandths of the largest device.
     """
     largest = max(workload.devices, default=0)
     if len(workload.capacities) <= 1:
         return lambda _: 1
-    # A pod that asks for none loses as much wherever others are placed.
+    # A pod without GPU loses the same wherever others are placed.
     return lambda cls: -(-_FINE * cls.units // largest) if cls.devices else _FINE
 
 
 class ShadowPrice:
-    """The prices of one workload. Without any it judges as DeviceBestFit does."""
+    """The prices of one workload; without a workload it scores as DeviceBestFit does."""
 
     def __init__(self, workload: Workload) -> None:
         self.classes = tuple(item for item in workload.classes if item[0].devices)
@@ -120,17 +121,15 @@ class ShadowPrice:
         self.mu = MU * self.turnover
         self.drain = DRAIN * max(several / asked - FEW, 0) * self.turnover
         shares = [(cls, cls.total * count / asked) for cls, count in self.classes]
-        # Nothing here may lead back to the policy: in a cycle, the tables of policies that are
-        # no longer used would stay until the next whole collection of garbage.
+        # Nothing here may refer back to the policy: in a cycle, the tables of unused policies would
+        # stay until the next full garbage collection.
         self.shapes = PerLayout(node_shapes)
         self.tables = PerLayout(self.measure.tables)
         self.scarce = PerLayout(partial(scarcity.scarcity, shares=shares))
         self.priced = PerLayout(_Prices(self.classes, workload.devices).tables)
 
     def score(self, snapshot: Snapshot, rows: Rows, request: Request) -> Floats:
-        """Return what a placement costs on its own node: fragmentation, residues, stranding,
-        draining.
-        """
+        """Return minus the cost on the own node: fragmentation, residues, stranding, draining."""
         if not self.classes:
             return DeviceBestFit().score(snapshot, rows, request)
         shapes, free = self.shapes(snapshot), snapshot.free.take(rows, axis=0)
@@ -148,7 +147,7 @@ class ShadowPrice:
         return self.scarce(snapshot).supply(snapshot, rows)
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return the blocks that a placement breaks; none on nodes whose CPU is unknown."""
+        """Return the blocks that a placement breaks; none on nodes with unknown CPU."""
         taken = self.scarce(snapshot).taken(snapshot, rows, request)
         shapes = self.shapes(snapshot)
         if shapes.any_cpu_unknown:
@@ -156,7 +155,7 @@ class ShadowPrice:
         return taken
 
     def group_prices(self, snapshot: Snapshot, request: Request, totals: Ints) -> Floats:
-        """Return what a placement costs those who need nodes of a group."""
+        """Return what a placement costs the pods that need nodes of a group."""
         scarce = self.scarce(snapshot)
         # Without a workload nothing is needed, and a pod without GPU takes none.
         asked = request.total * scarce.per_unit
@@ -166,24 +165,22 @@ class ShadowPrice:
     def taken_prices(
         self, snapshot: Snapshot, request: Request, taken: Taken, totals: Ints
     ) -> Floats:
-        """Return what a placement costs those who need blocks."""
+        """Return what a placement costs the pods that need blocks."""
         cost: Floats = self.scarce(snapshot).taken_prices(taken, totals)
         return np.floor(self.block_weight(request) * cost + HAIR)
 
     def block_weight(self, request: Request) -> float:
-        """Return what a block weighs that a placement breaks."""
+        """Return the weight of a block that a placement breaks."""
         return (BLOCK_GPU if request.devices else BLOCK_CPU) * self.guard
 
     def hold(self, snapshot: Snapshot) -> float:
-        """Return what it costs, in milli, to hold an empty node for the lifetime of a pod."""
+        """Return the cost, in milli, of holding an empty node for the lifetime of a pod."""
         return HOLD * max(self.scarce(snapshot).roaming - HARDLY_ANY, 0) * self.turnover
 
     def _with_gpu(
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
-        """Return float64 (K, D): the score, of which the fall of fragmentation (K,
-        D) or (K, 1) is.
-        """
+        """Return float64 (K, D): the score. fall: of fragmentation, (K, D) or (K, 1)."""
         gpu = np.add.reduce(free, axis=1)
         both = gpu - BEFORE_AFTER * request.total
         cpu = snapshot.cpu_free.take(rows) - BEFORE_AFTER * request.cpu
@@ -205,7 +202,7 @@ class ShadowPrice:
         self, fall: Floats, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
         gpu, cpu = np.add.reduce(free, axis=1), snapshot.cpu_free.take(rows)
-        # Once as the node is, and once as it will be when the pods with GPU have left.
+        # As the node is now, and as it will be when the pods with GPU have left.
         alone = snapshot.cpu_capacity.take(rows) - snapshot.cpu_only.take(rows)
         whole = np.add.reduce(snapshot.capacity.take(rows, axis=0), axis=1)
         left = self._stranded(
@@ -223,7 +220,7 @@ class ShadowPrice:
     def _residual_value_lost(
         self, snapshot: Snapshot, rows: Rows, request: Request, free: Ints
     ) -> Floats:
-        """Return float64 (K, D) or (K, 1): the worth that the devices taken lose."""
+        """Return float64 (K, D) or (K, 1): the value that the used devices lose."""
         tables, shapes = self.priced(snapshot), self.shapes(snapshot)
         steps, capacity = tables.steps.take(rows)[:, None], shapes.capacity.take(rows)[:, None]
         begin = tables.worth_at.take(rows)[:, None]
@@ -236,7 +233,7 @@ class ShadowPrice:
         return total
 
     def _stranded(self, snapshot: Snapshot, rows: Rows, gpu: Ints, cpu: Ints) -> Floats:
-        """Return float64 (..., K): GPU expected to be stranded with so much free, in milli."""
+        """Return float64 (..., K): GPU expected to be stranded, in milli, by free GPU and CPU."""
         tables = self.priced(snapshot)
         capacity = self.shapes(snapshot).capacity.take(rows)
         at = cpu_stranding.index(gpu, cpu, capacity) + tables.left_at.take(rows)
@@ -244,7 +241,7 @@ class ShadowPrice:
 
 
 class _Prices:
-    """What residues are worth, and what is stranded, for these classes and devices by capacity."""
+    """The value of residues and the stranded GPU, for these classes and devices by capacity."""
 
     def __init__(
         self, classes: tuple[tuple[PodClass, int], ...], devices: Mapping[int, int]
@@ -258,7 +255,7 @@ class _Prices:
     def tables(self, snapshot: Snapshot) -> PriceTables:
         """Return the tables for the capacities of the snapshot's nodes."""
         there = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
-        # One that was not told of counts as a single device until policies are made anew.
+        # A capacity that the workload lacks counts as one device until policies are made again.
         devices = {**dict.fromkeys(there or [1], 1), **self._devices}
         tables, shapes = self._tables_of(devices), node_shapes(snapshot)
         capacities = np.array(sorted(devices), dtype=np.int64)
@@ -276,9 +273,7 @@ class _Prices:
         )
 
     def _tables_of(self, devices: Mapping[int, int]) -> list[tuple[Floats, Floats]]:
-        """Return what residues are worth, and what is stranded, on devices of these capacities,
-        rising.
-        """
+        """Return (value of residues, stranded GPU) by rising capacity of these devices."""
         kinds = frozenset(devices)
         if kinds not in self._worth:
             self._worth[kinds] = worth(self._classes, devices)

@@ -1,15 +1,15 @@
-"""What is left on a device, priced by the pieces that could still be cut from it.
+"""The value of what is left on a device: the pieces that could still be cut from it.
 
-Cutting stock: what do the pods that come take of the devices, in the cheapest cutting? They ask, in
-their mix, for as many units as there are; a device costs its units, and DEARER times as much beyond
-those that there are. The duals of this linear programme say what a piece of each size costs, in
-units, whichever device it is cut from. So devices that large pods need are dear where few are left
-for these, and in the mean a unit costs one. The worth of a residue is the dearest set of pieces
-that fits it; a placement that ruins a pattern loses more worth than its own piece has.
+This is cutting stock: which cutting of the devices into the pods to come is cheapest? The pods ask,
+in their mix, for as many units as there are. A device costs its units; devices beyond the existing
+ones cost DEARER times as much. The duals of this linear programme are the price of a piece of each
+size, in units, on any device. So devices that large pods need are dear if few of them are left, and
+on average a unit costs one. The value of a residue is the dearest set of pieces that fits it. A
+placement that ruins a pattern therefore loses more value than its own piece has.
 
-The programme is solved by generating columns (a column is one way to cut a device of one capacity)
-and given to HiGHS. Each device is counted in *steps* of its own: pieces rounded up, residues down,
-but so that as many pieces of a size fit as do.
+The programme is solved by column generation (a column is one way to cut a device of one capacity)
+with HiGHS. Each device is counted in *steps* of its own: pieces are rounded up and residues down,
+but so that the number of pieces of one size that fit stays right.
 """
 
 import math
@@ -23,20 +23,22 @@ from gpushare.core.snapshot import Floats
 from gpushare.core.workload import PodClass
 
 DEARER = 2.0
-"""What a device costs beyond those that there are, in the price of one that there is."""
+"""The price of a device beyond the existing ones, as a multiple of an existing one's."""
 
 _MOST_STEPS = 1024
 _MOST_SIZES = 64
-"""Whoever creates pods chooses their sizes, and the time that prices take grows with these: with 64
-sizes and four capacities a third of a second.
+"""Users choose the sizes of pods, and the time to compute prices grows with them: with 64 sizes and
+four capacities it is a third of a second.
 """
 _NO_GAIN = 1 + 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class _Cards:
-    """Devices of one capacity: how many, into how many steps each is divided; of the sizes that fit
-    one which they are, and their steps.
+    """Devices of one capacity.
+
+    number: how many there are. steps: parts of each. which: indices of the sizes that fit one.
+    sizes: the steps of these sizes.
     """
 
     capacity: int
@@ -47,10 +49,10 @@ class _Cards:
 
 
 def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -> dict[int, Floats]:
-    """Return by capacity float64 (steps + 1,): what a residue of so many steps is worth, in units.
+    """Return by capacity float64 (steps + 1,): the value of a residue, in units, by its steps.
 
-    A residue of r units has `r * steps // capacity` of them. devices: how many there are of each
-    capacity. Where nothing that comes fits a device, it is worth its units while it is whole.
+    A residue of r units has `r * steps // capacity` steps. devices: how many there are of each
+    capacity. If no pod fits a device, its value is its units while it is whole.
     """
     largest = max(devices, default=0)
     demand: dict[int, int] = {}
@@ -59,8 +61,8 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
             demand[cls.units] = demand.get(cls.units, 0) + cls.devices * count
     if len(demand) > _MOST_SIZES:
         demand = _coarser(demand, devices)
-    # Counted in the largest unit that divides all. Several duals may be best, and which of them is
-    # found must not depend on whether a cluster counts in GiB or in MiB.
+    # Counted in the largest unit that divides all: several duals may be best, and which one is
+    # found must not depend on whether the cluster counts in GiB or in MiB.
     unit = math.gcd(*devices, *demand)
     wanted = [(size // unit, demand[size]) for size in sorted(demand)]
     sizes = [size for size, _ in wanted]
@@ -70,8 +72,9 @@ def worth(classes: Iterable[tuple[PodClass, int]], devices: Mapping[int, int]) -
 
 
 def _coarser(demand: Mapping[int, int], capacities: Iterable[int]) -> dict[int, int]:
-    """Return the pieces wanted by size, rounded up to parts of the largest, but to
-    no larger card.
+    """Return the wanted pieces by size, rounded up to parts of the largest size.
+
+    No piece is rounded to more than the smallest card that it fits.
     """
     largest, found = max(demand), dict[int, int]()
     for size, count in demand.items():
@@ -86,7 +89,7 @@ def _cards(capacity: int, number: int, sizes: Sequence[int]) -> _Cards:
     steps = min(capacity, _MOST_STEPS)
     which = tuple(index for index, size in enumerate(sizes) if size <= capacity)
     rounded = [
-        # As many as fit do so in steps too; of tiny ones, of which there are many, one a step.
+        # The same number fits in steps as in units; tiny pieces take one step each.
         min(-(-sizes[index] * steps // capacity), max(steps // (capacity // sizes[index]), 1))
         for index in which
     ]
@@ -101,7 +104,7 @@ def _worth(cards: _Cards, prices: Sequence[float]) -> Floats:
 
 
 class _Programme:
-    """The linear programme; demand: sizes, and how many pieces of each come."""
+    """The linear programme. demand: (size, number of pieces that come)."""
 
     def __init__(self, cards: Sequence[_Cards], demand: Sequence[tuple[int, int]]) -> None:
         self._cards = cards
@@ -110,9 +113,9 @@ class _Programme:
         asked = sum(size * count for size, count in demand)
         self._highs = highspy.Highs()  # type: ignore[no-untyped-call]  # as the library is
         self._highs.silent()
-        # One thread: others may be running, and a programme this small gains nothing.
+        # One thread: other work may be running, and such a small programme gains nothing.
         self._highs.setOptionValue("threads", 1)
-        # Rows: of each size the pieces wanted, then of each capacity the devices that there are.
+        # Rows: the wanted pieces of each size, then the existing devices of each capacity.
         for _, count in demand:
             self._highs.addRow(count * self._units / asked, highspy.kHighsInf, 0, [], [])
         for row, one in enumerate(cards, self._sizes):
@@ -123,7 +126,7 @@ class _Programme:
                 self._cut(row, one, {index: one.steps // size})
 
     def prices(self) -> list[float]:
-        """Return what a piece of each size costs in the best cutting, in units."""
+        """Return the price of a piece of each size in the best cutting, in units."""
         while True:
             self._highs.run()
             duals = [float(dual) for dual in self._highs.getSolution().row_dual]
@@ -137,9 +140,7 @@ class _Programme:
         return [price * self._units / cost for price in prices]
 
     def _improved(self, prices: Sequence[float], scarce: Sequence[float]) -> bool:
-        """Add the ways to cut that are worth more than their device; return whether
-        there were any.
-        """
+        """Add the cuts that are worth more than their device; return whether there were any."""
         found = False
         for row, (one, more) in enumerate(zip(self._cards, scarce, strict=True), self._sizes):
             best, pieces = _fill(one, prices)
@@ -149,14 +150,14 @@ class _Programme:
         return found
 
     def _cut(self, row: int, cards: _Cards, pieces: Mapping[int, int]) -> None:
-        """Add a way to cut a device into so many pieces of each size."""
+        """Add a way to cut a device. pieces: how many of each size."""
         rows, counts = [*sorted(pieces), row], [float(pieces[index]) for index in sorted(pieces)]
         cost, most = cards.capacity, highspy.kHighsInf
         self._highs.addCol(cost, 0, most, len(rows), rows, [*counts, -1.0])
 
 
 def _fill(cards: _Cards, prices: Sequence[float]) -> tuple[list[float], list[int]]:
-    """Return (the dearest set of pieces by room in steps, the pieces of the one for all steps)."""
+    """Return (the price of the dearest pieces by room in steps, the pieces for a whole device)."""
     steps = cards.steps
     best, last = [0.0] * (steps + 1), [-1] * (steps + 1)
     pieces = [

@@ -1,21 +1,20 @@
-"""What is scarce in the whole cluster: blocks, idle cards, and groups that some pods must have.
+"""What is scarce in the whole cluster: groups that some pods must have, blocks, and idle cards.
 
-Prices of the moment. The first two are the share of GPU asked by those who need a good times all
-free GPU over what is free of the good:
+The prices are those of the moment. For groups and blocks a price is the share of GPU that the pods
+ask for which need the good, times all free GPU, divided by what is free of the good:
 
-- A *group* is nodes alike when empty. Pods that fit the same groups (by model, devices, CPU and
-  memory of the empty node) need those; each group bears the prices of all that need it. So pods
-  that fit anywhere stay away from groups that others depend on, and those drain.
+- A *group* is a set of nodes that are equal when empty. Pods that fit only some groups (by model,
+  devices, CPU and memory of the empty node) need them; each group has the sum of the prices of all
+  that need it. So pods that fit anywhere avoid groups that others depend on, and those drain.
 - A *block* is room on one node for a pod of several whole devices, with the CPU and memory that it
-  asks. A placement pays for the blocks that it breaks, be it with devices, CPU or memory.
-- An *idle card*, where cards differ, is room for a pod of one device that asks for more than half
-  of the largest card. A placement that opens it pays what it is worth, times the probability that
-  as many of these pods come as there are idle cards for them. The worth of residues does not tell
-  this: by it a card that is cut into small pieces is worth as much as a whole one, however few
-  small pods are left to come.
+  asks for. A placement pays for the blocks that it breaks, by devices, CPU or memory.
+- An *idle card*, if cards differ, is room for a pod of one device that asks for more than half of
+  the largest card. A placement that opens it pays its value, times the probability that as many of
+  these pods come as there are idle cards for them. The value of residues does not show this: it
+  values a card that is cut into small pieces like a whole one, however few small pods still come.
 
-Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that
-sums are the same in whatever order they are made.
+Amounts are whole numbers (units, numbers of blocks; prices to a millionth), so that the order of a
+sum does not matter.
 """
 
 import math
@@ -34,31 +33,30 @@ DEAREST = 50.0
 FINE = 2**20
 
 MISSED = 200.0
-"""The price of an idle card that will be missed for certain. Times the weight of a block it is what
-the residue of such a card is worth (see policy.py: 200 * 2.5 = 10 * 1000 / 20)."""
+"""The price of an idle card that will certainly be missed. Times the weight of a block it is the
+value of the residue of such a card (see policy.py: 200 * 2.5 = 10 * 1000 / 20)."""
 
 NEARLY_ALL = 0.95
-"""Of the devices of a cluster: pods that fit nodes with so many have no group to be drained for."""
+"""A share of the cluster's devices: no group drains for pods that fit nodes with this share."""
 
 _RARE, _MOST_BLOCKS = 2e-4, 64
 _NEVER = 1 << 30
 
 Shares = Sequence[tuple[PodClass, float]]
-"""Classes with the share of all GPU asked that they ask for."""
+"""Classes, each with its share of all GPU that is asked for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scarcity:
     """What is scarce among the nodes of one layout.
 
-    needs: float64 (T,) the share of GPU asked by the pods that need a set of groups, needed: bool
-    (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units, alone (bool: an idle
-    card, and no room for several devices); accepted: int64 (N, Y), 1 where the node's model will
-    do. largest: units of the largest device. per_unit: float64
-    (groups,) what part of it one unit is; 0 where CPU is unknown, since such nodes bear no price.
-    fewest: devices of the smallest block. roaming: share of GPU asked by pods of several idle
-    devices for which nearly all nodes will do, so that no price of a group makes nodes drain for
-    them.
+    needs: float64 (T,) the share of GPU asked for by the pods that need a set of groups. needed:
+    bool (T, groups) the sets. Blocks, (Y,): share, devices, cpu, memory, units, alone (bool: an
+    idle card, not room for several devices). accepted: int64 (N, Y), 1 if the node's model is
+    accepted. largest: units of the largest device. per_unit: float64 (groups,) the part of it that
+    one unit is; 0 if CPU is unknown, since such nodes have no price. fewest: devices of the
+    smallest block. roaming: share of GPU asked for by pods of several idle devices that fit nearly
+    all nodes, so that no price of a group makes nodes drain for them.
     """
 
     needs: Floats
@@ -86,14 +84,15 @@ class Scarcity:
         return supply
 
     def taken(self, snapshot: Snapshot, rows: Rows, request: Request) -> Taken:
-        """Return int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks; for a pod of one
-        device first on a device in use, then on an idle one.
+        """Return int8 (K, 2 Y) or (K, Y): the blocks that a placement breaks.
+
+        For a pod of one device: first on a device in use, then on an idle one.
         """
         untouched = idle_devices(snapshot, rows)
         whole = np.add.reduce(untouched, axis=1)
         variants = 2 if request.devices == 1 else 1
         if whole.max(initial=0) < self.fewest:
-            # Most rows of a busy cluster: there is no block to break.
+            # Usual in a busy cluster: there is no block to break.
             return np.zeros((len(rows), variants * len(self.devices)), dtype=np.int8)
         left = whole[None]
         if request.devices == 1:
@@ -124,7 +123,7 @@ class Scarcity:
         for index in np.flatnonzero(self.alone):
             come = self.share[index] * float(sums[0]) / self.units[index]
             price[index] = MISSED * missed(come, float(sums[1 + index]))
-        # Whole numbers below 2**53: the product is exact, however it is summed.
+        # Whole numbers below 2**53: the product is exact in any order of summing.
         exact = np.rint(price * FINE * (self.units / self.largest))
         if not len(exact):
             return np.zeros((1, len(taken)))
@@ -132,9 +131,7 @@ class Scarcity:
         return cost.reshape(len(taken), -1).T
 
     def _blocks(self, rows: Rows, whole: Ints, cpu: Ints, memory: Ints) -> Ints:
-        """Return int64 (..., K, Y): the blocks of rows with so many idle devices,
-        CPU and memory.
-        """
+        """Return int64 (..., K, Y): the blocks of rows. whole: idle devices, cpu, memory: free."""
         room = cpu[:, None] // self.cpu
         np.minimum(room, memory[:, None] // self.memory, out=room)
         least: Ints = np.minimum(whole[..., None] // self.devices, room)
@@ -142,20 +139,18 @@ class Scarcity:
 
 
 def missed(come: float, idle: float) -> float:
-    """Return the probability that so many come that one idle card less is one pod less.
+    """Return the probability that one idle card less means one pod less.
 
-    come: how many are expected; their number is Poisson's, here as the normal distribution.
+    come: the expected number of pods; it is Poisson, approximated by the normal distribution.
     """
     return 0.5 * math.erfc((idle - come) / math.sqrt(2 * max(come, 1.0)))
 
 
 def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
-    """Return what is scarce for pods with these shares of the GPU, among the nodes
-    of the snapshot.
-    """
-    # An empty row, which a removed node leaves, is of a group that others are in.
+    """Return what is scarce among the snapshot's nodes for pods with these shares of GPU."""
+    # An empty row of a removed node still has a group number, which is that of other nodes.
     there = np.flatnonzero(snapshot.capacity.max(axis=1, initial=0))
-    # Nodes of a group are alike, so one speaks for all.
+    # Nodes of a group are equal, so one stands for all.
     filled, first = np.unique(snapshot.group[there], return_index=True)
     groups, rows = int(snapshot.group.max(initial=0)) + 1, there[first]
     fits = np.zeros((len(shares), groups), dtype=bool)
@@ -191,9 +186,7 @@ def scarcity(snapshot: Snapshot, shares: Shares) -> Scarcity:
 
 
 def _roaming(snapshot: Snapshot, shares: Shares, fits: Bools) -> float:
-    """Return the share of pods that may go anywhere (see Scarcity); fits: bool
-    (classes, groups).
-    """
+    """Return Scarcity.roaming. fits: bool (classes, groups)."""
     units = np.bincount(snapshot.group, snapshot.capacity.sum(axis=1), fits.shape[1])
     largest = np.zeros(fits.shape[1], dtype=np.int64)
     np.maximum.at(largest, snapshot.group, snapshot.capacity.max(axis=1, initial=0))
@@ -214,8 +207,8 @@ def _block_classes(shares: Shares) -> list[tuple[PodClass, float]]:
 def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
     """Return the pods of one device that need an idle card, as classes without CPU and memory.
 
-    There are none where all cards are alike. With CPU, a pod that needs a card would pay for the
-    cards of others on its node, wherever it goes.
+    There are none if all cards are equal. CPU is left out because a pod that needs a card would
+    else pay for the cards of others on its node, wherever it goes.
     """
     capacities = np.unique(snapshot.capacity[snapshot.capacity > 0]).tolist()
     if len(capacities) <= 1:
@@ -230,7 +223,7 @@ def _alone(snapshot: Snapshot, shares: Shares) -> list[tuple[PodClass, float]]:
 
 
 def _accepts(snapshot: Snapshot, rows: Rows, cls: PodClass) -> Bools:
-    """Return bool (K,): nodes of a model that the class accepts, with devices large enough."""
+    """Return bool (K,): nodes whose model the class accepts and whose devices are large enough."""
     large: Bools = snapshot.capacity[rows].max(axis=1, initial=0) >= cls.units
     if not cls.models:
         return large
