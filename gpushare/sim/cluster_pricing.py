@@ -1,4 +1,4 @@
-"""The prices of the moment, row by row: for simulations of many pods.
+"""The current prices, row by row, for simulations of many pods.
 
 The arithmetic of `Scarcity` and `ShadowPrice`, in the same order, so that each price is the same.
 """
@@ -21,9 +21,9 @@ _missed = compiled(missed)
 def score_and_price(
     world: World, supply: Supply, wanted: WantedKind, known: int, counted: int
 ) -> None:
-    """Bring a kind and the supply up to date, and add the prices of the moment.
+    """Update the scores of a kind and the supply, and subtract the current prices.
 
-    The kind lacks rows that changed after the generation `known`, the supply those after `counted`.
+    The kind is up to date for the generation `known`, the supply for the generation `counted`.
     """
     score_rows(world, wanted.request, wanted.scores, np.flatnonzero(supply.row_generation > known))
     _count_supply(world, supply, np.flatnonzero(supply.row_generation > counted))
@@ -32,7 +32,7 @@ def score_and_price(
 
 @compiled
 def _count_supply(world: World, supply: Supply, rows: Rows) -> None:
-    """Bring the supply of these rows, and the sums by group, up to date."""
+    """Update the supply of these rows, and the sums by group."""
     state, blocks = world.state, world.blocks
     by_row, totals, group = supply.by_row, supply.totals, supply.group
     fresh = np.zeros(by_row.shape[1], dtype=np.int64)
@@ -52,7 +52,7 @@ def _count_supply(world: World, supply: Supply, rows: Rows) -> None:
 
 @compiled
 def _price(supply: Supply, wanted: WantedKind) -> None:
-    """Take the prices of the moment from what is kept of the kind."""
+    """Subtract the current prices from the kept scores of the kind."""
     scores = wanted.scores
     group_cost = _group_costs(supply, wanted.weights)
     exact = _block_costs(supply)

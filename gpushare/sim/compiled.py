@@ -1,7 +1,7 @@
-"""Numbers as compiled loops take them, and the compiler where there is one.
+"""The arguments of compiled loops, and the compiler if it is installed.
 
-numba compiles the loops of a simulation where it is installed (extra `fast`); without it the same
-source runs, slowly, and simulations use the arrays of the policies instead.
+numba (extra `fast`) compiles the loops of a simulation. Without it the same source runs, slowly,
+and simulations use the arrays of the policies instead.
 """
 
 from collections.abc import Callable
@@ -29,13 +29,13 @@ else:
         """Return the function, compiled when it is first called."""
         try:
             made = njit(cache=True)(function)
-        except RuntimeError:  # beside the modules and at home nothing can be written
+        except RuntimeError:  # neither beside the modules nor at home can anything be written
             made = njit(function)
         return cast(_Function, made)
 
 
 class State(NamedTuple):
-    """The arrays of a Snapshot; model: int64 (N,) of each node, the last for none."""
+    """The arrays of a Snapshot; model: int64 (N,) the index of each node's, the last for none."""
 
     free: Ints
     capacity: Ints
@@ -61,7 +61,7 @@ class Typical(NamedTuple):
 
 
 class Prices(NamedTuple):
-    """The tables of ShadowPrice; of fgd only even, with an empty `left`."""
+    """The tables of ShadowPrice; for fgd only `even` and `capacity`, with an empty `left`."""
 
     even: float
     capacity: Ints
@@ -86,7 +86,7 @@ class Blocks(NamedTuple):
 
 
 class World(NamedTuple):
-    """All that a judgement is made of."""
+    """Everything that a score depends on, besides the request."""
 
     state: State
     typical: Typical
@@ -105,7 +105,10 @@ class RequestArrays(NamedTuple):
 
 
 class KindScores(NamedTuple):
-    """What is kept of a kind, as in a Ranking, and changed in place."""
+    """The kept scores of a kind, as in a Ranking; changed in place.
+
+    best, devices: (V, N). taken: (N, V * Y). touched: (N,) whether anything is taken.
+    """
 
     best: Floats
     devices: npt.NDArray[np.int16]
@@ -114,8 +117,9 @@ class KindScores(NamedTuple):
 
 
 class Supply(NamedTuple):
-    """What Scarcity makes its prices of. by_row: what each row has, totals: the sums by group; both
-    are changed in place.
+    """What Scarcity computes its prices from.
+
+    by_row: the supply of each row, totals: the sums by group; both are changed in place.
     """
 
     needs: Floats
@@ -131,7 +135,7 @@ class Supply(NamedTuple):
 
 
 class WantedKind(NamedTuple):
-    """A kind of request: what it is, what is kept of it, and what a Judgement holds.
+    """A kind of request with its kept scores and the arrays of `ranking.Scores`.
 
     weight: of blocks, weights: of a device by group. values, by_state: changed in place.
     """

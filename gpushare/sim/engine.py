@@ -1,4 +1,4 @@
-"""The nodes and pods of a trace as a cluster in memory, and what ranks on it."""
+"""The nodes and pods of a trace as a cluster in memory, and its rankings."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,11 +17,11 @@ from gpushare.sim.trace import TraceNode, TracePod
 MIB = 2**20
 
 COMPILED_FROM = 200
-"""Nodes from which on loops are compiled; fewer pay where many clusters are simulated in a row."""
+"""The number of nodes from which loops are compiled; with fewer it costs more than it saves."""
 
 _ROWS_REMEMBERED = 5_000_000
-"""Nodes times kinds of pods whose matrices are kept, a hundred bytes or two each: some 4,000 kinds
-on the nodes of openb, which are all that its traces have."""
+"""Nodes times kinds of pods whose scores are kept, 100 to 200 bytes each: about 4,000 kinds on the
+nodes of openb, which are all that its traces have."""
 
 
 def request_of(pod: TracePod) -> Request:
@@ -38,7 +38,7 @@ def request_of(pod: TracePod) -> Request:
 def workload_of_trace(
     nodes: Sequence[TraceNode], pods: Sequence[TracePod], turnover: float = 0.0
 ) -> Workload:
-    """Return the workload that a trace is: each of its pods counts once."""
+    """Return the workload of a trace: each of its pods counts once."""
     counts: dict[PodClass, int] = {}
     for pod in pods:
         cls = class_of(request_of(pod))
@@ -47,16 +47,16 @@ def workload_of_trace(
 
 
 def size_class(request: Request, capacity: int) -> str:
-    """Return what a pod is counted under: cpu, share, or its number of whole devices."""
+    """Return the class in which a pod is counted: cpu, share, or its number of devices."""
     if not request.devices:
         return "cpu"
     return "share" if request.devices == 1 and request.units < capacity else str(request.devices)
 
 
 def ranking(policy: Policy, nodes: int) -> Ranking:
-    """Return a ranking by the policy, of what fits as kube-scheduler and the extender see it."""
+    """Return a ranking by the policy, with what fits for kube-scheduler and for the extender."""
     kinds = max(_ROWS_REMEMBERED // max(nodes, 1), 1)
-    # To compile, or to load what was compiled, costs more than few nodes take.
+    # Compiling, or loading compiled code, takes longer than scoring a few nodes.
     if nodes >= COMPILED_FROM and has_kernel(policy):
         return FastRanking(policy, kinds, fits)
     return Ranking(policy, kinds, fits)

@@ -1,7 +1,6 @@
-"""A Ranking that judges by compiled loops: for the policies whose arithmetic the kernel has.
+"""A Ranking that scores with compiled loops, for the policies whose arithmetic the kernel has.
 
-It keeps what a Ranking keeps, changed in place since a simulation has one thread, and leaves the
-prices of the moment to the policy.
+It keeps what a Ranking keeps, but changes it in place, since a simulation has one thread.
 """
 
 from typing import TypeGuard
@@ -56,11 +55,11 @@ class FastRanking(Ranking):
 
     @property
     def recent_kinds(self) -> tuple[Kind, ...]:
-        """The kinds remembered, the one asked for last at the end."""
+        """The kinds whose scores are kept, the last one used at the end."""
         return tuple(self._wanted)
 
     def scores(self, snapshot: Snapshot, request: Request) -> Scores:
-        """Return what placing the request on each row is worth, until the next is asked for."""
+        """Return the value of placing the request on each row; valid until the next call."""
         world = self._world or self._begin(snapshot)
         if self._supply is None:
             known = self._known(snapshot, request)
@@ -78,7 +77,7 @@ class FastRanking(Ranking):
         if len(rows):
             score_rows(world, wanted.request, wanted.scores, rows)
         self._seen[request.kind] = snapshot.generation
-        # This is called only if the policy has no prices; what is taken matters for prices alone.
+        # This is called only if the policy has no prices; what is taken matters only for prices.
         best, devices = wanted.scores.best, wanted.scores.devices
         return Known(snapshot.generation, snapshot.capacity, best, devices, NOTHING)
 
@@ -142,9 +141,7 @@ class FastRanking(Ranking):
         return Blocks(scarce.devices, scarce.cpu, scarce.memory, scarce.accepted)
 
     def _kept(self, snapshot: Snapshot, request: Request, world: World) -> WantedKind:
-        """Return what is kept of the kind; if there are too many, forget the one asked for longest
-        ago.
-        """
+        """Return what is kept of the kind; drop the least recently used of too many kinds."""
         wanted = self._wanted.pop(request.kind, None) or self._want(snapshot, request, world)
         self._wanted[request.kind] = wanted
         if len(self._wanted) > self._kinds:

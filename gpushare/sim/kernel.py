@@ -1,9 +1,9 @@
-"""The judgement of a policy, row by row: for simulations of many pods.
+"""The scores of a policy, row by row, for simulations of many pods.
 
-Scalar arithmetic in the very order in which `Fgd` and `ShadowPrice` do it over arrays, so that each
-value is the same; a test compares them. numba keeps what it has compiled beside the modules, and
-asks whether *their* source has changed, not that of what they call: after a change here remove
-`gpushare/sim/__pycache__`.
+Scalar arithmetic in exactly the order in which `Fgd` and `ShadowPrice` do it over arrays, so that
+each value is the same; a test compares them. numba stores compiled code beside the modules, and
+checks only whether the source of *that* module has changed, not of what it calls: after a change
+here remove `gpushare/sim/__pycache__`.
 """
 
 import math
@@ -29,7 +29,7 @@ from gpushare.sim.compiled import (
 
 @compiled
 def score_rows(world: World, request: RequestArrays, scores: KindScores, rows: Rows) -> None:
-    """Bring what is kept of a kind up to date for these rows."""
+    """Update the kept scores of a kind for these rows."""
     chosen = np.zeros(world.state.free.shape[1], dtype=np.bool_)
     for row in rows:
         scores.best[:, row] = -np.inf
@@ -55,8 +55,9 @@ def _fits(state: State, request: RequestArrays, row: int) -> bool:
 
 @compiled
 def _choose(free: Ints, request: RequestArrays, chosen: Bools) -> int:
-    """Mark the tightest devices that fit, of equal ones the first; return how many, up to those
-    asked for.
+    """Mark the tightest devices that fit, of equal ones the first, and return their number.
+
+    It is at most the number asked for.
     """
     chosen[:] = False
     found = 0
@@ -76,7 +77,7 @@ def _choose(free: Ints, request: RequestArrays, chosen: Bools) -> int:
 
 @compiled
 def _score_devices(world: World, request: RequestArrays, scores: KindScores, row: int) -> None:
-    """Judge a pod of one device, on each device that fits; of equal ones the first."""
+    """Score a pod of one device, on each device that fits; of equal ones on the first."""
     free, prices = world.state.free[row], world.prices
     before = _lost(world.typical, row, world.state.cpu_free[row], free)
     node = _node(world, request, row)
@@ -101,7 +102,7 @@ def _score_devices(world: World, request: RequestArrays, scores: KindScores, row
 def _score_node(
     world: World, request: RequestArrays, scores: KindScores, row: int, chosen: Bools
 ) -> None:
-    """Judge a pod of no device, or of several: the chosen ones."""
+    """Score a pod of no device, or of several, on the chosen devices."""
     state, prices = world.state, world.prices
     free, cpu = state.free[row], state.cpu_free[row]
     before = _lost(world.typical, row, cpu, free)
@@ -128,7 +129,7 @@ def _score_node(
 def _count_blocks_broken(
     world: World, request: RequestArrays, scores: KindScores, row: int, chosen: Bools
 ) -> None:
-    """Judge the blocks that the placement breaks."""
+    """Store the blocks that the placement breaks."""
     state, blocks = world.state, world.blocks
     number = len(blocks.devices)
     whole = idle_devices(state, row)
@@ -170,9 +171,7 @@ def _value(world: World, row: int, fall: int, node: float, lost: float) -> float
 
 @compiled
 def _node(world: World, request: RequestArrays, row: int) -> float:
-    """Return what a pod with GPU strands on the node, how far that is from being drained, and for
-    how much longer it is held.
-    """
+    """Return the terms of the score for the node: GPU stranded, draining, and holding."""
     prices = world.prices
     if not len(prices.left):
         return 0.0
@@ -213,7 +212,7 @@ def _without_gpu(world: World, request: RequestArrays, row: int, fall: int) -> f
 
 @compiled
 def _lost(typical: Typical, row: int, cpu: int, free: Ints) -> int:
-    """Return the fragmentation of a node with so much CPU and these devices."""
+    """Return the fragmentation of a node with this free CPU and these free devices."""
     line = typical.base[row] + _steps(typical.cpus, cpu)
     total, gpu = 0, 0
     for room in free:
@@ -233,7 +232,7 @@ def _lost(typical: Typical, row: int, cpu: int, free: Ints) -> int:
 
 @compiled
 def _steps(levels: Ints, value: int) -> int:
-    """Return how many of the rising levels are not above the value."""
+    """Return how many of the sorted levels are not above the value."""
     low, high = 0, len(levels)
     while low < high:
         middle = (low + high) // 2
@@ -246,7 +245,7 @@ def _steps(levels: Ints, value: int) -> int:
 
 @compiled
 def _seen(free: Ints, device: int) -> bool:
-    """Return whether a device before has the same room."""
+    """Return whether an earlier device has the same room."""
     return bool((free[:device] == free[device]).any())
 
 
@@ -262,7 +261,7 @@ def idle_devices(state: State, row: int) -> int:
 
 @compiled
 def blocks_left(blocks: Blocks, row: int, index: int, whole: int, left: tuple[int, int]) -> int:
-    """Return the blocks of one class on a row with so many idle devices, CPU and memory."""
+    """Return the blocks of one class on a row. whole: idle devices, left: (CPU, memory) free."""
     least = whole // blocks.devices[index]
     if least <= 0 or not blocks.accepted[row, index]:
         return 0
@@ -271,7 +270,7 @@ def blocks_left(blocks: Blocks, row: int, index: int, whole: int, left: tuple[in
 
 @compiled
 def _stranded(prices: Prices, row: int, gpu: int, cpu: int) -> float:
-    """Return GPU expected to be stranded with so many free units and CPU, in milli."""
+    """Return GPU expected to be stranded, in milli, by free units and CPU."""
     capacity = prices.capacity[row]
     line = min((gpu * (2 * STEPS) + capacity) // (2 * capacity), STEPS * MOST_DEVICES)
     place = line * (MOST_CORES + 1) + min(cpu // 1000, MOST_CORES)
