@@ -149,7 +149,7 @@ class ObservedPod(NamedTuple):
     priority: the number of its PriorityClass. terminating: it is marked deleted. labels: sorted.
     gated: nobody need ask about it: it has no node, and somebody holds it back
     (spec.schedulingGates), or kube-scheduler has found it unschedulable. stamp: the assume time
-    that its annotations name, by which a Binding is told from any other, or "". running: phase
+    that its annotations name, which distinguishes Bindings, or "". running: phase
     Running. uuids: of the devices of `placement`, as its annotations name them, "" for one without;
     () for none. given: what its device plug-in says that it has on other cards.
     """

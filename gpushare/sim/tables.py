@@ -160,7 +160,7 @@ TABLES = (
         learners=(OURS,),
     ),
 )
-"""All tables; the first one is what is made when nothing is said."""
+"""All tables; the first one is the default."""
 
 
 def chosen(
@@ -192,7 +192,7 @@ def chosen(
 def renew(document: str, made: Mapping[str, str]) -> str:
     """Return the document with these tables between its marks.
 
-    Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError where the
+    Marks are `<!-- simulate:NAME -->` and `<!-- /simulate -->`. Raises SettingsError if the
     document has none for one of the tables.
     """
     for name, table in made.items():
